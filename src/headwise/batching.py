@@ -1,0 +1,163 @@
+"""Tokenised once and kept; batches by length, seeded, and able to go on from any place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.store import cache_folder, digest, read_arrays, write_arrays
+from headwise.tasks.columns import Columns, Ragged, from_arrays, to_arrays
+from headwise.tasks.task import Row, Task
+
+POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
+FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A split of a task as numbers, ready to be batched."""
+
+    columns: Columns
+    pad: int
+    rows: int  # rows of the task; windows make more items than rows
+
+    @property
+    def lengths(self) -> np.ndarray:
+        ids = self.columns.get("input_ids")
+        return ids.lengths if isinstance(ids, Ragged) else np.ones(len(self), np.int64)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def batch(self, items: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
+        """The chosen items as padded tensors, with their attention mask."""
+        items = np.asarray(items, np.int64)
+        out = {}
+        for name, column in self.columns.items():
+            if isinstance(column, Ragged):
+                fill = self.pad if name == "input_ids" else FILLS.get(name, -1)
+                array = column.padded(items, fill)
+            else:
+                array = column[items]
+            out[name] = torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iub" else array)
+        if "input_ids" in out:
+            width = torch.arange(out["input_ids"].shape[1])
+            out["attention_mask"] = (width < torch.from_numpy(self.lengths[items])[:, None]).long()
+        return out
+
+
+def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit: int | None = None) -> Encoded:
+    """Tokenise a split, or read it from the cache where the same content was tokenised before.
+
+    Args:
+        task: a task whose labels are known (``task.ready()``).
+        split: train, dev or test.
+        tokenizer: the model's tokenizer (an image processor for pictures).
+        max_length: longest sequence in sub-words.
+        limit: keep a seeded sample of this many rows.
+    """
+    rows = sample(task.rows(split), limit)
+    key = digest(task.kind, rows, fingerprint(tokenizer), max_length)
+    path = cache_folder("tokens") / f"{key}.safetensors"
+    if path.exists():
+        columns = from_arrays(read_arrays(path)[0])
+    else:
+        columns = task.kind.encode(rows, tokenizer, max_length)
+        write_arrays(path, to_arrays(columns))
+    return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+
+def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
+    """A seeded sample of the rows in their own order; all of them where they are fewer."""
+    if limit is None or limit >= len(rows):
+        return rows
+    chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
+    return [rows[i] for i in np.sort(chosen)]
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """What a tokenizer does, as a hash: its class and its whole vocabulary and rules."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return _text_digest(type(tokenizer).__name__, backend.to_str() if backend else repr(tokenizer))
+
+
+@lru_cache(maxsize=16)
+def _text_digest(name: str, text: str) -> str:
+    return digest(name, text)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a split is cut into batches: by number of items, or by a budget of padded tokens."""
+
+    lengths: np.ndarray
+    size: int = 32
+    tokens: int | None = None
+
+    def epoch(self, seed: int | Sequence[int]) -> list[np.ndarray]:
+        """Every item once, in seeded random batches of similar lengths."""
+        rng = np.random.default_rng(seed)
+        items = rng.permutation(len(self.lengths))
+        batches: list[np.ndarray] = []
+        for start in range(0, len(items), self.size * POOL):
+            pool = items[start : start + self.size * POOL]
+            pool = pool[np.argsort(self.lengths[pool], kind="stable")]
+            batches += self._cut(pool)
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def plain(self) -> list[np.ndarray]:
+        """Every item once, longest first, for evaluation."""
+        return self._cut(np.argsort(-self.lengths, kind="stable"))
+
+    def _cut(self, items: np.ndarray) -> list[np.ndarray]:
+        if self.tokens is None:
+            return [items[i : i + self.size] for i in range(0, len(items), self.size)]
+        batches, start, longest = [], 0, 0
+        for i, length in enumerate(self.lengths[items]):
+            longest = max(longest, int(length))
+            if i > start and longest * (i - start + 1) > self.tokens:
+                batches.append(items[start:i])
+                start, longest = i, int(length)
+        return [*batches, items[start:]] if len(items) else []
+
+
+class Stream:
+    """A task's training batches without end: epochs follow one another, and any place can be gone back to."""
+
+    def __init__(self, data: Encoded, order: Order, seed: Sequence[int]):
+        if not len(data):
+            raise HeadwiseError("a task with no training items", "at least one")
+        self.data, self.order, self.seed = data, order, list(seed)
+        self.epoch, self.position = 0, 0
+        self._batches = order.epoch([*self.seed, 0])
+
+    def __len__(self) -> int:
+        """Batches in one epoch."""
+        return len(self._batches)
+
+    def next(self) -> np.ndarray:
+        """The items of the next batch."""
+        if self.position >= len(self._batches):
+            self.epoch, self.position = self.epoch + 1, 0
+            self._batches = self.order.epoch([*self.seed, self.epoch])
+        self.position += 1
+        return self._batches[self.position - 1]
+
+    def state(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state(self, state: dict[str, int]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+        self._batches = self.order.epoch([*self.seed, self.epoch])
+
+
+def batches(data: Encoded, tokens: int = 8192, device: Any = "cpu") -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+    """Every item once, longest first: the items' numbers and their tensors."""
+    for items in Order(data.lengths, tokens=tokens).plain():
+        yield items, {name: tensor.to(device) for name, tensor in data.batch(items).items()}

@@ -1,0 +1,94 @@
+"""Checkpoints: safetensors and JSON, renamed into place when whole; a broken one is refused and the one before used."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from headwise.errors import HeadwiseError
+from headwise.store import file_digest, folder, read_json, write_json
+
+FORMAT = 1
+KEEP = 2  # the newest, and the one before it in case the newest is broken
+
+
+def save(root: Path, step: int, tensors: Mapping[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
+    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash."""
+    path = root / f"step-{step:08d}"
+    with folder(path, replace=True) as scratch:
+        files = {}
+        for name, group in tensors.items():
+            file = scratch / f"{name}.safetensors"
+            save_file({k: v.detach().contiguous().cpu() for k, v in group.items()}, file)
+            files[file.name] = file_digest(file)
+        write_json(scratch / "state.json", {"format": FORMAT, "step": step, "files": files, **state})
+    for old in list_all(root)[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def list_all(root: Path) -> list[Path]:
+    """The checkpoints under a folder, oldest first."""
+    return sorted(p for p in root.glob("step-*") if p.is_dir())
+
+
+def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """Read a checkpoint whose files are all as they were written."""
+    state = read_json(path / "state.json")
+    if state.get("format") != FORMAT:
+        raise HeadwiseError(f"checkpoint {path} has format {state.get('format')!r}", f"format {FORMAT}")
+    groups = {}
+    for name, wanted in state["files"].items():
+        file = path / name
+        if not file.exists() or file_digest(file) != wanted:
+            raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or not as it was written")
+        try:
+            groups[file.stem] = load_file(file)
+        except SafetensorError as error:
+            raise HeadwiseError(f"checkpoint {path} is broken: {name} ({error})") from None
+    return groups, state
+
+
+def newest(root: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
+    """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
+    for path in reversed(list_all(root)):
+        try:
+            return load(path)
+        except HeadwiseError as error:
+            warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
+    return None
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """An optimizer's moments as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
+
+
+def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def pack_random() -> dict[str, torch.Tensor]:
+    """Where torch's random streams stand."""
+    streams = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        streams["cuda"] = torch.cuda.get_rng_state()
+    return streams
+
+
+def unpack_random(streams: Mapping[str, torch.Tensor]) -> None:
+    torch.set_rng_state(streams["cpu"])
+    if "cuda" in streams and torch.cuda.is_available():
+        torch.cuda.set_rng_state(streams["cuda"])

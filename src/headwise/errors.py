@@ -1,0 +1,49 @@
+"""The one error of headwise: what was seen, what was expected, what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HeadwiseError(ValueError):
+    """A mistake of use or of data, told as what was seen, what was expected and the next step.
+
+    Example:
+        >>> raise HeadwiseError("gates of shape (2, 3)", "(6, 12)", "pass torch.ones(6, 12)")
+        Traceback (most recent call last):
+        headwise.errors.HeadwiseError: gates of shape (2, 3); expected (6, 12). Try: pass torch.ones(6, 12)
+    """
+
+    def __init__(self, seen: str, expected: str = "", hint: str = ""):
+        self.seen, self.expected, self.hint = seen, expected, hint
+        message = seen
+        if expected:
+            message += f"; expected {expected}"
+        if hint:
+            message += f". Try: {hint}"
+        super().__init__(message)
+
+
+class HeadwiseWarning(UserWarning):
+    """Something went on, but is not what was published or asked for; it is recorded too."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
+    """The error for a name that does not exist, with the nearest ones first."""
+    known = sorted(map(str, known))
+    near = get_close_matches(str(name), known, n=3, cutoff=0.5)
+    listed = ", ".join(known[:40]) + (f" and {len(known) - 40} more" if len(known) > 40 else "")
+    return HeadwiseError(
+        f"unknown {what} {name!r}",
+        f"one of: {listed or '(none)'}",
+        " or ".join(near),
+    )
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> HeadwiseError:
+    """The error for an optional library that is not installed."""
+    return HeadwiseError(
+        f"{purpose} needs the package {package!r}, which is not installed",
+        hint=f'pip install "headwise[{extra}]"',
+    )

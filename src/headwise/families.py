@@ -1,0 +1,162 @@
+"""What is known about architectures: where attention output projections are, and how q, k and v are laid out.
+
+Legend: H query heads, G key-value groups, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+# Dotted endings of the module whose input is the concatenated outputs of a layer's heads.
+OUTPUT_SUFFIXES = (
+    "o_proj",
+    "out_proj",
+    "out_lin",
+    "attn.c_proj",
+    "crossattention.c_proj",
+    "attention.output.dense",
+    "crossattention.output.dense",
+    "attention.dense",
+    "self_attention.dense",
+    "self_attn.dense",
+    "attn.Wo",
+    "attn.o",
+    "SelfAttention.o",
+    "EncDecAttention.o",
+)
+CROSS_MARKS = ("encoder_attn", "EncDecAttention", "crossattention", "cross_attn")
+
+# Families whose q, k, v and o slices are known to be exact (each one checked by moving a single head's weights).
+EXACT = frozenset(
+    """bert roberta xlm-roberta electra distilbert deberta-v2 mpnet modernbert openai-gpt gpt2 gpt_neox llama mistral qwen2
+    qwen3 gemma2 phi3 t5 bart vit""".split()
+)
+DECODERS = frozenset(
+    """openai-gpt gpt2 gptj gpt_neo gpt_neox opt bloom falcon mpt llama mistral qwen2 qwen3 gemma2 gemma3 gemma3_text phi phi3
+    olmo2 starcoder2 stablelm cohere""".split()
+)
+NO_HEADS = {
+    "xlnet": "its output projection is a bare parameter inside an einsum, so no module ever sees the heads' outputs",
+    "mamba": "it is a state-space model and has no attention heads",
+    "mamba2": "it is a state-space model and has no attention heads",
+    "falcon_mamba": "it is a state-space model and has no attention heads",
+    "rwkv": "it is a recurrent model and has no attention heads",
+    "reformer": "it hashes queries and keys into buckets and has no plain output projection per layer",
+}
+
+SEPARATE = {
+    "q": ("query", "q_proj", "q_lin", "query_proj", "q"),
+    "k": ("key", "k_proj", "k_lin", "key_proj", "k"),
+    "v": ("value", "v_proj", "v_lin", "value_proj", "v"),
+}
+# Fused projections: "block" is q|k|v one after the other, "head" is q,k,v for each head in turn,
+# "group" is all queries of a key-value group, then its key, then its value.
+FUSED_NAMES = ("c_attn", "qkv_proj", "Wqkv", "query_key_value", "in_proj")
+FUSED_LAYOUT = {
+    "gpt2": "block",
+    "openai-gpt": "block",
+    "phi3": "block",
+    "modernbert": "block",
+    "mpt": "block",
+    "gpt_neox": "head",
+    "bloom": "head",
+    "deberta": "head",
+    "falcon": "group",
+}
+
+# Cutting. Attributes of attention modules that count query heads, key-value heads, or the width of all heads together.
+HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+GROUP_COUNTS = ("num_key_value_heads", "num_kv_heads")
+WIDTHS = ("all_head_size", "split_size", "inner_dim")
+COUNTED_BY_CONFIG = ("phi3",)  # the attention reads the number of heads from the configuration at every call
+POSITION_PROJECTIONS = ("pos_key_proj", "pos_query_proj")  # DeBERTa: laid out like q and k, one slice per head
+BIAS_OF_FIRST = ("t5",)  # the first layer's position bias, one value per head, is handed on to the others
+BIAS_OF_ENCODER = ("mpnet",)  # the encoder gives one position bias per head to every layer
+RETURNS_LIST = ("openai-gpt",)
+LAST_DROPOUTS = ("resid_dropout", "out_drop")  # what an attention does after its output projection
+# Families whose configuration states the head size apart from the hidden size, so that fewer heads are a plain model.
+OWN_HEAD_SIZE = frozenset("llama mistral qwen2 qwen3 gemma2 phi3 t5".split())
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of a layer's q, k, v, o: ``rows[g]`` are the places along ``axis`` of the weight that belong to head ``g``.
+
+    For q, k and v the axis is the output axis and the bias (where there is one) is sliced alike; for o it is the
+    input axis. k and v have one row of places per key-value group.
+    """
+
+    module: nn.Module
+    axis: int
+    rows: torch.Tensor  # (H or G, D), on the CPU
+
+    @property
+    def biased(self) -> bool:
+        return getattr(self.module, "bias", None) is not None
+
+
+def transposed(module: nn.Module) -> bool:
+    """Whether the weight is stored input first, as GPT-2's Conv1D does."""
+    return type(module).__name__ == "Conv1D"
+
+
+def input_width(module: nn.Module) -> int | None:
+    """How wide the input of a projection is; None for a module that is no projection."""
+    weight = getattr(module, "weight", None)
+    if weight is None or getattr(weight, "ndim", 0) != 2:
+        return None
+    if hasattr(module, "in_features"):
+        return module.in_features  # quantised weights have shapes of their own
+    return weight.shape[0] if transposed(module) else weight.shape[1]
+
+
+def output_width(module: nn.Module) -> int:
+    return module.weight.shape[1] if transposed(module) else module.weight.shape[0]
+
+
+def qkv_parts(attention: nn.Module, family: str, heads: int, head_dim: int, cross: bool) -> dict[str, Part]:
+    """The q, k and v of an attention module; empty where the layout is not known."""
+    found = _projections(attention)
+    if set(found) >= {"q", "k", "v"}:
+        return {name: _separate(found[name], head_dim) for name in "qkv"}
+    layout = FUSED_LAYOUT.get(family)
+    if layout is None or cross or "fused" not in found:  # fused cross attention holds keys and values only
+        return {}
+    module = found["fused"]
+    groups = (output_width(module) // head_dim - heads) // 2
+    axis = 1 if transposed(module) else 0
+    rows = fused_rows(layout, heads, groups, head_dim)
+    return {name: Part(module, axis, rows[name]) for name in "qkv"}
+
+
+def fused_rows(layout: str, heads: int, groups: int, head_dim: int) -> dict[str, torch.Tensor]:
+    """Where each head's q, k and v lie in a fused projection."""
+    if layout == "block":
+        q, k, v = torch.arange((heads + 2 * groups) * head_dim).view(-1, head_dim).split([heads, groups, groups])
+    else:  # one stretch per group: its queries, its key, its value ("head" is a group of one query)
+        per_group = heads // groups
+        places = torch.arange((heads + 2 * groups) * head_dim).view(groups, per_group + 2, head_dim)
+        q, k, v = places[:, :per_group].flatten(0, 1), places[:, per_group], places[:, per_group + 1]
+    return {"q": q, "k": k, "v": v}
+
+
+def _separate(module: nn.Module, head_dim: int) -> Part:
+    return Part(module, 1 if transposed(module) else 0, torch.arange(output_width(module)).view(-1, head_dim))
+
+
+def _projections(attention: nn.Module) -> Mapping[str, nn.Module]:
+    found: dict[str, nn.Module] = {}
+    for name, module in attention.named_modules():
+        last = name.rsplit(".", 1)[-1]
+        if input_width(module) is None or name.split(".", 1)[0] == "output":
+            continue
+        for part, names in SEPARATE.items():
+            if last in names:
+                found[part] = module
+        if last in FUSED_NAMES:
+            found["fused"] = module
+    return found

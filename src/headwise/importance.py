@@ -1,0 +1,383 @@
+"""Which heads a task lives on: estimators by name.
+
+Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs, ξ their gates (all 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from headwise.batching import Encoded, Order, encode
+from headwise.errors import HeadwiseError
+from headwise.evaluate import TOKENS, evaluating, to_device
+from headwise.heads import Heads, captured, eager, gated, touched
+from headwise.model import MultiTaskModel
+from headwise.registry import Registry
+from headwise.selection import top
+
+
+@dataclass(frozen=True)
+class Importance:
+    """A task's score for every head, with its standard error."""
+
+    task: str
+    by: str
+    scores: torch.Tensor  # (L, H); NaN for heads that were cut away
+    stderr: torch.Tensor  # (L, H); NaN where the estimator gives none
+    examples: int
+    halves: torch.Tensor = field(repr=False)  # (2, L, H): the same from either half of the examples
+
+    def split_half(self, fraction: float = 0.3) -> float:
+        """How much of the top heads the two halves of the data agree on, 0 to 1."""
+        a, b = (top(half, fraction) for half in self.halves)
+        return float((a & b).sum() / max(1, int(a.sum())))
+
+    def to_record(self) -> dict[str, Any]:
+        return {"by": self.by, "examples": self.examples, "scores": self.scores.tolist(), "stderr": self.stderr.tolist()}
+
+    def __str__(self) -> str:
+        order = self.scores.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:5].tolist()
+        best = ", ".join(f"{i // self.scores.shape[1]}.{i % self.scores.shape[1]}" for i in order)
+        return f"{self.task}: top heads {best} by {self.by} over {self.examples} examples"
+
+
+class Sample(NamedTuple):
+    """What an estimator works on: a model, a task and tokenised training examples in random order."""
+
+    model: MultiTaskModel
+    task: str
+    data: Encoded
+    items: np.ndarray
+    heads: Heads
+    tokens: int
+    seed: int
+
+    def batches(self) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
+        """Batches of a thousand or so random examples at a time, so that stopping early stays fair."""
+        for start in range(0, len(self.items), 1024):
+            chunk = self.items[start : start + 1024]
+            for batch in Order(self.data.lengths[chunk], tokens=self.tokens).plain():
+                part = chunk[batch]
+                yield len(part), to_device(self.data.batch(part), self.model.device)
+
+    def losses(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.model(self.task, batch).loss
+
+
+class Moments:
+    """Running sums of per-example scores in two halves: memory does not grow with the examples."""
+
+    def __init__(self, shape: tuple[int, int]):
+        self.sums = torch.zeros(2, *shape, dtype=torch.float64)
+        self.squares = torch.zeros(shape, dtype=torch.float64)
+        self.weights = torch.zeros(2, dtype=torch.float64)
+        self.seen = 0
+
+    def add(self, values_BLH: torch.Tensor, weight: float | None = None) -> None:
+        """Per-example scores; ``weight`` takes the place of their number in the mean (tokens, batches)."""
+        values_BLH = values_BLH.detach().double().cpu()
+        share = 1.0 if weight is None else weight / len(values_BLH)
+        for half in (0, 1):
+            part = values_BLH[(half + self.seen) % 2 :: 2]
+            self.sums[half] += part.sum(0)
+            self.weights[half] += len(part) * share
+        self.squares += values_BLH.square().sum(0)
+        self.seen += len(values_BLH)
+
+    def result(self, task: str, by: str, examples: int) -> Importance:
+        total = self.weights.sum()
+        mean = self.sums.sum(0) / total
+        variance = (self.squares / total - mean.square()).clamp_min(0)
+        halves = self.sums / self.weights.clamp_min(1)[:, None, None]
+        return Importance(task, by, mean.float(), (variance / total).sqrt().float(), examples, halves.float())
+
+
+Estimator = Callable[..., Importance]
+estimators: Registry[Estimator] = Registry("importance")
+for _name in ("integrated_gradients", "attribution", "shapley"):
+    estimators.add(_name, f"headwise.attribution:{_name}")
+
+
+def importance(
+    model: MultiTaskModel,
+    task: str,
+    by: str = "gradient",
+    *,
+    examples: int = 10_000,
+    split: str = "train",
+    normalize: str = "none",
+    seed: int = 0,
+    data: Encoded | None = None,
+    tokens: int | None = None,
+    **options: Any,
+) -> Importance:
+    """Score every head for a task.
+
+    Args:
+        model: a model with this task.
+        task: its name.
+        by: the estimator. From one pass over activations and their gradients: gradient (Li et al. 2023, Eq. 4:
+            E|∂L/∂ξ| per example), token (|·| per token, as Michel et al. and the released code), batch (|·| per batch),
+            weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (signed). From repeated forwards: ablation,
+            mean_ablation, all_but_one. Through captum: integrated_gradients, attribution, shapley. Controls: random,
+            magnitude, confidence.
+        examples: how many, drawn at random.
+        split: of which split.
+        normalize: "l2" scales every layer's scores to length 1.
+        seed: of the draw.
+        data: tokenised examples, where they are at hand.
+        tokens: padded tokens in one forward.
+
+    Example:
+        >>> scores = importance(model, "sst2").scores
+        >>> mask = top(scores, 0.3)
+    """
+    if task not in model.tasks:
+        raise HeadwiseError(f"the model has no task {task!r}", f"one of: {', '.join(model.tasks)}")
+    if normalize not in ("none", "l2"):
+        raise HeadwiseError(f"normalize={normalize!r}", "none or l2")
+    if data is None:
+        data = encode(model.tasks[task], split, model.tokenizer, model.max_length)
+    items = np.random.default_rng([seed, 3]).permutation(len(data))[:examples]
+    heads = Heads.of(model.encoder)
+    budget = tokens or (TOKENS if model.device.type == "cpu" else 8 * TOKENS)
+    sample = Sample(model, task, data, items, heads, budget, seed)
+    with evaluating(model), frozen(model):
+        found = estimators[by](sample, **options)
+    return _finished(found, heads, normalize)
+
+
+def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
+    absent = ~heads.alive
+    maps = [m.masked_fill(absent, torch.nan) for m in (found.scores, found.stderr, found.halves)]
+    if normalize == "l2":
+        lengths = maps[0].nan_to_num(0).norm(dim=1, keepdim=True).clamp_min(1e-20)
+        maps = [m / lengths for m in maps]
+    return Importance(found.task, found.by, maps[0], maps[1], found.examples, maps[2])
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter asks for a gradient inside: backward passes cost activations only and touch no .grad."""
+    asked = [p for p in model.parameters() if p.requires_grad]
+    for parameter in asked:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in asked:
+            parameter.requires_grad_(True)
+
+
+# -- one pass over z and ∂z
+
+
+def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bool) -> torch.Tensor:
+    """⟨z, ∂L/∂z⟩ of each head: ∂L/∂ξ per example (B, L, H), or per token (B, T, L, H)."""
+    found: list[torch.Tensor | None] = [None] * sample.heads.num_layers
+    absent = {site.layer: site.kept for site in sample.heads.sites if len(site.kept) < sample.heads.num_heads}
+
+    def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
+        def score(grad_BTHD: torch.Tensor) -> None:
+            axes = (-1,) if per_token else (1, -1)
+            product = (z_BTHD.detach() * grad_BTHD).sum(axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None)
+            found[layer] = _spread(product, absent.get(layer), sample.heads.num_heads)
+
+        z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
+        z_BTHD.register_hook(score)
+        return z_BTHD
+
+    with touched(sample.model.encoder, touch, sample.heads):
+        sample.losses(batch).sum().backward()
+    empty = next(f for f in found if f is not None)
+    return torch.stack([torch.zeros_like(empty) if f is None else f for f in found], -2)
+
+
+def _spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:
+    if kept is None:
+        return values
+    whole = values.new_zeros(*values.shape[:-1], num_heads)
+    whole[..., list(kept)] = values
+    return whole
+
+
+def _per_example(name: str, take: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    @estimators(name)
+    def estimate(sample: Sample, stable: float | None = None) -> Importance:
+        """``stable=α`` stops when both halves of the examples agree on 95 % of the top α heads."""
+        moments, seen = Moments(sample.heads.shape), 0
+        for size, batch in sample.batches():
+            moments.add(take(head_gradients(sample, batch, per_token=False)))
+            seen += size
+            if stable is not None and seen >= 512 and moments.result("", "", seen).split_half(stable) >= 0.95:
+                break
+        return moments.result(sample.task, name, seen)
+
+
+_per_example("gradient", torch.abs)  # E |∂L/∂ξ|
+_per_example("fisher", torch.square)  # E (∂L/∂ξ)²
+_per_example("taylor", torch.neg)  # E −∂L/∂ξ: the first-order loss that closing the gate adds
+
+
+@estimators("token")
+def token(sample: Sample, last_layer: str = "tokens") -> Importance:
+    """Σ_tokens |⟨z, ∂L/∂z⟩| over the number of tokens (Michel et al. 2019; the released code).
+
+    ``last_layer`` divides the last layer by "tokens", by "examples" (Michel et al.) or by nothing, "none" (the
+    released training script, which so puts every last-layer head on top).
+    """
+    if last_layer not in ("tokens", "examples", "none"):
+        raise HeadwiseError(f"last_layer={last_layer!r}", "tokens, examples or none")
+    moments, seen, tokens = Moments(sample.heads.shape), 0, 0
+    for size, batch in sample.batches():
+        real = int(batch["attention_mask"].sum()) if "attention_mask" in batch else size
+        moments.add(head_gradients(sample, batch, per_token=True).abs().sum(1), weight=real)
+        seen, tokens = seen + size, tokens + real
+    scale = {"tokens": 1.0, "examples": tokens / seen, "none": float(tokens)}[last_layer]
+    moments.sums[:, -1] *= scale
+    moments.squares[-1] *= scale**2
+    return moments.result(sample.task, "token", seen)
+
+
+def _per_batch(name: str, divide: bool) -> None:
+    @estimators(name)
+    def estimate(sample: Sample, size: int = 32) -> Importance:
+        moments, seen = Moments(sample.heads.shape), 0
+        for start in range(0, len(sample.items), size):
+            part = sample._replace(items=sample.items[start : start + size])
+            total = torch.zeros(1, *sample.heads.shape)
+            for _, batch in part.batches():
+                total += head_gradients(sample, batch, per_token=False).sum(0).cpu().float()
+            moments.add(total.abs(), weight=len(part.items)) if divide else moments.add(total.abs() / len(part.items))
+            seen += len(part.items)
+        return moments.result(sample.task, name, seen)
+
+
+_per_batch("batch", divide=False)  # |∂ mean L/∂ξ| per batch, averaged over batches (run_bertology)
+_per_batch("weight", divide=True)  # |⟨W_O, ∂W_O⟩| per batch over examples (TextPruner): equal gradient, other divisor
+
+
+# -- repeated forwards
+
+
+@torch.no_grad()
+def _lesion_losses(sample: Sample, name: str, gates_KLH: torch.Tensor, sign: float) -> Importance:
+    """E sign·(L under a lesion − L) for each of L·H lesions."""
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        whole = sample.losses(batch)
+        change = torch.empty(len(whole), len(gates_KLH))
+        for k, gate in enumerate(gates_KLH):
+            with gated(sample.model.encoder, gate, heads=sample.heads):
+                change[:, k] = (sample.losses(batch) - whole).float().cpu()
+        moments.add(sign * change.view(-1, *sample.heads.shape))
+    return moments.result(sample.task, name, len(sample.items))
+
+
+@estimators("ablation")
+def ablation(sample: Sample) -> Importance:
+    """The loss each head's absence adds."""
+    each = torch.eye(sample.heads.num_layers * sample.heads.num_heads)
+    return _lesion_losses(sample, "ablation", 1 - each.view(-1, *sample.heads.shape), 1.0)
+
+
+@estimators("all_but_one")
+def all_but_one(sample: Sample) -> Importance:
+    """How little is lost when a head is the only one left in its layer."""
+    layers, heads = sample.heads.shape
+    gates = torch.ones(layers, heads, layers, heads)
+    for layer in range(layers):
+        gates[layer, :, layer] = torch.eye(heads)
+    return _lesion_losses(sample, "all_but_one", gates.flatten(0, 1), -1.0)
+
+
+@estimators("mean_ablation")
+@torch.no_grad()
+def mean_ablation(sample: Sample) -> Importance:
+    """The loss added when a head says its average in place of what it would."""
+    means_LHD, moments = _mean_outputs(sample), Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        whole = sample.losses(batch)
+        change = torch.zeros(len(whole), *sample.heads.shape)
+        for site in sample.heads.sites:
+            for place, head in enumerate(site.kept):
+
+                def touch(layer: int, z: torch.Tensor, at=site.layer, place=place, head=head) -> torch.Tensor | None:
+                    if layer != at:
+                        return None
+                    z = z.clone()
+                    z[..., place, :] = means_LHD[at, head].to(z)
+                    return z
+
+                with touched(sample.model.encoder, touch, sample.heads):
+                    change[:, site.layer, head] = (sample.losses(batch) - whole).float().cpu()
+        moments.add(change)
+    return moments.result(sample.task, "mean_ablation", len(sample.items))
+
+
+def _mean_outputs(sample: Sample) -> torch.Tensor:
+    total: torch.Tensor | float = 0.0
+    tokens = 0
+    for _, batch in sample.batches():
+        mask = batch["attention_mask"][..., None, None]
+        with captured(sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads) as sums:
+            sample.losses(batch)
+        total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
+    return total / tokens  # type: ignore[return-value]
+
+
+# -- controls: they know nothing of the task
+
+
+@estimators("random")
+def random(sample: Sample) -> Importance:
+    """Scores drawn at random."""
+    rng = np.random.default_rng([sample.seed, 4])
+    scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
+    return Importance(sample.task, "random", scores, torch.full_like(scores, torch.nan), 0, torch.stack([scores, scores]))
+
+
+@estimators("magnitude")
+@torch.no_grad()
+def magnitude(sample: Sample) -> Importance:
+    """The mean length of what a head adds to its layer, ‖W_O,h z_h‖."""
+    grams = [_gram(site, sample.heads) for site in sample.heads.sites]
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        mask = batch["attention_mask"]
+        with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
+            sample.losses(batch)
+        sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in zip(outputs, grams)]
+        per_token = torch.stack(sizes, 2) * mask[:, :, None, None]
+        moments.add(per_token.sum(1) / mask.sum(1)[:, None, None])
+    return moments.result(sample.task, "magnitude", len(sample.items))
+
+
+def _gram(site: Any, heads: Heads) -> torch.Tensor:
+    weight = site.module.weight.detach()
+    weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
+    per_head = weight.view(len(site.kept), heads.head_dim, -1)
+    whole = weight.new_zeros(heads.num_heads, heads.head_dim, heads.head_dim)
+    whole[list(site.kept)] = per_head @ per_head.transpose(1, 2)
+    return whole
+
+
+@estimators("confidence")
+@torch.no_grad()
+def confidence(sample: Sample) -> Importance:
+    """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
+    moments = Moments(sample.heads.shape)
+    with eager(sample.model.encoder) as maps:
+        for _, batch in sample.batches():
+            attention = maps(**{k: batch[k] for k in sample.model._inputs if k in batch})  # per layer (B, H, T, T)
+            mask = batch["attention_mask"][:, None]
+            sure = torch.stack([(a.amax(-1) * mask).sum(-1) / mask.sum(-1) for a in attention], 1)
+            moments.add(sure)
+    return moments.result(sample.task, "confidence", len(sample.items))

@@ -1,0 +1,64 @@
+"""What a training method may change: every hook is a no-op, and a method overrides one or two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headwise.registry import Registry
+
+if TYPE_CHECKING:
+    from headwise.train import Run
+
+
+class Method:
+    """Plain training.
+
+    The loop calls, for every optimizer step: ``before_batch`` and ``loss`` for each batch, ``before_update`` when the
+    gradient is complete, ``after_update`` when the parameters have moved. ``start`` comes once, also after a resume.
+    """
+
+    name = "plain"
+
+    def start(self, run: Run) -> None:
+        """Before the first step of this process."""
+
+    def parameters(self) -> list[dict[str, Any]]:
+        """Parameter groups of the method's own, for the optimizer."""
+        return []
+
+    def before_step(self, run: Run) -> None:
+        """Before the batches of a step."""
+
+    def before_batch(self, run: Run, task: str) -> None:
+        """Before a batch's forward and backward."""
+
+    def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """One loss per example, (B,)."""
+        return run.forward(task, batch).loss
+
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        """Between the backward passes of a step and the optimizer; clipping comes after."""
+
+    def after_update(self, run: Run, tasks: list[str]) -> None:
+        """After the optimizer has moved the parameters."""
+
+    def finish(self, run: Run) -> None:
+        """After the last step, also when training ends early."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Tensors to keep in checkpoints."""
+        return {}
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take back what `state` gave."""
+
+    def describe(self) -> dict[str, Any]:
+        """The method and its settings, for the record."""
+        return {"method": self.name}
+
+
+methods: Registry[type[Method]] = Registry("method")
+methods.add("plain", Method)
+methods.add("iat", "headwise.methods.iat:IAT")

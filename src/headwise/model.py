@@ -1,0 +1,224 @@
+"""One Hugging Face encoder, one small output head per task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads import Heads, captured
+from headwise.store import folder, plain, read_json, write_json
+from headwise.tasks.task import Hidden, Task
+
+POOLINGS = ("cls", "mean", "last")
+FORMAT = 1
+
+
+class Output(NamedTuple):
+    """What a task's forward gives: one loss per example, and the output head's scores."""
+
+    loss: torch.Tensor  # (B,)
+    scores: Any
+
+
+class MultiTaskModel(nn.Module):
+    """A shared encoder with an output head for each task.
+
+    Example:
+        >>> model = MultiTaskModel.from_pretrained("bert-base-uncased", ["sst2", "qnli"])
+        >>> model("sst2", batch).loss.shape
+        torch.Size([32])
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        tokenizer: Any,
+        tasks: Iterable[Task],
+        pooling: str = "cls",
+        layer: int | None = None,
+        use_heads: torch.Tensor | None = None,
+        max_length: int = 128,
+    ):
+        """Put output heads on an encoder.
+
+        Args:
+            encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
+            tokenizer: its tokenizer, or its image processor.
+            tasks: the tasks, each with a name of its own.
+            pooling: the example's vector: first token (cls), mean of all, or last token.
+            layer: take this layer's output (0 is the embeddings) in place of the last.
+            use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
+            max_length: longest input in sub-words.
+        """
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise unknown("pooling", pooling, POOLINGS)
+        self.encoder, self.tokenizer = encoder, tokenizer
+        self.pooling, self.layer, self.max_length = pooling, layer, max_length
+        self.use_heads = use_heads
+        self.tasks: dict[str, Task] = {}
+        self.heads = nn.ModuleDict()
+        accepted = inspect.signature(encoder.forward).parameters
+        self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
+        for task in tasks:
+            self.add(task)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, tasks: Iterable[Task | str], *, seed: int = 0, **options: Any) -> MultiTaskModel:
+        """Load an encoder by Hub name or folder and give it fresh output heads."""
+        from headwise import tasks as catalog
+
+        encoder, tokenizer = load_encoder(name)
+        found = [catalog.get(task) if isinstance(task, str) else task for task in tasks]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(encoder, tokenizer, found, **options)
+
+    def add(self, task: Task) -> None:
+        """Give the model one more task."""
+        task = task.ready()
+        key = _key(task.name)
+        if key in self.heads:
+            raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+        self.tasks[task.name] = task
+        self.heads[key] = task.kind.head(self.width)
+
+    @property
+    def config(self) -> Any:
+        return self.encoder.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def width(self) -> int:
+        """How wide the vectors are that output heads take."""
+        if self.use_heads is not None:
+            return int(self.use_heads.sum()) * Heads.of(self.encoder).head_dim
+        config = getattr(self.config, "text_config", self.config)
+        return config.hidden_size
+
+    def forward(self, task: str, batch: Mapping[str, torch.Tensor]) -> Output:
+        """The loss of each example and the scores of a task's output head."""
+        if task not in self.tasks:
+            raise unknown("task of this model", task, self.tasks)
+        scores = self.heads[_key(task)](self.hidden(batch), batch)
+        return Output(self.tasks[task].kind.loss(scores, batch), scores)
+
+    def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
+        """Every token's state and one vector per example."""
+        inputs = {name: batch[name] for name in self._inputs if name in batch}
+        mask = batch.get("attention_mask")
+        if self.use_heads is not None:
+            states = self._head_states(inputs)
+        elif self.layer is not None:
+            states = self.encoder(**inputs, output_hidden_states=True).hidden_states[self.layer]
+        else:
+            states = self.encoder(**inputs).last_hidden_state
+        return Hidden(states, pool(states, mask, self.pooling))
+
+    def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        chosen = self.use_heads
+        with captured(self.encoder, lambda out_BTHD: out_BTHD) as layers:
+            self.encoder(**inputs)
+        picked = [out[:, :, mask.to(out.device)] for out, mask in zip(layers, chosen) if mask.any()]
+        return torch.cat(picked, 2).flatten(2)
+
+    def save_pretrained(self, path: str | Path) -> Path:
+        """Write a folder: ``encoder/`` is a plain Hugging Face checkpoint, the rest is safetensors and JSON."""
+        path = Path(path)
+        with folder(path, replace=True) as scratch:
+            self.encoder.save_pretrained(scratch / "encoder")
+            self.tokenizer.save_pretrained(scratch / "encoder")
+            save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, scratch / "heads.safetensors")
+            write_json(scratch / "headwise.json", self.describe())
+        return path
+
+    def describe(self) -> dict[str, Any]:
+        """What this model is, in plain values."""
+        tasks = {
+            name: {"kind": plain(task.kind), "metric": task.metric, "language": task.language, "origin": task.source.origin}
+            for name, task in self.tasks.items()
+        }
+        chosen = None if self.use_heads is None else self.use_heads.tolist()
+        return {
+            "format": FORMAT,
+            "tasks": tasks,
+            "pooling": self.pooling,
+            "layer": self.layer,
+            "use_heads": chosen,
+            "max_length": self.max_length,
+        }
+
+    @classmethod
+    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None) -> MultiTaskModel:
+        """Read what `save_pretrained` wrote; tasks not in the catalog are given again by the caller."""
+        from headwise import tasks as catalog
+
+        path = Path(path)
+        about = read_json(path / "headwise.json")
+        if about.get("format") != FORMAT:
+            raise HeadwiseError(f"{path} has format {about.get('format')!r}", f"format {FORMAT}")
+        given = {task.name: task for task in tasks or ()}
+        found = [given.get(name) or catalog.get(name) for name in about["tasks"]]
+        encoder, tokenizer = load_encoder(path / "encoder")
+        chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
+        model = cls(encoder, tokenizer, found, about["pooling"], about["layer"], chosen, about["max_length"])
+        for name, task in model.tasks.items():
+            if plain(task.kind) != about["tasks"][name]["kind"]:
+                raise HeadwiseError(f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"]))
+        model.heads.load_state_dict(load_file(path / "heads.safetensors"))
+        return model
+
+
+def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:
+    """One vector per example."""
+    if mask_BT is None or how == "cls":
+        return states_BTE[:, 0] if how == "cls" else states_BTE.mean(1) if how == "mean" else states_BTE[:, -1]
+    if how == "last":
+        place = mask_BT.shape[1] - 1 - mask_BT.flip(1).argmax(1)
+        return states_BTE[torch.arange(len(place), device=place.device), place]
+    weight = mask_BT.unsqueeze(-1).to(states_BTE.dtype)
+    return (states_BTE * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
+    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code."""
+    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+
+    name = str(name)
+    local = Path(name).exists()
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        model = AutoModel.from_pretrained(name, trust_remote_code=False, local_files_only=local, dtype=torch.float32)
+        loader = AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
+        tokenizer = loader.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except Exception as error:  # every library below has its own; a user needs one line
+        raise HeadwiseError(f"cannot load a model from {name!r}: {_first_line(error)}", _what_loads(name)) from error
+    if getattr(tokenizer, "pad_token_id", 0) is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[:300]
+
+
+def _what_loads(name: str) -> str:
+    if Path(name).is_dir():
+        return "a folder with config.json, model.safetensors and the tokenizer's files"
+    if Path(name).exists():
+        return "a folder, not a file"
+    return "a folder written by save_pretrained, or a model's name on the Hugging Face Hub and a network"
+
+
+def _key(task: str) -> str:
+    return task.replace(".", "__")

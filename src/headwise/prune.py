@@ -1,0 +1,313 @@
+"""Cut attention heads out of a model: smaller weights, the same outputs as with the heads gated to zero.
+
+A cut model keeps the original (layer, head) coordinates: masks, gates and scores stay ``(L, H)``, and a second cut
+composes with the first. What to do with files is in `headwise.exports`.
+
+Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D head size.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError
+from headwise.families import (
+    BIAS_OF_ENCODER,
+    BIAS_OF_FIRST,
+    COUNTED_BY_CONFIG,
+    GROUP_COUNTS,
+    HEAD_COUNTS,
+    LAST_DROPOUTS,
+    POSITION_PROJECTIONS,
+    RETURNS_LIST,
+    WIDTHS,
+    transposed,
+)
+from headwise.heads import Heads, Site, unwrap
+from headwise.selection import close_groups
+
+
+def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.Module:
+    """Cut the heads that a mask selects out of a model, in place: True means the head is removed.
+
+    Layers may lose different numbers of heads, or all of them; the attention block then adds its output bias only.
+    Heads that are gone already may be in the mask. Make the optimizer after the cut: the parameters are new.
+
+    Args:
+        model: a model of one of the families in ``headwise.families.EXACT``.
+        mask: bool ``(L, H)`` in original coordinates, for instance from ``selection.bottom(scores, 0.3)``. Where heads
+            share keys and values, whole groups only.
+        stack: which attention of a model that has several.
+
+    Example:
+        >>> before = model.num_parameters()
+        >>> prune(model, bottom(scores, 0.5)).num_parameters() < before
+        True
+    """
+    refuse_wrapped(model, "cutting heads")
+    with torch.device("cpu"):  # models under construction may stand on the meta device
+        heads = Heads.of(model, stack=stack)
+        heads.require_exact("cutting heads")
+        gone = _whole_groups(removal(mask, heads), heads)
+        for site in heads.sites:
+            for part in site.parts.values():
+                _require_plain(part.module, site.name)
+        for site in heads.sites:
+            kept = tuple(head for head in site.kept if not gone[site.layer, head])
+            if kept != site.kept:
+                _cut(heads, site, kept)
+    return model
+
+
+def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.Module:
+    """Multiply gates into the output projections, in place: the plain model then gives what ``gated`` gave.
+
+    Args:
+        model: any model `Heads.of` knows whose layers have weights of their own.
+        gates: ``(L, H)``, any numbers.
+        stack: which attention of a model that has several.
+
+    Example:
+        >>> folded = fold(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
+    """
+    refuse_wrapped(model, "folding gates")
+    heads = Heads.of(model, stack=stack)
+    if heads.shared:
+        heads.require_exact("folding gates")
+    if tuple(gates.shape) != heads.shape:
+        raise HeadwiseError(f"gates of shape {tuple(gates.shape)}", f"(layers, heads) = {heads.shape}")
+    for site in heads.sites:
+        _require_plain(site.module, site.name)
+        weight = site.module.weight
+        columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(heads.head_dim)
+        with torch.no_grad():
+            weight.mul_(columns[:, None] if transposed(site.module) else columns)
+    return model
+
+
+def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
+    """The mask, checked: bool ``(L, H)`` on the CPU, True = remove."""
+    mask = torch.as_tensor(mask)
+    if mask.dtype != torch.bool:
+        raise HeadwiseError(f"a mask of {mask.dtype}", "a bool mask, True = remove", "mask.bool(), or gates == 0")
+    if tuple(mask.shape) != heads.shape:
+        raise HeadwiseError(f"a mask of shape {tuple(mask.shape)}", f"(layers, heads) = {heads.shape}")
+    return mask.cpu()
+
+
+def _whole_groups(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
+    """The heads that will be gone, or an error that names the heads which split a key-value group."""
+    gone = mask | ~heads.alive
+    more, add = close_groups(gone, heads.num_kv_heads, "any")
+    _, drop = close_groups(gone, heads.num_kv_heads, "all")
+    if not torch.equal(more, gone):
+        size = heads.num_heads // heads.num_kv_heads
+        raise HeadwiseError(
+            f"the mask splits key-value groups of {size} heads that share one key and value",
+            f"whole groups: add the (layer, head) pairs {_listed(add)}, or drop {_listed(drop)}",
+            f'mask, difference = headwise.selection.close_groups(mask, {heads.num_kv_heads}, "any")  # or "all"',
+        )
+    return gone
+
+
+def _listed(mask: torch.Tensor, most: int = 12) -> str:
+    pairs = [tuple(pair) for pair in mask.nonzero().tolist()]
+    return ", ".join(map(str, pairs[:most])) + (f" and {len(pairs) - most} more" if len(pairs) > most else "")
+
+
+def refuse_wrapped(model: nn.Module, purpose: str) -> None:
+    if any(hasattr(module, "peft_config") for module in model.modules()):
+        raise HeadwiseError(
+            f"{purpose} under PEFT adapters would leave the adapters behind",
+            "the plain model",
+            "model = model.merge_and_unload()",
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise HeadwiseError(f"{purpose} inside {type(model).__name__}", "the plain model", "cut first, then wrap it")
+    if getattr(unwrap(model), "hf_quantizer", None) is not None:
+        raise HeadwiseError(f"{purpose} of quantised weights", "floating point weights", "cut first, then quantise")
+
+
+def _require_plain(module: nn.Module, name: str) -> None:
+    weight = module.weight
+    if type(module).__name__ not in ("Linear", "Conv1D") or type(weight) is not nn.Parameter:
+        seen = f"{name} is a {type(module).__name__} with a weight of type {type(weight).__name__}"
+    elif not weight.is_floating_point():
+        seen = f"{name} has weights of {weight.dtype}"
+    else:
+        return
+    raise HeadwiseError(seen, "a plain Linear or Conv1D in floating point", "cut before quantising or adapting")
+
+
+def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
+    """Leave only the heads ``kept`` (original numbers) of one layer."""
+    places = [site.kept.index(head) for head in kept]
+    size = heads.num_heads // heads.num_kv_heads
+    groups = sorted({place // size for place in places})
+    _keep(site.module, site.parts["o"].axis, site.parts["o"].rows[places].flatten())
+    for module, rows in _inputs(site, places, groups):
+        _keep(module, int(transposed(module)), rows.flatten().sort().values)
+    site.module.headwise_kept = kept
+    _recount(site.attention, len(kept), len(groups), heads)
+    if heads.family in BIAS_OF_FIRST:
+        _become(site.attention, HandsBiasOn)
+    if heads.family in BIAS_OF_ENCODER:
+        _become(site.attention, TakesBias)
+    if not kept:
+        _remove(heads, site)
+
+
+def _inputs(site: Site, places: list[int], groups: list[int]) -> list[tuple[nn.Module, torch.Tensor]]:
+    """The projections before the heads, each with the rows of its output that stay."""
+    rows: dict[nn.Module, list[torch.Tensor]] = {}
+    for name in "qkv":  # fused projections hold all three
+        part = site.parts[name]
+        rows.setdefault(part.module, []).append(part.rows[places if name == "q" else groups])
+    for name, module in site.attention.named_modules():
+        if name.rsplit(".", 1)[-1] in POSITION_PROJECTIONS:
+            rows[module] = [site.parts["q"].rows[places]]
+    return [(module, torch.cat(found)) for module, found in rows.items()]
+
+
+def _keep(module: nn.Module, axis: int, places: torch.Tensor) -> None:
+    """Shrink a projection to some places along one axis of its weight, and its bias where that is the output."""
+    outputs = axis == int(transposed(module))
+    for name in ("weight", "bias") if outputs and module.bias is not None else ("weight",):
+        old = getattr(module, name)
+        new = old.detach().index_select(axis if name == "weight" else 0, places.to(old.device))
+        setattr(module, name, nn.Parameter(new, requires_grad=old.requires_grad))
+    if transposed(module):
+        module.nx, module.nf = module.weight.shape
+    else:
+        module.out_features, module.in_features = module.weight.shape
+
+
+def _recount(attention: nn.Module, num_heads: int, num_groups: int, heads: Heads) -> None:
+    """Set what the attention module knows about its number of heads."""
+    new = dict.fromkeys(HEAD_COUNTS, num_heads) | dict.fromkeys(GROUP_COUNTS, num_groups)
+    new |= dict.fromkeys(WIDTHS, num_heads * heads.head_dim)
+    for module in attention.modules():
+        for name in new.keys() & vars(module).keys():
+            setattr(module, name, new[name])
+    if heads.family in COUNTED_BY_CONFIG:
+        attention.config = OwnCount(attention.config, num_attention_heads=num_heads)
+
+
+def _remove(heads: Heads, site: Site) -> None:
+    """Replace an attention without heads by what is left of it."""
+    attention = getattr(site.attention, "self", site.attention)  # BERT's kind keeps the output projection apart
+    if heads.family in BIAS_OF_FIRST and attention.has_relative_attention_bias:
+        _bequeath_bias(heads, site)
+    if transposed(site.module):  # Conv1D cannot take an input of width zero
+        _replace_conv(site)
+    attention.headwise_output = None if attention is not site.attention else site.name.rsplit(".", 1)[-1]
+    attention.headwise_returns = "bias" if heads.family in BIAS_OF_FIRST else "tuple"
+    if heads.family in RETURNS_LIST:
+        attention.headwise_returns = "list"
+    _become(attention, Absent)
+
+
+def _replace_conv(site: Site) -> None:
+    old = site.module
+    new = nn.Linear(1, old.nf, device="meta")
+    new.in_features = 0
+    new.weight = nn.Parameter(old.weight.detach().T.contiguous(), requires_grad=old.weight.requires_grad)
+    new.bias = old.bias
+    new.headwise_kept = ()
+    setattr(site.attention, site.name.rsplit(".", 1)[-1], new)
+
+
+def _bequeath_bias(heads: Heads, site: Site) -> None:
+    """Give the table of position biases to the next layer that has heads."""
+    site.attention.has_relative_attention_bias = False
+    for heir in heads.sites[site.layer + 1 :]:
+        if getattr(heir.module, "headwise_kept", heir.kept):
+            heir.attention.relative_attention_bias = site.attention.relative_attention_bias
+            heir.attention.has_relative_attention_bias = True
+            break
+    del site.attention.relative_attention_bias
+
+
+def _become(module: nn.Module, role: type) -> None:
+    """Change how one module runs; its parameters, attributes and place stay."""
+    if not isinstance(module, role):
+        module.__class__ = _with_role(role, type(module))
+
+
+@cache
+def _with_role(role: type, kind: type) -> type:
+    return type(kind.__name__, (role, kind), {"__module__": kind.__module__})
+
+
+class HandsBiasOn:
+    """An attention of T5 that takes its own heads' share of the position bias and hands the whole bias on."""
+
+    whole: torch.Tensor | None = None
+
+    def compute_bias(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.whole = super().compute_bias(*args, **kwargs)
+        return self.whole[:, list(self.o.headwise_kept)]
+
+    def forward(self, *args: Any, position_bias: torch.Tensor | None = None, **kwargs: Any) -> tuple:
+        if kwargs.get("key_value_states") is not None:  # cross attention has no bias: each layer makes its own zeros
+            output = super().forward(*args, **kwargs)
+            return output[0], None, *output[2:]
+        self.whole = position_bias
+        if position_bias is not None:
+            position_bias = position_bias[:, list(self.o.headwise_kept)]
+        output = super().forward(*args, position_bias=position_bias, **kwargs)
+        whole, self.whole = self.whole, None
+        return output[0], whole, *output[2:]
+
+
+class TakesBias:
+    """An attention of MPNet that takes its own heads' share of the encoder's position bias."""
+
+    def forward(self, hidden_states, attention_mask=None, position_bias=None, *args: Any, **kwargs: Any) -> tuple:
+        if position_bias is not None:
+            position_bias = position_bias[:, list(self.o.headwise_kept)]
+        return super().forward(hidden_states, attention_mask, position_bias, *args, **kwargs)
+
+
+class Absent:
+    """An attention that lost all its heads: what it adds is the bias of its output projection."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple | list:
+        self._count_tokens(hidden_states, kwargs)
+        batch, length = hidden_states.shape[:2]
+        attended = hidden_states.new_zeros(batch, length, 0)
+        eager = getattr(getattr(self, "config", None), "_attn_implementation", None) == "eager"
+        shown = eager or kwargs.get("output_attentions")  # no map at all would move the maps of later layers up
+        weights = hidden_states.new_zeros(batch, 0, length, length) if shown else None
+        if self.headwise_output is None:
+            return attended, weights
+        attended = getattr(self, self.headwise_output)(attended)
+        for name in LAST_DROPOUTS:
+            attended = getattr(self, name, nn.Identity())(attended)
+        if self.headwise_returns == "bias":
+            return attended, kwargs.get("position_bias"), weights
+        return [attended, weights] if self.headwise_returns == "list" else (attended, weights)
+
+    def _count_tokens(self, hidden_states: torch.Tensor, kwargs: dict) -> None:
+        """Caches count tokens by the keys of some layer, so leave keys of the smallest size."""
+        cached = kwargs.get("past_key_values", kwargs.get("layer_past"))
+        crosses = any(kwargs.get(name) is not None for name in ("key_value_states", "encoder_hidden_states"))
+        if cached is not None and not crosses:
+            none = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
+            getattr(cached, "self_attention_cache", cached).update(none, none, self.layer_idx)
+
+
+class OwnCount:
+    """A configuration with a few values of its own; all else is the model's, also what is set there later."""
+
+    def __init__(self, config: Any, **own: Any):
+        self.__dict__.update(own, _config=config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_config":  # copying asks before there is a configuration
+            raise AttributeError(name)
+        return getattr(self._config, name)

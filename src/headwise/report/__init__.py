@@ -1,0 +1,24 @@
+"""From a study (plain data) to what people look at: one page, tables, figures (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headwise.report.page import render
+from headwise.store import write
+
+
+def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
+    """Write one self-contained interactive page for a study, or for several with a switch between them.
+
+    The form of a study is described in ``headwise.report.form``; every part but ``model``, ``tasks`` and
+    ``importance`` may be missing, and the page leaves out what is.
+
+    Example:
+        >>> report({"model": {"name": "tiny", "layers": 1, "heads": 2}, "tasks": [{"name": "sst2"}],
+        ...         "importance": {"sst2": {"scores": [[0.2, 0.8]]}}}, "report.html")
+        PosixPath('report.html')
+    """
+    studies = [study] if isinstance(study, Mapping) else list(study)
+    return write(Path(path), render(studies))

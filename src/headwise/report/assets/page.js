@@ -1,0 +1,112 @@
+/* Opening a study, and the few things that belong to the whole page. */
+function openStudy(root, study) {
+  const { layers: L, heads: H } = study.model;
+  const tasks = study.tasks.map((task, i) => [task, i]).filter(([task]) => study.importance[task.name]).map(([task, i]) => describeTask(study, task, i));
+  const alpha = study.dissociation ? study.dissociation.default : 0.3;
+  const view = { root, study, L, H, tasks, byName: Object.fromEntries(tasks.map((task) => [task.name, task])),
+    state: { alpha, mode: "owner", which: null, pinned: null, example: 0, on: "own metric" } };
+  if (tasks.length === 1) Object.assign(view.state, { mode: "importance", which: tasks[0].name });
+  drawMap(view);
+  setUpDial(view);
+  drawControls(view);
+  drawMatrixLegend(view);
+  setAlpha(view, alpha);
+  drawTraining(view);
+  drawSimilarity(view);
+  fillTracks(view);
+  return view;
+}
+
+function setUpDial(view) {
+  const slider = part(view, "alpha");
+  slider.value = Math.round(100 * view.state.alpha);
+  slider.addEventListener("input", () => setAlpha(view, Number(slider.value) / 100));
+}
+
+function setAlpha(view, alpha) {
+  view.state.alpha = alpha;
+  select(view);
+  part(view, "alpha-text").textContent = `α = ${percent(alpha)}, ${taken(view)} of ${view.L * view.H} heads`;
+  paint(view);
+  drawCard(view);
+  drawOverlap(view);
+  drawLayers(view);
+  drawLesions(view);
+}
+
+/* Intervals in tables that stand in the page already. */
+function fillTracks(view) {
+  const cells = [...view.root.querySelectorAll("td.track")];
+  const read = (cell, name) => (cell.dataset[name] === "" ? null : Number(cell.dataset[name]));
+  const scores = cells.map((cell) => ({ value: read(cell, "value"), low: read(cell, "low"), high: read(cell, "high") }));
+  const all = scores.flatMap((s) => [s.value, s.low, s.high]).filter(known);
+  const domain = padded(Math.min(0, ...all), Math.max(0, ...all));
+  cells.forEach((cell, i) => cell.replaceChildren(track(scores[i], domain, [0], "")));
+}
+
+const views = [];
+
+function openAt(index) {
+  document.querySelectorAll(".study").forEach((root, i) => {
+    root.hidden = i !== index;
+    if (i === index && !views[i]) views[i] = openStudy(root, page.studies[i]);
+  });
+  document.querySelectorAll("[data-row]").forEach((row) => row.classList.toggle("current", Number(row.dataset.row) === index));
+  hideTip();
+}
+
+/* #5.7 keeps head 7 of layer 5: a link to one head. */
+function followLink() {
+  const found = /^#(\d+)\.(\d+)$/.exec(location.hash);
+  const view = views.find((one) => one && !one.root.hidden);
+  if (found && view && found[1] < view.L && found[2] < view.H) pin(view, found[1] * view.H + Number(found[2]));
+}
+
+function letGo(event) {
+  if (event.key !== "Escape") return;
+  hideTip();
+  for (const view of views.filter((one) => one && !one.root.hidden)) pin(view, null);
+}
+
+function toggleTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+}
+
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy).textContent;
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Select and copy by hand";
+    document.getElementById(button.dataset.copy).hidden = false;
+  }
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
+function redrawCharts() {
+  for (const view of views.filter((one) => one && !one.root.hidden)) {
+    drawTraining(view);
+    drawSimilarity(view);
+    if (view.study.dissociation && view.study.dissociation.D) drawCurve(view, view.study.dissociation);
+  }
+}
+
+function start() {
+  const chooser = document.querySelector('[data-role="study"]');
+  if (chooser) chooser.addEventListener("change", () => openAt(Number(chooser.value)));
+  document.querySelector('[data-role="theme"]').addEventListener("click", toggleTheme);
+  document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
+  let waiting = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(redrawCharts); });
+  addEventListener("scroll", hideTip, { passive: true });
+  addEventListener("hashchange", followLink);
+  addEventListener("keydown", letGo);
+  openAt(chooser ? Number(chooser.value) : 0);
+  followLink();
+}
+
+start();

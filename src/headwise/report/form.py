@@ -1,0 +1,118 @@
+"""The form of a study: what the page, the tables and the figures take, checked and made plain.
+
+A study is one dict of plain values. Matrices are lists of layers, each a list of heads; a head that is already cut is
+NaN or None. Shares, relative performances and D are fractions (0.1 is ten percent); performances are in the unit of the
+metric. An interval ``low``/``high`` in ``iat`` is that of the difference ``iat - plain``, ``trust.random_band`` is the
+relative performance under random lesions, ``trust.split_half`` and ``trust.seeds`` are overlaps of head sets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.store import plain
+
+REQUIRED = ("model", "tasks", "importance")
+PARTS = (
+    *("title", "created", *REQUIRED, "dissociation", "probes", "gates", "attention", "examples", "compare"),
+    *("training", "iat", "prune", "similarity", "tables", "trust", "verdict", "reproduce"),
+)
+
+
+def checked(study: Mapping) -> dict[str, Any]:
+    """The study as plain data with None for NaN; raises where a part is unknown, missing or of another shape."""
+    for part in REQUIRED:
+        if part not in study:
+            raise HeadwiseError(f"a study without {part!r}", "at least " + ", ".join(REQUIRED))
+    for part in study:
+        if part not in PARTS:
+            raise unknown("part of a study", part, PARTS)
+    data = {part: plain(value) for part, value in study.items() if value is not None}
+    _check_names(data)
+    for where, matrix in _matrices(data):
+        _check_shape(where, matrix, data["model"]["layers"], data["model"]["heads"])
+    if data.get("dissociation"):
+        _check_dissociation(data)
+    return finite(data)
+
+
+def finite(value: Any, digits: int = 17) -> Any:
+    """The value with None for what is not a number, and floats cut to some significant digits (17 keep all)."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(part, digits) for name, part in value.items()}
+    if isinstance(value, list):
+        return [finite(part, digits) for part in value]
+    return value
+
+
+def _check_names(data: dict[str, Any]) -> None:
+    names = [task["name"] for task in data["tasks"]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise HeadwiseError(f"two tasks are named {twice[0]!r}", "a name of its own for each task")
+    for name in data["importance"]:
+        if name not in names:
+            raise unknown("task in importance", name, names)
+    if not data["importance"]:
+        raise HeadwiseError("a study without importance scores", "scores of at least one task")
+
+
+def _matrices(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every (layers, heads) matrix of a study with its place."""
+    for task, entry in data["importance"].items():
+        yield f"importance of {task!r}", entry["scores"]
+        if entry.get("stderr") is not None:
+            yield f"standard errors of {task!r}", entry["stderr"]
+    for name, entry in (data.get("probes") or {}).items():
+        yield f"probe {name!r}", entry["accuracy"]
+    for task, matrix in (data.get("gates") or {}).items():
+        yield f"gates of {task!r}", matrix
+    for task, matrix in (data.get("compare") or {}).get("importance", {}).items():
+        yield f"compared importance of {task!r}", matrix
+
+
+def _check_shape(where: str, matrix: list, *shape: int) -> None:
+    seen = _shape(matrix)
+    if seen != shape:
+        raise HeadwiseError(f"{where} of shape {seen}", f"{shape} as the model says")
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        return ()
+    inner = {_shape(part) for part in value}
+    if len(inner) > 1:
+        raise HeadwiseError(f"rows of unequal shape {sorted(inner)}", "a full matrix")
+    return (len(value), *(inner.pop() if inner else ()))
+
+
+def _check_dissociation(data: dict[str, Any]) -> None:
+    part = data["dissociation"]
+    part.setdefault("tasks", [task["name"] for task in data["tasks"]])
+    part.setdefault("default", part["fractions"][0])
+    shape = (len(part["fractions"]), len(part["tasks"]), len(part["lesions"]))
+    for name in ("performance", "low", "high", "collapsed"):
+        if part.get(name) is not None:
+            _check_shape(f"dissociation {name!r}", part[name], *shape)
+    if "none" not in part["lesions"]:
+        raise HeadwiseError(f"lesions {part['lesions']}", "'none' among them, the intact model")
+
+
+def nearest(fractions: list[float], wanted: float) -> int:
+    """The position of the stored fraction nearest to the wanted one, the smaller of two equally near."""
+    return min(range(len(fractions)), key=lambda i: (abs(fractions[i] - wanted), i))
+
+
+def relative(part: dict[str, Any], fraction: int, field: str = "performance") -> list[list[float | None]]:
+    """Relative performance RP_i(H_j) = P_i(H_j) / P_i(none) of each task under each lesion (Li et al. 2023, Eq. 5)."""
+    intact = part["lesions"].index("none")
+    bases = [row[intact] for row in part["performance"][fraction]]
+    return [
+        [None if value is None or not base else value / base for value in row]
+        for base, row in zip(bases, part[field][fraction])
+    ]

@@ -1,0 +1,177 @@
+"""Tables for papers: the numbers of a study as markdown, LaTeX (booktabs) and csv.
+
+A table is a dict: ``title``, ``note``, ``columns``, ``rows`` and, where there is one, ``published`` of the same shape.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.report.form import checked, nearest, relative
+from headwise.report.words import fixed
+
+Table = Mapping[str, Any]
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "α": r"$\alpha$",
+    "−": "$-$",
+    "–": "--",
+    "≥": r"$\geq$",
+    "±": r"$\pm$",
+    "\u2009": r"\,",
+}
+
+
+def markdown(table: Table) -> str:
+    """The table in markdown; published numbers stand in brackets behind ours.
+
+    Example:
+        >>> print(markdown({"columns": ["task", "D"], "rows": [["sst2", 0.0724]]}))
+        | task | D |
+        |---|---:|
+        | sst2 | 0.072 |
+        <BLANKLINE>
+    """
+    rows = [[_markdown_cell(cell) for cell in row] for row in cells(table)]
+    rule = "|".join("---:" if right else "---" for right in numeric(table))
+    lines = [" | ".join(map(_markdown_cell, table["columns"])), *(" | ".join(row) for row in rows)]
+    lines = [f"| {line} |" for line in lines]
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """The table as a booktabs tabular with its title as caption."""
+    align = "".join("r" if right else "l" for right in numeric(table))
+    head = " & ".join(map(_latex_text, table["columns"]))
+    body = "\n".join("    " + " & ".join(map(_latex_text, row)) + r" \\" for row in cells(table))
+    caption = ". ".join(_latex_text(str(table[part]).rstrip(".")) for part in ("title", "note") if table.get(part))
+    return (
+        "\\begin{table}[t]\n  \\centering\n"
+        + (f"  \\caption{{{caption}.}}\n" if caption else "")
+        + f"  \\begin{{tabular}}{{{align}}}\n    \\toprule\n    {head} \\\\\n    \\midrule\n{body}\n    \\bottomrule\n"
+        + "  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+def comma_separated(table: Table) -> str:
+    """The table as csv, its numbers as they are; published numbers in columns of their own."""
+    published = table.get("published")
+    columns = [*table["columns"]]
+    rows = [[*row] for row in table["rows"]]
+    if published:
+        compared = [i for i in range(len(columns)) if any(row[i] is not None for row in published)]
+        compared = [i for i in compared if numeric(table)[i]]
+        columns += [f"{columns[i]} (published)" for i in compared]
+        rows = [row + [other[i] for i in compared] for row, other in zip(rows, published)]
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([columns, *rows])
+    return out.getvalue()
+
+
+FORMS: dict[str, Callable[[Table], str]] = {"Markdown": markdown, "LaTeX": latex, "CSV": comma_separated}
+
+
+def cells(table: Table) -> list[list[str]]:
+    """The rows as text, with the published number of a cell in brackets where there is one."""
+    rows, published = table["rows"], table.get("published")
+    if any(len(row) != len(table["columns"]) for row in [*rows, *(published or [])]):
+        raise HeadwiseError(f"a row of another length in table {table.get('title', '')!r}", f"{table['columns']}")
+    places = decimals(table)
+    others = published or [[None] * len(places)] * len(rows)
+    return [[_beside(*pair) for pair in zip(row, other, places)] for row, other in zip(rows, others)]
+
+
+def decimals(table: Table) -> list[int]:
+    """Decimals of each column: two where it runs in percent, three where it runs from 0 to 1."""
+    columns = range(len(table["columns"]))
+    values = [[abs(row[i]) for row in table["rows"] if isinstance(row[i], (int, float))] for i in columns]
+    return [2 if max(column, default=0) >= 2 else 3 for column in values]
+
+
+def numeric(table: Table) -> list[bool]:
+    """Which columns hold numbers (and stand to the right)."""
+    columns = range(len(table["columns"]))
+    values = [[row[i] for row in table["rows"] if row[i] is not None] for i in columns]
+    return [bool(v) and all(isinstance(x, (int, float)) for x in v) for v in values]
+
+
+def _beside(value: Any, published: Any, digits: int) -> str:
+    shown = fixed(value, digits)
+    return shown if published is None or isinstance(published, str) else f"{shown} ({fixed(published, digits)})"
+
+
+def _markdown_cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _latex_text(value: Any) -> str:
+    return "".join(_LATEX.get(character, character) for character in str(value))
+
+
+def of(study: Mapping, fraction: float | None = None) -> list[dict[str, Any]]:
+    """Every table a study holds: lesions, D per task and pair, IAT, pruning, and those it brings along.
+
+    Example:
+        >>> for table in of(study):
+        ...     print(table["title"], markdown(table), sep="\\n")
+    """
+    data = checked(study)
+    made = []
+    if data.get("dissociation"):
+        made += _dissociation(data["dissociation"], fraction)
+    if data.get("iat"):
+        rows = [[row.get(k) for k in ("task", "metric", "plain", "iat", "low", "high")] for row in data["iat"]["rows"]]
+        made.append(_table("IAT against plain training", ["task", "metric", "plain", "IAT", "low", "high"], rows))
+    if data.get("prune"):
+        made.append(_prune(data["prune"]["rows"]))
+    return made + list(data.get("tables") or [])
+
+
+def _table(title: str, columns: list[str], rows: list[list], note: str = "") -> dict[str, Any]:
+    return {"title": title, "note": note, "columns": columns, "rows": rows, "published": None}
+
+
+def _dissociation(part: dict[str, Any], fraction: float | None) -> list[dict[str, Any]]:
+    wanted = part["default"] if fraction is None else fraction
+    at = nearest(part["fractions"], wanted)
+    label = f"α = {part['fractions'][at]:g}"
+    rows = [[name, *row] for name, row in zip(part["tasks"], part["performance"][at])]
+    ratios = [[name, *row] for name, row in zip(part["tasks"], relative(part, at))]
+    made = [
+        _table(f"Performance under lesions, {label}", ["task", *part["lesions"]], rows),
+        _table(f"Relative performance under lesions, {label}", ["task", *part["lesions"]], ratios),
+    ]
+    for entry in part.get("D") or []:
+        if entry["fraction"] == part["fractions"][at]:
+            made += _scores(entry, label)
+    return made
+
+
+def _scores(entry: dict[str, Any], label: str) -> list[dict[str, Any]]:
+    named = {**entry["tasks"], **({"mean": entry["mean"]} if entry.get("mean") else {})}
+    rows = [[name, *(score.get(k) for k in ("value", "low", "high", "p"))] for name, score in named.items()]
+    made = [_table(f"Dissociation per task, {label}", ["task", "D", "low", "high", "p"], rows)]
+    if entry.get("pairs"):
+        fields = ("a", "b", "d_a", "d_b", "d", "verdict", "p")
+        pairs = [[pair.get(field) for field in fields] for pair in entry["pairs"]]
+        made.append(_table(f"Dissociation per pair, {label}", ["A", "B", "D_A", "D_B", "D", "verdict", "p"], pairs))
+    return made
+
+
+def _prune(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    tasks = list(rows[0].get("task scores") or {}) if rows else []
+    lines = []
+    for row in rows:
+        scores = row.get("task scores") or {}
+        middle = [scores.get(task) for task in tasks]
+        lines.append([row.get("fraction"), row.get("kept"), *middle, row.get("speedup"), row.get("ceiling")])
+    return _table("Cutting heads", ["fraction cut", "heads kept", *tasks, "speed-up", "ceiling"], lines)

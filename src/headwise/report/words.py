@@ -1,0 +1,123 @@
+"""Numbers and findings in words, as the page prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.report.form import nearest
+
+MISSING = "–"
+STEADY, FAIR = 0.8, 0.6
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number for a reader: three significant digits, thousands set apart, a dash for nothing."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (value == int(value) and abs(value) >= 1000):
+        return f"{int(value):,}".replace(",", "\u2009")
+    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def fixed(value: Any, digits: int = 3) -> str:
+    """A score with a fixed number of decimals, so that columns line up."""
+    return f"{value:.{digits}f}" if isinstance(value, float) else number(value)
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    return MISSING if value is None else f"{100 * value:.{digits}f}\u00a0%"
+
+
+def points(value: float | None, digits: int = 1) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return MISSING if value is None else f"{100 * value:+.{digits}f}".replace("-", "−")
+
+
+def chance(p: float | None) -> str:
+    """A p-value; very small ones only as a bound."""
+    if p is None:
+        return MISSING
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def big(value: float | None) -> str:
+    """A count of parameters: 22.7 M."""
+    if value is None:
+        return MISSING
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return str(value)
+
+
+def stability(overlap: float | None) -> str:
+    """One word for how much of a head set comes back when it is found again on other examples."""
+    if overlap is None:
+        return MISSING
+    return "steady" if overlap >= STEADY else "fair" if overlap >= FAIR else "shaky"
+
+
+FILTERS = {
+    "number": number,
+    "fixed": fixed,
+    "percent": percent,
+    "points": points,
+    "chance": chance,
+    "big": big,
+    "stability": stability,
+}
+
+
+def sections(study: dict[str, Any]) -> list[tuple[str, str]]:
+    """The sections this study has something to say in: anchor and name."""
+    known = (
+        ("map", "Head map", "importance"),
+        ("overlap", "Overlap", "importance"),
+        ("lesions", "Lesions", "dissociation"),
+        ("trust", "Trust", "trust"),
+        ("training", "Training", "training"),
+        ("iat", "IAT", "iat"),
+        ("prune", "Pruning", "prune"),
+        ("similarity", "Similarity", "similarity"),
+        ("tables", "Tables", "tables"),
+        ("reproduce", "Reproduce", "reproduce"),
+    )
+    return [(anchor, name) for anchor, name, part in known if study.get(part)]
+
+
+def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
+    """What speaks for or against the head set of each task."""
+    trust = study["trust"]
+    rows = []
+    for name, entry in study["importance"].items():
+        used, needed = entry.get("examples"), trust.get("examples_needed", {}).get(name)
+        rows.append(
+            {
+                "task": name,
+                "split_half": trust.get("split_half", {}).get(name),
+                "seeds": trust.get("seeds", {}).get(name),
+                "band": trust.get("random_band", {}).get(name),
+                "used": used,
+                "needed": needed,
+                "enough": None if used is None or needed is None else used >= needed,
+            }
+        )
+    return rows
+
+
+def summary(study: dict[str, Any]) -> dict[str, Any]:
+    """One line of a comparison of studies: size, and D at the default fraction."""
+    part = study.get("dissociation") or {}
+    entries = part.get("D") or []
+    at = nearest([entry["fraction"] for entry in entries], part["default"]) if entries else None
+    mean = entries[at].get("mean") or {} if at is not None else {}
+    return {
+        "fraction": entries[at]["fraction"] if at is not None else None,
+        "mean": mean,
+        "distinct": sum(pair.get("verdict", "") in ("double", "distinct") for pair in entries[at].get("pairs") or [])
+        if at is not None
+        else None,
+        "pairs": len(entries[at].get("pairs") or []) if at is not None else None,
+    }

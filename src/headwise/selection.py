@@ -1,0 +1,159 @@
+"""From scores to masks: the top fraction, floors per layer, key-value groups, random controls, overlap.
+
+Scores are ``(layers, heads)`` tensors, NaN where a head has been cut; masks are bool, True = selected.
+A fraction always counts all original heads of the model, the cut ones too: 0.3 of a 12 x 12 model is 43 heads
+before and after a cut. Ties go to the lower layer, then to the lower head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from headwise.errors import HeadwiseError
+
+
+def budget(fraction: float, heads: int) -> int:
+    """How many heads a fraction is: rounded down, but 0.29 of 100 is 29 although 0.29 * 100 = 28.999999999999996."""
+    if not 0 <= fraction <= 1:
+        hint = f"{fraction / 100:g} for {fraction:g} %" if fraction > 1 else ""
+        raise HeadwiseError(f"fraction {fraction}", "a number from 0 to 1", hint)
+    return math.floor(fraction * heads + 1e-6)
+
+
+def top(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> torch.Tensor:
+    """The highest-scoring fraction of all heads, ranked over all layers together.
+
+    Args:
+        scores: ``(L, H)``; NaN is never selected.
+        fraction: share of all L * H heads, rounded down.
+        keep_per_layer: this many living heads of every layer stay unselected.
+
+    Example:
+        >>> top(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), 0.5)
+        tensor([[False,  True],
+                [ True, False]])
+    """
+    return _first(_ranked(scores), fraction, keep_per_layer)
+
+
+def bottom(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> torch.Tensor:
+    """The lowest-scoring fraction of all heads, in the reverse order of ``top``: the two meet only past the whole."""
+    living, order = _ranked(scores)
+    return _first((living, order.flip(0)), fraction, keep_per_layer)
+
+
+def random_heads(
+    shape: tuple[int, int],
+    fraction: float,
+    seed: int,
+    keep_per_layer: int = 0,
+    alive: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A random control of the same size as ``top``; with one seed a larger fraction contains the smaller ones.
+
+    Example:
+        >>> int(random_heads((12, 12), 0.3, seed=1, keep_per_layer=1).sum())
+        43
+    """
+    scores = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if alive is not None:
+        if tuple(alive.shape) != tuple(shape):
+            raise HeadwiseError(f"alive of shape {tuple(alive.shape)}", f"{tuple(shape)}")
+        scores = scores.masked_fill(~alive.cpu().bool(), math.nan)
+    return top(scores, fraction, keep_per_layer=keep_per_layer)
+
+
+def relabelled(masks: torch.Tensor, seed: int) -> torch.Tensor:
+    """Tasks' masks ``(T, L, H)`` with the heads dealt anew, the null of a permutation test for D.
+
+    Each task keeps its number of heads and each head its number of tasks: two tasks at a time pool the heads that
+    only one of them has and share them out at random (the curveball walk).
+    """
+    if masks.ndim != 3 or len(masks) < 2:
+        raise HeadwiseError(f"masks of shape {tuple(masks.shape)}", "(tasks, layers, heads) of two tasks or more")
+    flat, generator = masks.bool().cpu().flatten(1).clone(), torch.Generator().manual_seed(seed)
+    for _ in range(20 * len(flat)):
+        a, b = torch.randperm(len(flat), generator=generator)[:2]
+        apart = (flat[a] ^ flat[b]).nonzero()[:, 0]
+        mine = apart[torch.randperm(len(apart), generator=generator)[: int((flat[a] & ~flat[b]).sum())]]
+        flat[a, apart], flat[b, apart] = False, True
+        flat[a, mine], flat[b, mine] = True, False
+    return flat.view(masks.shape).to(masks.device)
+
+
+def close_groups(mask: torch.Tensor, kv_heads: int, how: str = "all") -> tuple[torch.Tensor, torch.Tensor]:
+    """The mask in whole key-value groups, and the heads that differ from the mask given.
+
+    ``all`` keeps a group only if every head of it is selected; ``any`` takes the group for one of its heads.
+
+    Example:
+        >>> closed, difference = close_groups(torch.tensor([[True, True, True, False]]), kv_heads=2)
+        >>> closed.tolist(), difference.tolist()
+        ([[True, True, False, False]], [[False, False, True, False]])
+    """
+    layers, heads = _checked(mask).shape
+    if kv_heads < 1 or heads % kv_heads:
+        raise HeadwiseError(f"{kv_heads} key-value heads for {heads} query heads", f"a divisor of {heads}")
+    if how not in ("all", "any"):
+        raise HeadwiseError(f"how={how!r}", "'all' or 'any'")
+    groups = mask.bool().view(layers, kv_heads, heads // kv_heads)
+    whole = groups.all(-1) if how == "all" else groups.any(-1)
+    closed = whole.repeat_interleave(heads // kv_heads, dim=1)
+    return closed, closed ^ mask.bool()
+
+
+def overlap(masks: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """How much of their heads tasks share, ``|A ∩ B| / k`` (Li et al. 2023, Table 11), in the order given.
+
+    For sets of unequal size k is their mean size, so the matrix stays symmetric; two empty sets share nothing.
+    """
+    shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+    if len(set(shapes.values())) != 1:
+        raise HeadwiseError(f"masks of shapes {shapes}", "one shape for all")
+    flat = torch.stack([mask.bool().flatten() for mask in masks.values()]).double()
+    sizes = flat.sum(1)
+    return flat @ flat.T / ((sizes[:, None] + sizes) / 2).clamp(min=1)
+
+
+def per_layer(mask: torch.Tensor) -> torch.Tensor:
+    """Selected heads of each layer, ``(..., L)`` for ``(..., L, H)`` (Li et al. 2023, Figure 4)."""
+    return mask.bool().sum(-1)
+
+
+def _checked(scores: torch.Tensor) -> torch.Tensor:
+    if scores.ndim != 2 or 0 in scores.shape:
+        raise HeadwiseError(f"scores of shape {tuple(scores.shape)}", "(layers, heads)")
+    return scores
+
+
+def _ranked(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which heads are alive (L, H), and the flat positions of the living ones, best first."""
+    living = ~_checked(scores).isnan()
+    if not living.any():
+        raise HeadwiseError("scores that are all NaN", "a score for at least one living head")
+    order = scores.detach().double().nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).flatten()
+    order = order.argsort(descending=True, stable=True)
+    return living, order[living.flatten()[order]]
+
+
+def _first(ranked: tuple[torch.Tensor, torch.Tensor], fraction: float, keep_per_layer: int) -> torch.Tensor:
+    """The first heads of a ranking, passing over layers that have none left to give."""
+    living, order = ranked
+    layers, heads = living.shape
+    if not 0 <= keep_per_layer <= heads:
+        raise HeadwiseError(f"keep_per_layer={keep_per_layer}", f"0 to {heads}")
+    layer = order // heads
+    turn = (layer[:, None] == torch.arange(layers, device=layer.device)).cumsum(0).gather(1, layer[:, None])[:, 0]
+    order = order[turn <= (living.sum(1) - keep_per_layer)[layer]]
+    count = budget(fraction, layers * heads)
+    if count > len(order):
+        most = len(order) / (layers * heads)
+        raise HeadwiseError(
+            f"fraction {fraction} is {count} heads", f"at most the {len(order)} free ones", f"{most:.4g}"
+        )
+    mask = torch.zeros(layers * heads, dtype=torch.bool, device=living.device)
+    mask[order[:count]] = True
+    return mask.view(layers, heads)

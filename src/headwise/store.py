@@ -1,0 +1,150 @@
+"""What is written to disk: content hashes, atomic writes, caches (no torch)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as pack_arrays
+
+from headwise.errors import HeadwiseError
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON would hold it: dataclasses as dicts, arrays as lists, paths as text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"type": type(value).__name__, **plain(asdict(value))}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(v) for v in value), key=repr)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise HeadwiseError(f"a {type(value).__name__} cannot be stored", "numbers, text, lists or dicts")
+
+
+def digest(*parts: Any, length: int = 16) -> str:
+    """A short content hash of plain values and arrays: the same content, the same name.
+
+    Example:
+        >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+        True
+    """
+    sha = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            sha.update(f"{part.dtype.str}{part.shape}".encode())
+            sha.update(np.ascontiguousarray(part).tobytes())
+        elif isinstance(part, bytes):
+            sha.update(part)
+        else:
+            sha.update(json.dumps(plain(part), sort_keys=True, ensure_ascii=False).encode())
+        sha.update(b"\0")
+    return sha.hexdigest()[:length]
+
+
+def file_digest(path: Path, length: int = 16) -> str:
+    """The content hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:length]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: Path, content: bytes | str) -> Path:
+    """Write a file so that readers see the old content or the new, never a part."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    _sync(path.parent)
+    return path
+
+
+@contextmanager
+def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    scratch.mkdir()
+    try:
+        yield scratch
+        for file in scratch.rglob("*"):
+            _sync(file)
+        if path.exists():
+            if not replace:
+                raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+            old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+            path.rename(old)
+            scratch.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            scratch.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> Path:
+    return write(path, json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=True) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HeadwiseError(f"no file {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise HeadwiseError(f"{path} is not readable as JSON ({error})", "a file written by headwise") from None
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> Path:
+    """Arrays as one safetensors file, with a few words of text about them."""
+    packed = pack_arrays({k: np.ascontiguousarray(v) for k, v in arrays.items()}, metadata=dict(about or {}))
+    return write(path, packed)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (FileNotFoundError, SafetensorError, OSError) as error:
+        raise HeadwiseError(f"{path} is not a readable safetensors file ({error})") from None
+
+
+def cache_folder(name: str) -> Path:
+    """Where things that can be made again are kept: ``$HEADWISE_CACHE`` or the user's cache folder."""
+    root = os.environ.get("HEADWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
+    return Path(root) / name

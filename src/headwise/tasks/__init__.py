@@ -1,0 +1,38 @@
+"""Tasks: what they are, where their rows come from, and every known one by name.
+
+Example:
+    >>> from headwise import tasks
+    >>> tasks.get("corpus.acceptability").rows("dev")[0]["label"]  # doctest: +SKIP
+    'acceptable'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {  # imported when first asked for: torch comes only with the kinds
+    "task": ("Task", "Kind", "Source", "Rows", "SPLITS"),
+    "sentence": ("Classify", "Regress"),
+    "token": ("Tag", "Spans"),
+    "tree": ("Dependencies", "Constituents"),
+    "frames": ("Frames",),
+    "answer": ("Answer",),
+    "image": ("Picture",),
+    "corpus": ("Corpus",),
+    "sources": ("Files", "Hub", "Layout"),
+    "lookup": ("get", "names", "describe", "statistics", "own"),
+    "leakage": ("split_by_item",),
+    "builders": ("ag_pair", "ag_pair_task"),
+}
+_HOME = {name: module for module, found in _PLACES.items() for name in found}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

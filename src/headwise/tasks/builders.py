@@ -1,0 +1,118 @@
+"""Tasks made from other tasks: AG-Pair from AG's News (no torch)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.task import Row, Rows, Task
+
+Pair = tuple[int, int]
+
+
+def ag_pair(rows: Sequence[Row], seed: int = 0) -> list[Row]:
+    """AG-Pair as Li et al. 2023 made it: are two news items of the same topic?
+
+    Twice, every item is matched with another one: half of the pairs of the same topic, half of different ones. So an
+    item occurs exactly twice, never with itself, and no pair occurs again. Each of the two halves lists the same pairs
+    first. Up to three items stay out, so that the rest can be divided by four.
+
+    Example:
+        >>> news = [{"text": f"news {i}", "label": topic} for i in range(4) for topic in ("World", "Sports")]
+        >>> [row["label"] for row in ag_pair(news)]
+        ['same', 'same', 'different', 'different', 'same', 'same', 'different', 'different']
+    """
+    rng = random.Random(seed)
+    items = sorted(rng.sample(range(len(rows)), len(rows) - len(rows) % 4))
+    topic = {i: rows[i]["label"] for i in items}
+    taken: set[frozenset[int]] = set()
+    out: list[Row] = []
+    for _ in range(2):
+        same, different = _matching(topic, rng)
+        for pairs, label in ((same, "same"), (different, "different")):
+            _without_repeats(pairs, taken, topic, label == "same", rng)
+            taken.update(map(frozenset, pairs))
+            out += [{"text": rows[a]["text"], "text_b": rows[b]["text"], "label": label} for a, b in pairs]
+    return out
+
+
+def _matching(topic: dict[int, str], rng: random.Random) -> tuple[list[Pair], list[Pair]]:
+    """A perfect matching, half of it within topics and half across."""
+    pools: dict[str, list[int]] = {}
+    for item, name in topic.items():
+        pools.setdefault(name, []).append(item)
+    for pool in pools.values():
+        rng.shuffle(pool)
+    quota = _quota({name: len(pool) for name, pool in pools.items()}, rng)
+    same = [(pools[name].pop(), pools[name].pop()) for name, count in quota.items() for _ in range(count)]
+    rng.shuffle(same)
+    return same, _across(pools, rng)
+
+
+def _quota(counts: dict[str, int], rng: random.Random) -> dict[str, int]:
+    """How many same-topic pairs each topic gives: by chance, but so that the rest can be matched across topics."""
+    need = sum(counts.values()) // 4
+    slots = [name for name, count in counts.items() for _ in range(count // 2)]
+    quota = Counter({name: 0 for name in counts})
+    quota.update(rng.sample(slots, need) if need <= len(slots) else ())
+    rest = {name: count - 2 * quota[name] for name, count in counts.items()}
+    while rest and 2 * max(rest.values()) > sum(rest.values()):
+        big = max(rest, key=lambda name: rest[name])
+        givers = [name for name in counts if name != big and quota[name]]
+        if not givers or rest[big] < 2:
+            break
+        give = rng.choice(givers)
+        quota.update({big: 1, give: -1})
+        rest[big], rest[give] = rest[big] - 2, rest[give] + 2
+    if quota.total() != need or 2 * max(rest.values(), default=0) > sum(rest.values()):
+        raise HeadwiseError(
+            f"topics of {dict(counts)} items", "topics even enough to pair half of the items across them"
+        )
+    return dict(quota)
+
+
+def _across(pools: dict[str, list[int]], rng: random.Random) -> list[Pair]:
+    """Everything left, matched across topics; a topic with half of what is left must be in every pair."""
+    pairs = []
+    while left := sum(map(len, pools.values())):
+        forced = [name for name, pool in pools.items() if 2 * len(pool) == left]
+        first = forced[0] if forced else rng.choices(list(pools), [len(pool) for pool in pools.values()])[0]
+        others = [name for name in pools if name != first]
+        second = rng.choices(others, [len(pools[name]) for name in others])[0]
+        pair = (pools[first].pop(), pools[second].pop())
+        pairs.append(pair if rng.random() < 0.5 else pair[::-1])
+    return pairs
+
+
+def _without_repeats(
+    pairs: list[Pair], taken: set[frozenset[int]], topic: dict[int, str], same: bool, rng: random.Random
+) -> None:
+    """Swap partners with another pair wherever a pair has occurred before."""
+
+    def fits(pair: Pair) -> bool:
+        return (topic[pair[0]] == topic[pair[1]]) == same and frozenset(pair) not in taken
+
+    for i, (a, b) in enumerate(pairs):
+        if frozenset((a, b)) not in taken:
+            continue
+        for j in rng.sample(range(len(pairs)), len(pairs)):
+            c, d = pairs[j]
+            if i != j and fits((a, d)) and fits((c, b)):
+                pairs[i], pairs[j] = (a, d), (c, b)
+                break
+        else:
+            raise HeadwiseError(f"{len(topic)} items are too few to pair each twice", "more items per topic")
+
+
+def ag_pair_task(news: Task, seed: int = 0) -> Task:
+    """AG-Pair from the splits of AG's News that are there; its test set serves as dev where there is no dev."""
+    from headwise.tasks.leakage import splits_of
+    from headwise.tasks.sentence import Classify
+
+    made = {split: ag_pair(news.rows(split), seed) for split in splits_of(news)}
+    made.setdefault("dev", made.get("test", []))
+    return Task(
+        "agpair", Classify(("different", "same")), Rows(**made), "accuracy", news.language, note="made from AG's News"
+    )

@@ -1,0 +1,133 @@
+"""The interlingua: what a sentence says and how it is put, before any language; and the split a meaning belongs to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headwise.tasks.corpus.lexicon import HELD, NOUNS, WEIGHT
+
+DEV_SHARE = 4  # one in four of the meanings without held-out words is kept for dev
+COORDINATORS = ("and", "but")
+PLURAL = ("some", "all", "not all", "many", "two", "three")  # determiners that make a plural
+SINGULAR = ("a", "every", "no")
+
+
+class Thing(NamedTuple):
+    """Whom or what a phrase speaks of."""
+
+    noun: str
+    det: str = "the"  # "" for names, "pronoun" to stand for the noun
+    plural: bool = False
+    adjectives: tuple[str, ...] = ()
+    place: Place | None = None
+    clause: Event | None = None  # a relative clause; its GAP is the thing itself
+    reduced: bool = False  # "chased by the dog" for "that was chased by the dog"
+    owner: Thing | None = None
+    other: Thing | None = None  # joined by "and"
+
+
+class Place(NamedTuple):
+    preposition: str
+    thing: Thing
+
+
+class Event(NamedTuple):
+    """Who does what to whom, where, when and how; ``be`` with an adjective is an event too."""
+
+    verb: str
+    subject: Thing
+    object: Thing | None = None
+    recipient: Thing | None = None
+    content: Event | None = None
+    attribute: str = ""  # of "be": an adjective, or a comparative with ``than``
+    than: Thing | None = None
+    place: Place | None = None
+    adverb: str = ""
+    past: bool = True
+    negated: bool = False
+    passive: bool = False
+    shifted: bool = False  # the recipient before the object
+    fronted: str = ""  # "place" or "adverb" said first
+
+
+class Joined(NamedTuple):
+    """Clauses with a link: side by side (and, but), or the second under the first (because, before, ...)."""
+
+    link: str
+    clauses: tuple[Event, ...]
+    fronted: bool = False  # the second clause said first
+
+
+Meaning = Event | Joined
+GAP = Thing("", "gap")
+
+
+def atoms(meaning: Meaning | Thing | Place) -> list[str]:
+    """The content words of a meaning, and the constructions it uses that are held out in part."""
+    found: list[str] = []
+    _collect(meaning, found)
+    return found
+
+
+def _collect(meaning: Meaning | Thing | Place, found: list[str]) -> None:
+    if isinstance(meaning, Thing):
+        if meaning.det not in ("gap", "pronoun"):
+            _collect_thing(meaning, found)
+    elif isinstance(meaning, Event):
+        found += (meaning.verb, meaning.attribute, meaning.adverb)
+        for part in (meaning.subject, meaning.object, meaning.recipient, meaning.content, meaning.than, meaning.place):
+            if part is not None:
+                _collect(part, found)
+    elif isinstance(meaning, Place):
+        _collect(meaning.thing, found)
+    else:
+        found.append(meaning.link)
+        for clause in meaning.clauses:
+            _collect(clause, found)
+
+
+def _collect_thing(thing: Thing, found: list[str]) -> None:
+    found += (thing.noun, *thing.adjectives)
+    if thing.owner is not None:
+        found.append("owner")
+    if thing.clause is not None and thing.clause.subject is not GAP:
+        found.append("reduced relative" if thing.reduced else "object relative")
+    for part in (thing.place, thing.clause, thing.owner, thing.other):
+        if part is not None:
+            _collect(part, found)
+
+
+def split_of(*meanings: Meaning | Thing) -> str | None:
+    """The one split the meanings belong to, in every language and task; None when they differ.
+
+    A held-out word or construction makes a meaning a test meaning; otherwise the unordered content words decide, so
+    that role swaps, passives, tense, negation and synonyms never carry a sentence into another split.
+    """
+    splits = {_split(meaning) for meaning in meanings}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def _split(meaning: Meaning | Thing) -> str:
+    total = 0
+    for atom in atoms(meaning):
+        if atom in HELD:
+            return "test"
+        total += WEIGHT.get(atom, 0)
+    return "dev" if (total * 2654435761 >> 16) % DEV_SHARE == 0 else "train"
+
+
+def is_plural(thing: Thing) -> bool:
+    return thing.plural or thing.other is not None
+
+
+def is_feminine(thing: Thing) -> bool:
+    return NOUNS[thing.noun].feminine and (thing.other is None or is_feminine(thing.other))
+
+
+def events(meaning: Meaning) -> tuple[Event, ...]:
+    return meaning.clauses if isinstance(meaning, Joined) else (meaning,)
+
+
+def main(meaning: Meaning) -> Event:
+    """The clause that carries the sentence: the first one."""
+    return events(meaning)[0]

@@ -1,0 +1,151 @@
+"""Texts that training and evaluation share, within a task, across tasks and across languages (no torch)."""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.shape import row_texts
+from headwise.tasks.task import SPLITS, Row, Rows, Task
+
+
+def normalised(text: str) -> str:
+    """Letters and digits only, without case: two ways to write or tokenise a text are the same text.
+
+    Example:
+        >>> normalised("Don't STOP .") == normalised("do n't stop")
+        True
+    """
+    return "".join(re.findall(r"\w", unicodedata.normalize("NFKC", text).casefold()))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """So many rows of a held-out split have a field that another split has too."""
+
+    seen: str  # "task/split"
+    held: str
+    field: str  # the held-out row's text, or "pair" for both texts, or "item" for the same item in another language
+    rows: int
+    of: int
+    example: str
+
+    @property
+    def leak(self) -> bool:
+        """Whether a model may be trained on what it is tested on."""
+        return self.seen.endswith("/train")
+
+    def __str__(self) -> str:
+        kind = "LEAK  " if self.leak else "shared"
+        share = f"{self.rows} of {self.of} ({self.rows / self.of:.1%})"
+        return f"{kind} {share} {self.field} of {self.held} in {self.seen}: {self.example[:60]!r}"
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """Every overlap found, leaks first and the largest first."""
+
+    overlaps: tuple[Overlap, ...]
+
+    @property
+    def leaks(self) -> tuple[Overlap, ...]:
+        return tuple(overlap for overlap in self.overlaps if overlap.leak)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.overlaps)) or "no text is shared"
+
+    def to_record(self) -> list[dict]:
+        return [asdict(overlap) | {"leak": overlap.leak} for overlap in self.overlaps]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One split of one task, with its keys."""
+
+    name: str
+    split: str
+    rows: list[Row]
+    keys: list[dict[str, str]]
+    texts: frozenset[str]
+
+    @classmethod
+    def of(cls, task: Task, split: str) -> _Part:
+        rows = task.rows(split)
+        keys = [_keys(row) for row in rows]
+        texts = frozenset(key for row in keys for field, key in row.items() if key and field not in ("pair", "item"))
+        return cls(f"{task.name}/{split}", split, rows, keys, texts)
+
+    def column(self, field: str) -> set[str]:
+        return {row[field] for row in self.keys if field in row}
+
+
+def _keys(row: Row) -> dict[str, str]:
+    keys = {field: normalised(text) for field, text in row_texts(row).items()}
+    if "text_b" in keys:
+        keys["pair"] = f"{keys['text']}\t{keys['text_b']}"
+    if "item" in row:
+        keys["item"] = row["item"]
+    return keys
+
+
+def splits_of(task: Task) -> list[str]:
+    """The splits a task has in their own right (a test set that also serves as dev counts once)."""
+    if isinstance(task.source, Rows):
+        return [split for split in SPLITS if task.source.read(split)]
+    return list(getattr(task.source, "splits", SPLITS))
+
+
+def leakage(tasks: Sequence[Task]) -> Leakage:
+    """Exact overlap, after normalising, of every held-out split with every other split of these tasks.
+
+    Example:
+        >>> print(leakage([get("sst2"), get("mr")]))  # doctest: +SKIP
+        LEAK   582 of 872 (66.7%) text of sst2/dev in mr/train: ...
+    """
+    parts = [_Part.of(task, split) for task in tasks for split in splits_of(task)]
+    found = []
+    for i, one in enumerate(parts):
+        for other in parts[i + 1 :]:
+            ways = [list(_overlaps(seen, held)) for seen, held in ((one, other), (other, one)) if held.split != "train"]
+            if "train" not in (one.split, other.split):  # the same fact twice: keep the side that is covered more
+                ways = [max(ways, key=lambda way: max((o.rows / o.of for o in way), default=0))]
+            found += [overlap for way in ways for overlap in way]
+    return Leakage(tuple(sorted(found, key=lambda o: (not o.leak, -o.rows / o.of, o.held, o.seen, o.field))))
+
+
+def _overlaps(seen: _Part, held: _Part) -> Iterator[Overlap]:
+    for field in dict.fromkeys(field for row in held.keys for field in row):
+        known = seen.column(field) if field in ("pair", "item") else seen.texts
+        hits = [i for i, row in enumerate(held.keys) if row.get(field) and row[field] in known]
+        if hits:
+            texts = row_texts(held.rows[hits[0]])
+            example = texts.get(field) or " | ".join(texts.values())
+            yield Overlap(seen.name, held.name, field, len(hits), len(held.rows), example)
+
+
+def split_by_item(
+    tasks: Sequence[Task], seed: int = 0, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+) -> list[Task]:
+    """Parallel tasks split anew, so that an item is on the same side in every language.
+
+    Example:
+        >>> english, spanish = split_by_item([get("xquad_en"), get("xquad_es")])  # doctest: +SKIP
+    """
+    pooled = {task.name: [row for split in splits_of(task) for row in task.rows(split)] for task in tasks}
+    for name, rows in pooled.items():
+        if any("item" not in row for row in rows):
+            raise HeadwiseError(f"task {name!r} has rows without an item", "parallel tasks such as xnli_en and xnli_es")
+    items = sorted({row["item"] for rows in pooled.values() for row in rows})
+    random.Random(seed).shuffle(items)
+    ends = [round(len(items) * sum(shares[: i + 1])) for i in range(3)]
+    side = {item: next(s for s, end in zip(SPLITS, ends) if i < end) for i, item in enumerate(items)}
+    return [_resplit(task, pooled[task.name], side) for task in tasks]
+
+
+def _resplit(task: Task, rows: Sequence[Row], side: dict[str, str]) -> Task:
+    parts = {split: [row for row in rows if side[row["item"]] == split] for split in SPLITS}
+    return replace(task, source=Rows(**parts), sizes={}, note="split anew by item", _read={})

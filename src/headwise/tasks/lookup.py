@@ -1,0 +1,270 @@
+"""Tasks by name: the catalog, treebanks, probes, the corpus; and tasks from a user's own files (no torch to list)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.catalog import catalog
+from headwise.tasks.catalog_words import universal
+from headwise.tasks.known import Finder, Known, data_folder
+from headwise.tasks.probes import PROPERTIES, build
+from headwise.tasks.shape import bio_spans, row_texts
+from headwise.tasks.sources import Files, Layout
+from headwise.tasks.task import SPLITS, Kind, Row, Task
+
+KINDS = {  # named as text, so that listing tasks does not import torch
+    "classify": "sentence:Classify",
+    "choice": "sentence:Classify",
+    "regress": "sentence:Regress",
+    "tag": "token:Tag",
+    "spans": "token:Spans",
+    "dependencies": "tree:Dependencies",
+    "constituents": "tree:Constituents",
+    "frames": "frames:Frames",
+    "answer": "answer:Answer",
+    "picture": "image:Picture",
+}
+LENGTH_BINS = (0, 1, 5, 10, 20, 40, 80, 160, 320)
+
+
+def kind_class(name: str) -> Any:
+    """The class of a kind by its name in the catalog."""
+    module, attribute = KINDS[name].split(":")
+    return getattr(import_module(f"headwise.tasks.{module}"), attribute)
+
+
+def make_kind(name: str, labels: tuple[str, ...], options: Mapping[str, Any]) -> Kind:
+    return kind_class(name)(**({"labels": labels} if labels else {}), **options)
+
+
+def known(name: str) -> Known | Task:
+    """The catalog's entry for a name; ``ud.en_ewt.pos`` names a part of any treebank."""
+    if name.startswith("ud."):
+        _, _, rest = name.partition(".")
+        code, _, part = rest.rpartition(".")
+        if not code or part not in ("pos", "xpos", "dep"):
+            raise HeadwiseError(f"task {name!r}", "ud.TREEBANK.pos, .xpos or .dep", "ud.en_ewt.dep")
+        return universal(code, part)
+    return catalog[name]
+
+
+def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("folder", "hub")) -> Task:
+    """A task by name.
+
+    Args:
+        name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
+            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download).
+        data: the folder of data; without it ``HEADWISE_DATA``.
+        sources: where to look, in this order: ``folder``, ``hub``.
+
+    Example:
+        >>> get("corpus.sentiment").metric
+        'accuracy'
+    """
+    if name.startswith("corpus."):
+        return _corpus(name)
+    if name.startswith("probing."):
+        return _probe(name, data_folder(data), tuple(sources))
+    entry = known(name)
+    if isinstance(entry, Task):
+        return entry
+    source = Finder(entry, data_folder(data), tuple(sources))
+    kind = make_kind(entry.kind, source.labels, entry.options)
+    return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def _corpus(name: str) -> Task:
+    corpus = import_module("headwise.tasks.corpus")
+    _, task, *language = name.split(".")
+    tasks = corpus.tasks(language[0] if language else "en")
+    if task not in tasks:
+        raise unknown("corpus task", task, tasks)
+    return tasks[task]
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The rows of a probing property, made from a treebank's sentences when first asked for."""
+
+    treebank: Finder
+    name: str
+
+    @cached_property
+    def made(self) -> dict[str, list[Row]]:
+        return build(self.name, [row for split in self.treebank.splits for row in self.treebank.read(split)])
+
+    def read(self, split: str) -> list[Row]:
+        return self.made[split]
+
+    @property
+    def origin(self) -> str:
+        return f"made from {self.treebank.origin}"
+
+
+def _probe(name: str, data: Path | None, order: tuple[str, ...]) -> Task:
+    _, code, property_name = [*name.split("."), "", ""][:3]
+    if property_name not in PROPERTIES:
+        raise unknown("probing property", property_name, PROPERTIES)
+    bank = universal(code, "all", folder=FOLDERS.get(code, code), odd={"train": "train_from_dev"})
+    source = Probes(Finder(bank, data, order), property_name)
+    return Task(name, kind_class("classify")(), source, "accuracy", bank.language, note="made from a treebank")
+
+
+FOLDERS = {"en_ewt": "ewt", "es_ancora": "ancora_es", "es_gsd": "gsd_es"}  # where they are packed under another name
+
+
+def names() -> list[str]:
+    """Every name of the catalog (those of treebanks and of the corpus are made up of parts, see ``get``)."""
+    return list(catalog)
+
+
+def describe(
+    task: Task | str, data: str | Path | None = None, sources: tuple[str, ...] = ("folder", "hub")
+) -> dict[str, Any]:
+    """What ``headwise tasks`` shows of a task; by name it needs neither data nor torch."""
+    if (
+        isinstance(task, str)
+        and not task.startswith(("corpus.", "probing."))
+        and isinstance(entry := known(task), Known)
+    ):
+        source = Finder(entry, data_folder(data), tuple(sources))
+        return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
+    task = get(task, data, sources) if isinstance(task, str) else task
+    kind = type(task.kind).__name__.lower()
+    return _described(task.name, kind, task.language, task.metric, task.sizes, task.source.origin, task.note)
+
+
+def _described(
+    name: str, kind: str, language: str, metric: str, sizes: Mapping, origin: str, note: str
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": kind,
+        "language": language,
+        "metric": metric,
+        "sizes": dict(sizes),
+        "origin": origin,
+        "note": note,
+    }
+
+
+def statistics(task: Task, split: str = "train", examples: int = 5) -> dict[str, Any]:
+    """Rows, label balance, lengths in words, empty texts, rows left out, and a few examples of a split."""
+    rows = task.rows(split)
+    lengths = [sum(len(text.split()) for text in row_texts(row).values()) for row in rows]
+    edges = [*LENGTH_BINS, max([*lengths, LENGTH_BINS[-1]]) + 1]
+    histogram = [(low, high - 1, sum(low <= n < high for n in lengths)) for low, high in pairwise(edges)]
+    counts = getattr(task.source, "counts", {}).get(split, {})
+    chosen = sorted(random.Random(0).sample(range(len(rows)), min(examples, len(rows))))
+    return {
+        "rows": len(rows),
+        "published": task.sizes.get(split),
+        "origin": task.source.origin,
+        "labels": dict(Counter(label for row in rows for label in _labels(row)).most_common()),
+        "lengths": [bin for bin in histogram if bin[2]],
+        "empty": sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
+        "left_out": sum(count for what, count in counts.items() if "left out" in what),
+        "examples": [rows[i] for i in chosen],
+    }
+
+
+def _labels(row: Row) -> list[str]:
+    if "frames" in row:
+        return [role for frame in row["frames"] for _, _, role in frame["arguments"]]
+    if "answers" in row:
+        return ["answered" if row["answers"] else "no answer"]
+    if "tree" in row:
+        return [label.strip("(") for label in row["tree"].replace(")", " ").split() if label.startswith("(")]
+    if "labels" in row:
+        spans = bio_spans(row["labels"])
+        return [label for _, _, label in spans] or ["O"] if spans or "O" in row["labels"] else row["labels"]
+    return [str(row["label"])]
+
+
+OWN_FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
+OWN_PARTS: dict[str, tuple[str, str, str, dict[str, str]]] = {  # format, kind, metric, columns
+    "pos": ("conllu", "tag", "tag_accuracy", {"words": "words", "labels": "upos"}),
+    "dep": ("conllu", "dependencies", "las", {"words": "words", "heads": "heads", "labels": "deprels"}),
+    "ner": ("columns", "spans", "span_f1", {"words": "words", "labels": "labels"}),
+    "con": ("trees", "constituents", "bracket_f1", {"words": "words", "tree": "tree"}),
+    "srl": ("conll2012", "frames", "srl_f1", {"words": "words", "frames": "frames"}),
+    "qa": ("squad", "answer", "answer_f1", {name: name for name in ("id", "question", "context", "answers", "starts")}),
+}
+
+
+def own(spec: str, language: str = "en") -> Task:
+    """A task from one's own files: ``name=file:columns``.
+
+    Columns are ``text,label`` or ``text,text_b,label`` of a csv, tsv, jsonl or parquet file; or ``pos`` and ``dep`` of
+    CoNLL-U, ``ner`` of word-per-line columns, ``con`` of bracketed trees, ``srl`` of CoNLL-2012, ``qa`` of SQuAD's
+    json; a folder of pictures needs none. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its
+    other splits; without them the file is cut 80/10/10 by a seed.
+
+    Example:
+        >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
+    """
+    name, mark, rest = spec.partition("=")
+    file, _, columns = rest.rpartition(":") if ":" in rest else (rest, "", "")
+    if not (mark and name and file):
+        raise HeadwiseError(f"task {spec!r}", "name=file:columns", "mine=reviews.csv:text,label")
+    path = Path(file).expanduser()
+    if not path.exists():
+        raise HeadwiseError(f"no file {path}")
+    if path.is_dir():
+        return _own_pictures(name, path, language)
+    if columns in OWN_PARTS:
+        form, kind, metric, fields = OWN_PARTS[columns]
+        layout = Layout(form, _beside(path), fields)
+        return Task(name, kind_class(kind)(), Files(layout, path.parent, kind), metric, language)
+    return _own_table(name, path, columns or "text,label", language)
+
+
+def _beside(path: Path) -> dict[str, str]:
+    stem = path.name.removesuffix(path.suffix).removesuffix(".train")
+    others = {split: f"{stem}.{split}{path.suffix}" for split in ("dev", "test")}
+    found = {split: other for split, other in others.items() if (path.parent / other).exists()}
+    return {"train": path.name, **found} if found else {"all": path.name}
+
+
+def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
+    fields = columns.split(",")
+    if path.suffix not in OWN_FORMATS or len(fields) not in (2, 3):
+        expected = f"a {', '.join(OWN_FORMATS)} file with text,label or text,text_b,label"
+        raise HeadwiseError(f"{path.name} with columns {columns!r}", expected, f"{name}=reviews.csv:text,label")
+    keys = ("text", "label") if len(fields) == 2 else ("text", "text_b", "label")
+    layout = Layout(OWN_FORMATS[path.suffix], _beside(path), dict(zip(keys, fields)))
+    source = Files(layout, path.parent, "classify")
+    labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
+    grades = _grades(labels)
+    if grades:
+        kind = kind_class("regress")(low=min(grades), high=max(grades))
+        return Task(name, kind, Files(layout, path.parent, "regress"), "spearman", language)
+    if len(labels) < 2:
+        raise HeadwiseError(f"{path}: only one label, {labels}", "two labels or more")
+    return Task(name, kind_class("classify")(tuple(labels)), source, "accuracy", language)
+
+
+def _grades(labels: list[str]) -> list[float]:
+    """The labels as numbers, where all are numbers and not all are whole."""
+    try:
+        grades = [float(label) for label in labels]
+    except ValueError:
+        return []
+    return grades if any(not grade.is_integer() for grade in grades) else []
+
+
+def _own_pictures(name: str, path: Path, language: str) -> Task:
+    parts = {split: split for split in SPLITS if (path / split).is_dir()}
+    layout = Layout("pictures", parts or {"all": "."}, {"path": "path", "label": "label"})
+    source = Files(layout, path, "picture")
+    labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
+    return Task(name, kind_class("picture")(labels=tuple(labels)), source, "accuracy", language)

@@ -1,0 +1,203 @@
+"""The best tree and the sum over all trees, for a whole batch at once: Eisner, Chu-Liu/Edmonds, CKY, inside.
+
+Legend: B batch, W words, P fence posts between words (W + 1). Charts are kept twice, by where a span starts and by
+where it ends, so that all ways to split all spans of one width are two slices and one sum. The best tree is the
+gradient of the best score, and the span probabilities are the gradient of the log-partition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Combine = Callable[[Tensor], Tensor]
+
+
+def best(scores: Tensor) -> Tensor:
+    """The maximum over the last axis, with the whole gradient on one of the winners."""
+    return scores.max(-1).values
+
+
+def total(scores: Tensor) -> Tensor:
+    return torch.logsumexp(scores, -1)
+
+
+def gradient(function: Callable[..., Tensor], scores: Tensor, lengths: Tensor, combine: Combine) -> Tensor:
+    """Which parts of ``scores`` the result rests on; works where gradients are switched off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = scores.float().clone().detach().requires_grad_()
+        return torch.autograd.grad(function(leaf, lengths.clone(), combine).sum(), leaf)[0]
+
+
+# -- constituents: scores_BPP[b, i, j] is worth a bracket over words i to j (end exclusive)
+
+
+def inside(scores_BPP: Tensor, lengths_B: Tensor, combine: Combine = total) -> Tensor:
+    """All binary trees of each sentence, combined: ``total`` gives the log-partition, ``best`` the best score."""
+    batch, posts, _ = scores_BPP.shape
+    words = posts - 1
+    by_start = scores_BPP.new_zeros(batch, posts, posts)  # [b, start, width]
+    by_end = scores_BPP.new_zeros(batch, posts, posts)  # [b, end, width]
+    for width in range(1, words + 1):
+        value = scores_BPP.diagonal(width, 1, 2)
+        if width > 1:
+            left = by_start[:, : posts - width, 1:width]
+            right = by_end[:, width:, 1:width].flip(-1)
+            value = value + combine(left + right)
+        by_start[:, : posts - width, width] = value
+        by_end[:, width:, width] = value
+    return by_start[torch.arange(batch, device=lengths_B.device), 0, lengths_B]
+
+
+def marginals(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
+    """The probability of every bracket under the tree CRF."""
+    return gradient(inside, scores_BPP, lengths_B, total)
+
+
+def cky(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
+    """The brackets of the best binary tree, as a bool mask like ``scores_BPP``.
+
+    Example:
+        >>> scores = torch.zeros(1, 4, 4)
+        >>> scores[0, 1, 3] = 1
+        >>> cky(scores, torch.tensor([3])).nonzero()[:, 1:].tolist()
+        [[0, 1], [0, 3], [1, 2], [1, 3], [2, 3]]
+    """
+    return gradient(inside, scores_BPP, lengths_B, best) > 0.5
+
+
+# -- dependencies: scores_BWH[b, d, h] is worth word d hanging on head h; h = 0 is the root, h = w + 1 is word w
+
+
+def eisner(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
+    """Heads of the best projective tree with one root word; absent words get 0 (Eisner 1996).
+
+    Example:
+        >>> eisner(torch.tensor([[[9.0, 0, 1], [5, 8, 0]]]), torch.tensor([2])).tolist()
+        [[0, 1]]
+    """
+    return gradient(_projective, scores_BWH, lengths_B, best).argmax(-1)
+
+
+def _projective(scores_BWH: Tensor, lengths_B: Tensor, combine: Combine) -> Tensor:
+    batch, words, _ = scores_BWH.shape
+    arcs = scores_BWH[:, :, 1:]
+    chart = {name: scores_BWH.new_zeros(batch, words, words) for name in _CHARTS}  # last axis: width - 1
+    for gap in range(1, words):
+        _widen(chart, arcs, gap, words - gap, combine)
+    left = chart["left_from"][:, 0]  # words 0 to r, hanging on r
+    last, word = (lengths_B - 1)[:, None], torch.arange(words, device=scores_BWH.device)
+    right = chart["right_to"].gather(1, last[:, :, None].expand(-1, 1, words))[:, 0]
+    right = right.gather(1, (last - word).clamp(min=0))  # words r to the last, hanging on r
+    every = left + right + scores_BWH[:, :, 0]
+    return combine(every.masked_fill(word > last, -1e30))
+
+
+# right: complete, hanging on its first word; left: on its last; open: with an arc over the whole. from/to: start/end.
+_CHARTS = ("right_from", "right_to", "left_from", "left_to", "open_right_from", "open_left_to")
+
+
+def _widen(chart: dict[str, Tensor], arcs: Tensor, gap: int, spans: int, combine: Combine) -> None:
+    """Fill in all spans whose last word is ``gap`` after their first."""
+
+    def split(first: str, second: str, skip_first: int, skip_second: int) -> Tensor:
+        head = chart[first][:, :spans, skip_first : gap + skip_first]
+        tail = chart[second][:, gap:, skip_second : gap + skip_second].flip(-1)
+        return combine(head + tail)
+
+    joined = split("right_from", "left_to", 0, 0)
+    chart["open_right_from"][:, :spans, gap] = joined + arcs.diagonal(-gap, 1, 2)
+    chart["open_left_to"][:, gap:, gap] = joined + arcs.diagonal(gap, 1, 2)
+    right = split("open_right_from", "right_to", 1, 0)
+    left = split("left_from", "open_left_to", 0, 1)
+    chart["right_from"][:, :spans, gap] = chart["right_to"][:, gap:, gap] = right
+    chart["left_from"][:, :spans, gap] = chart["left_to"][:, gap:, gap] = left
+
+
+class Contraction(NamedTuple):
+    """One cycle made into one node, and what is needed to open it again."""
+
+    cycle_BN: Tensor  # the nodes of the cycle
+    node_B: Tensor  # the node that stands for them (-1: this sentence had no cycle)
+    heads_BN: Tensor  # heads before
+    enter_BN: Tensor  # where an arc from each node enters the cycle
+    leave_BN: Tensor  # which node of the cycle each node hangs on
+
+
+def chu_liu_edmonds(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
+    """Heads of the best tree with one root word, crossing arcs allowed; absent words get 0.
+
+    Arcs from the root are made so dear that the best tree has one of them (Zmigrod et al. 2020).
+
+    Example:
+        >>> chu_liu_edmonds(torch.tensor([[[2.0, 0, 9], [3, 9, 0]]]), torch.tensor([2])).tolist()
+        [[2, 0]]
+    """
+    scores = _graph(scores_BWH.detach().double(), lengths_B)
+    contractions: list[Contraction] = []
+    while True:
+        heads = scores.argmax(-1)
+        cycle = _one_cycle(heads)
+        if not cycle.any():
+            break
+        scores, contraction = _contract(scores, heads, cycle)
+        contractions.append(contraction)
+    for contraction in reversed(contractions):
+        heads = _expand(heads, contraction)
+    return heads[:, 1:]
+
+
+def _graph(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
+    """Square scores over root and words: no loops, absent words hang on the root, root arcs are dear."""
+    batch, words, nodes = scores_BWH.shape
+    node = torch.arange(nodes, device=scores_BWH.device)
+    absent = node > lengths_B[:, None]
+    graph = scores_BWH.new_full((batch, nodes, nodes), -math.inf)
+    graph[:, 1:] = scores_BWH.masked_fill(absent[:, None] | absent[:, 1:, None] | (node[1:, None] == node), -math.inf)
+    finite = graph.masked_fill(graph.isinf(), 0)
+    dear = 1 + 2 * (words + 1) * finite.abs().amax((1, 2))
+    graph[:, 1:, 0] -= dear[:, None]
+    graph[:, :, 0] = graph[:, :, 0].masked_fill(absent, 0)
+    graph[:, 0, 0] = 0
+    return graph
+
+
+def _one_cycle(heads_BN: Tensor) -> Tensor:
+    """The nodes of one cycle in each sentence, none where there is a tree."""
+    nodes = heads_BN.shape[1]
+    far, top = heads_BN, torch.arange(nodes, device=heads_BN.device).expand_as(heads_BN)
+    for _ in range(nodes.bit_length()):  # after 2^k steps every walk is on a cycle; top: the largest node met
+        top = torch.maximum(top, top.gather(1, far))
+        far = far.gather(1, far)
+    cyclic = torch.zeros_like(heads_BN, dtype=torch.bool).scatter(1, far, True)
+    cyclic[:, 0] = False  # the root's own loop
+    name = top.masked_fill(~cyclic, -1)
+    return cyclic & (name == name.amax(1, keepdim=True))
+
+
+def _contract(scores: Tensor, heads: Tensor, cycle: Tensor) -> tuple[Tensor, Contraction]:
+    inner, found = cycle[:, :, None], cycle.any(1)
+    kept = scores.gather(2, heads[:, :, None])  # what a node of the cycle gives up when an arc enters there
+    enter, enter_at = (scores - kept).masked_fill(~inner, -math.inf).max(1)  # by head
+    leave, leave_from = scores.masked_fill(~cycle[:, None], -math.inf).max(2)  # by dependent
+    node = cycle.int().argmax(1)
+    stands = torch.nn.functional.one_hot(node, cycle.shape[1]).bool()
+    new = scores.masked_fill(inner | cycle[:, None], -math.inf)
+    new = torch.where(stands[:, None] & ~inner, leave[:, :, None], new)
+    new = torch.where(stands[:, :, None] & ~cycle[:, None], enter[:, None], new)
+    new[:, :, 0] = new[:, :, 0].masked_fill(cycle & ~stands, 0)  # nodes inside wait on the root
+    new = torch.where(found[:, None, None], new, scores)
+    return new, Contraction(cycle, torch.where(found, node, -1), heads, enter_at, leave_from)
+
+
+def _expand(heads: Tensor, step: Contraction) -> Tensor:
+    node = step.node_B.clamp(min=0)[:, None]
+    outer = heads.gather(1, node)  # the head of the whole cycle
+    broken = step.enter_BN.gather(1, outer)  # the node whose arc inside the cycle gives way
+    opened = torch.where(heads == step.node_B[:, None], step.leave_BN, heads)
+    opened = torch.where(step.cycle_BN, step.heads_BN, opened)
+    return torch.where((step.node_B >= 0)[:, None], opened.scatter(1, broken, outer), heads)

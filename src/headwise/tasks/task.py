@@ -1,0 +1,139 @@
+"""What a task is: a name, an output structure (Kind), a place its rows come from (Source) and a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.columns import Columns
+
+if TYPE_CHECKING:  # keeps readers, metrics and the corpus free of torch
+    import torch
+
+Row = dict[str, Any]
+SPLITS = ("train", "dev", "test")
+
+
+class Hidden(NamedTuple):
+    """What the encoder gives an output head: every token's state and one vector per example."""
+
+    states: torch.Tensor  # (B, T, E)
+    pooled: torch.Tensor  # (B, E)
+
+
+@runtime_checkable
+class Kind(Protocol):
+    """One output structure: rows to numbers, numbers to scores, scores to answers.
+
+    Kinds are frozen dataclasses. ``-1`` in a target column of a batch means absent. Losses are per example.
+    """
+
+    labels: tuple[str, ...]
+
+    def ready(self, rows: Sequence[Row]) -> Kind:
+        """The kind with its labels filled in from training rows, where it was given none."""
+        ...
+
+    def check(self, row: Row) -> None:
+        """Raise HeadwiseError when a row does not fit this kind."""
+        ...
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
+        """Tokenise: ``input_ids`` (Ragged), maybe ``token_type_ids``, targets; ``row`` where rows make several items."""
+        ...
+
+    def head(self, hidden: int) -> torch.nn.Module:
+        """The output head: ``forward(hidden: Hidden, batch) -> scores``."""
+        ...
+
+    def loss(self, scores: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """One loss per example, ``(B,)``."""
+        ...
+
+    def decode(self, scores: Any, batch: dict[str, torch.Tensor]) -> list:
+        """One prediction per example, in the form the metric takes."""
+        ...
+
+    def gold(self, rows: Sequence[Row]) -> list:
+        """The right answers, in the same form."""
+        ...
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A place rows come from."""
+
+    def read(self, split: str) -> list[Row]:
+        """The rows of a split; HeadwiseError says what is missing and where it was looked for."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """One line that says where rows come from."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows given in Python: the simplest source."""
+
+    train: Sequence[Row] = ()
+    dev: Sequence[Row] = ()
+    test: Sequence[Row] = ()
+
+    def read(self, split: str) -> list[Row]:
+        return list(getattr(self, split))
+
+    @property
+    def origin(self) -> str:
+        return "Python rows"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task in a few lines of data.
+
+    Example:
+        >>> from headwise.tasks import Classify, Rows, Task
+        >>> rows = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
+        >>> Task("mine", Classify(("no", "yes")), Rows(train=rows, dev=rows), "accuracy").rows("dev")[0]["text"]
+        'good'
+    """
+
+    name: str
+    kind: Kind
+    source: Source
+    metric: str
+    language: str = "en"
+    sizes: dict[str, int] = field(default_factory=dict, compare=False)  # published sizes: a cut file is noticed
+    note: str = ""
+    _read: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+
+    def rows(self, split: str) -> list[Row]:
+        """The checked rows of ``train``, ``dev`` or ``test``, read once."""
+        if split not in SPLITS:
+            raise HeadwiseError(f"split {split!r}", "train, dev or test")
+        if split not in self._read:
+            rows = self.source.read(split)
+            if not rows:
+                raise HeadwiseError(f"task {self.name!r} has no {split} rows ({self.source.origin})")
+            for number, row in enumerate(rows):
+                try:
+                    self.kind.check(row)
+                except HeadwiseError as error:
+                    raise HeadwiseError(f"{self.name}/{split} row {number}: {error}") from None
+            self._read[split] = rows
+        return self._read[split]
+
+    def ready(self) -> Task:
+        """The task with its label set known (read from the training rows where the kind names none)."""
+        if self.kind.labels:
+            return self
+        return replace(self, kind=self.kind.ready(self.rows("train")))
+
+
+def label_set(rows: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The sorted set of labels seen, for kinds that were given none."""
+    return tuple(sorted({label for labels in rows for label in labels}))

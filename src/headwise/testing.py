@@ -1,0 +1,188 @@
+"""Small models for tests: random ones of every family, built from configurations without a download."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import unknown
+
+_TEXT = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+_GROUPED = _TEXT | {"num_key_value_heads": 2, "head_dim": 6}
+_GPT = {"n_embd": 24, "n_layer": 2, "n_head": 4, "n_inner": 32, "vocab_size": 64, "n_positions": 64}
+_IMAGE = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "image_size": 16,
+    "patch_size": 8,
+}
+_SEQ2SEQ = {
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "vocab_size": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(["bert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet", "esm", "nomic_bert"], _TEXT),
+    "albert": _TEXT | {"embedding_size": 12},
+    "distilbert": {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32, "vocab_size": 64},
+    "deberta": _TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "deberta-v2": _TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": True},
+    "modernbert": _TEXT | {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
+    "openai-gpt": _GPT,
+    "gpt2": _GPT,
+    "gptj": _GPT | {"n_embd": 32, "rotary_dim": 4},
+    "gpt_neo": {
+        "hidden_size": 24,
+        "num_layers": 2,
+        "attention_types": [[["global", "local"], 1]],
+        "num_heads": 4,
+        "vocab_size": 64,
+        "max_position_embeddings": 64,
+    },
+    "gpt_neox": _TEXT,
+    "opt": _TEXT | {"ffn_dim": 32, "word_embed_proj_dim": 24},
+    "bloom": {"hidden_size": 24, "n_layer": 2, "n_head": 4, "vocab_size": 64},
+    "falcon": _TEXT | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "mpt": {"d_model": 24, "n_layers": 2, "n_heads": 4, "vocab_size": 64, "max_seq_len": 64},
+    **dict.fromkeys(["llama", "mistral", "qwen2", "starcoder2", "stablelm", "cohere", "olmo2"], _GROUPED),
+    "phi": _TEXT | {"hidden_size": 32, "partial_rotary_factor": 0.5},
+    "qwen3": _GROUPED | {"head_dim": 8},
+    "gemma2": _GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
+    "gemma3_text": _GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
+    "phi3": _GROUPED | {"bos_token_id": 1, "eos_token_id": 2},
+    "t5": {"d_model": 24, "d_kv": 5, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "vocab_size": 64},
+    "bart": _SEQ2SEQ | {"max_position_embeddings": 64},
+    "whisper": _SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16},
+    "vit": _IMAGE,
+    "deit": _IMAGE,
+    "dinov2": _IMAGE | {"mlp_ratio": 2},
+    "clip": {
+        "text_config": _TEXT | {"projection_dim": 8, "bos_token_id": 1, "eos_token_id": 2},
+        "vision_config": _IMAGE | {"projection_dim": 8},
+        "projection_dim": 8,
+    },
+}
+FAMILIES = tuple(_FAMILIES)
+
+
+def tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: str = "AutoModel", **config: Any) -> nn.Module:
+    """A random model of a family with two layers of four heads, in evaluation mode.
+
+    Example:
+        >>> tiny("bert").config.num_attention_heads
+        4
+    """
+    import transformers
+
+    if family not in _FAMILIES:
+        raise unknown("family", family, _FAMILIES)
+    settings = {**_FAMILIES[family], **config}
+    generator = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        configuration = transformers.AutoConfig.for_model(family, **settings)
+        model = getattr(transformers, auto).from_config(configuration)
+        for parameter in model.parameters():  # default scales leave tiny models almost linear, biases zero
+            if parameter.ndim >= 1:
+                parameter.data += 0.2 * torch.randn_like(parameter)
+    finally:
+        torch.random.set_rng_state(generator)
+    return model.to(dtype).eval()
+
+
+def tiny_batch(model: nn.Module, batch: int = 3, length: int = 7, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Inputs that fit a tiny model: token ids without padding, pictures or sound features."""
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    ids = torch.randint(3, 60, (batch, length), generator=generator)
+    dtype = next(model.parameters()).dtype
+    if config.model_type == "whisper":
+        sound = torch.randn(batch, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        return {"input_features": sound.to(dtype), "decoder_input_ids": ids}
+    picture = torch.randn(batch, 3, 16, 16, generator=generator).to(dtype)
+    if config.model_type == "clip":
+        ids[:, -1] = config.text_config.eos_token_id
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": picture}
+    if hasattr(config, "patch_size") and hasattr(config, "image_size"):
+        return {"pixel_values": picture}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if getattr(config, "is_encoder_decoder", False):
+        inputs["decoder_input_ids"] = ids.roll(1, 1)
+    return inputs
+
+
+def tiny_tokenizer(words: Any = (), size: int = 64) -> Any:
+    """A word-level tokenizer with [CLS] and [SEP] for tiny models; unknown words share one id."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    vocabulary = {word: i for i, word in enumerate(dict.fromkeys([*special, *words]))}
+    if len(vocabulary) > size:
+        raise ValueError(f"{len(vocabulary)} words for a vocabulary of {size}")
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+    )
+
+
+def toy_tasks(count: int = 2, rows: int = 96, seed: int = 0) -> list[Any]:
+    """Small learnable tasks over twenty words: task i asks which of two marker words a text holds."""
+    from headwise.tasks.sentence import Classify
+    from headwise.tasks.task import Rows, Task
+
+    words = [f"w{i}" for i in range(20)]
+    tasks = []
+    for number in range(count):
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        made = []
+        for _ in range(rows + rows // 2):
+            length = int(torch.randint(3, 9, (1,), generator=generator))
+            text = [words[int(i)] for i in torch.randint(0, 20, (length,), generator=generator)]
+            label = int(torch.randint(0, 2, (1,), generator=generator))
+            text.insert(int(torch.randint(0, length, (1,), generator=generator)), f"m{number}{'ab'[label]}")
+            made.append({"text": " ".join(text), "label": "ab"[label]})
+        source = Rows(train=made[:rows], dev=made[rows:])
+        tasks.append(Task(f"toy{number}", Classify(("a", "b")), source, "accuracy"))
+    return tasks
+
+
+def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 96, **options: Any) -> Any:
+    """A tiny multi-task model over the toy tasks, dropout as the family has it."""
+    from headwise.model import MultiTaskModel
+
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(count) for c in "ab"]
+    encoder = tiny(family, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(count, rows), **options)

@@ -1,0 +1,30 @@
+"""Shared by all tests: quiet libraries, one thread per worker, a private cache, and where real data is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny models: threads cost more than they give, and workers share two cores
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory, monkeypatch):
+    """Caches of a test never reach the user's."""
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """The folder of real samples."""
+    folder = os.environ.get("HEADWISE_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("real samples are not here: set HEADWISE_DATA to their folder")
+    return Path(folder)

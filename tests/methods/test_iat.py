@@ -1,0 +1,192 @@
+"""Important-head training: what is held is held to the bit, what may move moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Heads
+from headwise.methods.iat import IAT, HeldHeads
+from headwise.methods.method import Method
+from headwise.plan import Plan
+from headwise.testing import tiny, toy_model
+from headwise.train import Run, fit
+
+BASE = Plan(steps=60, lr=3e-3, batch_size=16, evaluate_every=0)
+PLANS = {
+    "plain": BASE,
+    "decay": BASE.with_(weight_decay=0.1),
+    "clip": BASE.with_(clip=0.1),
+    "accumulate": BASE.with_(accumulate=2),
+    "bf16": BASE.with_(precision="bf16"),
+    "constant": BASE.with_(schedule="constant", warmup=0.0),
+}
+HEADS = {"toy0": [(0, 1), (1, 2)], "toy1": [(0, 1), (1, 3)]}
+
+
+def masks() -> dict[str, torch.Tensor]:
+    out = {}
+    for task, chosen in HEADS.items():
+        out[task] = torch.zeros(2, 4, dtype=torch.bool)
+        for layer, head in chosen:
+            out[task][layer, head] = True
+    return out
+
+
+class Watched(IAT):
+    """Keeps the q, k, v rows and moments of every head before the held phase and at the end."""
+
+    def before_step(self, run):
+        super().before_step(run)
+        if run.step == self.first:
+            self.before = snapshot(run)
+
+    def finish(self, run):
+        self.after = snapshot(run)
+        super().finish(run)
+
+
+def snapshot(run: Run) -> dict[tuple, list[torch.Tensor]]:
+    heads = Heads.of(run.model.encoder)
+    rows = {}
+    for site in heads.sites:
+        for name in "qkv":
+            part = site.parts[name]
+            for head, places in enumerate(part.rows):
+                rows[site.layer, head, name] = [
+                    tensor.data.index_select(axis, places).clone()
+                    for parameter, axis in ((part.module.weight, part.axis), (part.module.bias, 0))
+                    for tensor in (parameter, *_moments(run, parameter))
+                ]
+    return rows
+
+
+def _moments(run: Run, parameter: torch.Tensor) -> list[torch.Tensor]:
+    state = run.optimizer.state[parameter]
+    return [state["exp_avg"], state["exp_avg_sq"]]
+
+
+def moved(method: Watched) -> set[tuple[int, int]]:
+    return {
+        key[:2] for key in method.before if any(not torch.equal(a, b) for a, b in zip(method.before[key], method.after[key]))
+    }
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_unchosen_heads_are_bit_identical_after_fifty_steps(plan, family):
+    method = Watched(delta=50 / 60, choose=masks())
+    fit(toy_model(family=family, pooling="cls" if family == "bert" else "last"), plan, method)
+    assert moved(method) == {(0, 1), (1, 2), (1, 3)}
+
+
+def test_each_task_moves_its_own_heads_only():
+    method = Watched(delta=50 / 60, choose=masks())
+    fit(toy_model(), BASE.with_(sampling="fixed", order=("toy0",)), method)
+    assert moved(method) == set(HEADS["toy0"])
+
+
+def test_a_mixed_window_frees_the_heads_of_its_tasks():
+    """Gradients are masked per micro-batch: a head of one task gets nothing from the other's batch."""
+    plan = BASE.with_(accumulate=2, window="mixed", sampling="round_robin")
+    method = Watched(delta=50 / 60, choose=masks())
+    fit(toy_model(), plan, method)
+    assert moved(method) == {(0, 1), (1, 2), (1, 3)}
+
+
+def test_the_published_freeze_lets_heads_drift():
+    method = Watched(delta=50 / 60, choose=masks(), freeze="grad")
+    fit(toy_model(), BASE, method)
+    assert moved(method) == {(layer, head) for layer in range(2) for head in range(4)}
+
+
+@pytest.mark.parametrize("settings", [{"alpha": 1.0}, {"delta": 0.0}])
+def test_the_limits_are_plain_training(settings):
+    plain, limit = toy_model(), toy_model()
+    fit(plain, BASE.with_(steps=20))
+    fit(limit, BASE.with_(steps=20), IAT(**settings))
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), limit.state_dict().values()))
+
+
+def test_choosing_heads_disturbs_nothing():
+    """Gradients, modes, random streams and data order are as if no importance had been measured."""
+
+    class Measured(IAT):
+        def _hold(self):
+            pass
+
+    plain, measured = toy_model(), toy_model()
+    fit(plain, BASE.with_(steps=20))
+    method = Measured(delta=0.5)
+    fit(measured, BASE.with_(steps=20), method)
+    assert set(method.masks) == {"toy0", "toy1"}
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), measured.state_dict().values()))
+
+
+def test_resume_inside_the_held_phase_is_exact(tmp_path):
+    plan = BASE.with_(steps=30, checkpoint_every=5)
+    whole = toy_model()
+    fit(whole, plan, IAT(delta=0.5))
+
+    class Crash(IAT):
+        def before_batch(self, run, task):
+            if run.step == 22:
+                raise RuntimeError("crash")
+            super().before_batch(run, task)
+
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), plan, Crash(delta=0.5), out=tmp_path)
+    resumed = toy_model()
+    fit(resumed, plan, IAT(delta=0.5), out=tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))
+
+
+def test_choices_of_heads():
+    for choose in ("top", "random", "bottom"):
+        method = IAT(alpha=0.25, delta=0.5, choose=choose)
+        fit(toy_model(), BASE.with_(steps=10), method)
+        assert all(int(mask.sum()) == 2 for mask in method.masks.values())
+    early = IAT.ticket_share(alpha=0.25)
+    fit(toy_model(), BASE.with_(steps=4), early)
+    assert early.first == 0 and early.masks
+
+
+def test_refresh_chooses_anew():
+    seen = []
+
+    class Count(IAT):
+        def _hold(self):
+            seen.append(1)
+            super()._hold()
+
+    fit(toy_model(), BASE.with_(steps=20), Count(delta=0.5, refresh=3))
+    assert len(seen) == 4
+
+
+def test_groups_move_with_any_of_their_heads():
+    model = tiny("llama")
+    heads = Heads.of(model)
+    mask = torch.zeros(2, 4, dtype=torch.bool)
+    mask[0, 3] = True
+    held = HeldHeads(heads, {"t": mask}, "qkvo")
+    free = {id(rows.parameter): rows.free["t"] for rows in held.rows}
+    attention = heads.sites[0].attention
+    assert free[id(attention.q_proj.weight)].view(4, 6).all(1).tolist() == [False, False, False, True]
+    assert free[id(attention.k_proj.weight)].view(2, 6).all(1).tolist() == [False, True]
+    assert free[id(attention.o_proj.weight)].view(4, 6).all(1).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("bad", [{"alpha": 1.1}, {"delta": -0.1}, {"choose": "best"}, {"freeze": "hard"}, {"params": "v"}])
+def test_bad_settings(bad):
+    with pytest.raises(HeadwiseError):
+        IAT(**bad)
+
+
+def test_shared_layers_are_refused():
+    with pytest.raises(HeadwiseError, match="share one set of weights"):
+        fit(toy_model(family="albert"), BASE.with_(steps=1), IAT())
+
+
+def test_method_hooks_are_no_ops():
+    assert Method().describe() == {"method": "plain"} and Method().state() == {}

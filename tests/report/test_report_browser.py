@@ -1,0 +1,275 @@
+"""The page in a real browser: hover, pin, slider, keyboard, silence, speed."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+
+import fake_study
+import numpy as np
+import pytest
+from chromium import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Chromium
+from test_report_page import HOSTILE, hostile
+
+from headwise.report import report
+
+pytestmark = pytest.mark.browser
+CELL = '.study:not([hidden]) [data-head="{}"]'
+CARD, TIP = '.study:not([hidden]) [data-part="card"]', '[data-role="tip"]'
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, study):
+    return report(study, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture
+def window(browser: Chromium, page) -> Chromium:
+    browser.size(1440, 1000)
+    browser.prefer("light")
+    browser.open(page)
+    yield browser
+    assert browser.console() == []
+
+
+def set_alpha(window: Chromium, percent: int) -> None:
+    window.run(
+        "const s = document.querySelector('.study:not([hidden]) [data-part=alpha]');"
+        "s.value = arguments[0]; s.dispatchEvent(new Event('input'));",
+        percent,
+    )
+
+
+def top(scores: np.ndarray, alpha: float) -> set[int]:
+    """The law of selection in Python: floor(alpha * L * H) heads, equal scores by position, cut heads never."""
+    k = math.floor(alpha * scores.size + 1e-9)
+    flat = scores.ravel()
+    return {int(i) for i in np.argsort(-flat, kind="stable")[:k] if not np.isnan(flat[i])}
+
+
+def test_opens_in_silence_and_asks_for_nothing(window, page):
+    assert window.requests() == [page.as_uri()]
+    assert window.run("return document.querySelectorAll('[data-head]').length") == 72
+
+
+def test_hover_shows_the_numbers_of_all_tasks(window, study):
+    assert window.run("return document.querySelector(arguments[0]).hidden", TIP)
+    window.point(CELL.format("5.7"))
+    shown = window.text(TIP)
+    assert "Head 5.7" in shown
+    for name, entry in study["importance"].items():
+        scores = np.asarray(entry["scores"])
+        assert name in shown and f"#{1 + int((scores > scores[5, 7]).sum())}" in shown
+
+
+def test_first_layer_is_at_the_bottom(window):
+    low, high = (
+        window.run("return document.querySelector(arguments[0]).getBoundingClientRect().top", CELL.format(h))
+        for h in ("0.0", "5.0")
+    )
+    assert low > high
+
+
+def test_click_pins_and_a_second_click_lets_go(window):
+    assert "72 heads" in window.text(CARD)
+    window.point(CELL.format("3.7"), click=True)
+    card = window.text(CARD)
+    assert "Head 3.7" in card and "Needed most by" in card and "Most alike" in card
+    detail = window.text('[data-part="detail"]')
+    assert all(word in detail for word in ("Probes", "Gates", "Looks at", "Attention in a sentence", "previous token"))
+    window.point(CELL.format("3.7"), click=True)
+    assert "72 heads" in window.text(CARD)
+
+
+def test_keyboard_walks_pins_and_lets_go(window):
+    window.run("document.querySelector(arguments[0]).focus()", CELL.format("0.0"))
+    window.keys(UP, UP, RIGHT, RIGHT, RIGHT, DOWN, LEFT)
+    assert window.run("return document.activeElement.dataset.head") == "1.2"
+    assert "Head 1.2" in window.text(TIP)
+    window.keys(ENTER)
+    assert "Head 1.2" in window.text(CARD)
+    assert window.run("return document.querySelectorAll('[aria-selected=true]').length") == 1
+    window.keys(ESCAPE)
+    assert "72 heads" in window.text(CARD)
+    window.keys(DOWN, DOWN, DOWN, LEFT, LEFT, LEFT, LEFT)
+    assert window.run("return document.activeElement.dataset.head") == "0.0"
+    assert window.run("return document.querySelectorAll('[data-head][tabindex=\"0\"]').length") == 1
+
+
+def test_slider_by_keyboard_moves_everything(window):
+    parts = ("alpha-text", "overlap", "matrix", "scores", "pairs", "card")
+    before = [window.text(f'[data-part="{name}"]') for name in parts]
+    window.run("document.querySelector('[data-part=alpha]').focus()")
+    window.keys(*[RIGHT] * 15)
+    after = [window.text(f'[data-part="{name}"]') for name in parts]
+    assert "45\u00a0%, 32 of 72" in after[0]
+    assert all(old != new for old, new in zip(before, after))
+
+
+@pytest.mark.parametrize("percent", [1, 5, 29, 30, 58, 90])
+def test_page_selects_the_heads_the_library_selects(window, study, percent):
+    set_alpha(window, percent)
+    sets = window.run("return views[0].sets.map((set) => [...set])")
+    expected = [top(np.asarray(entry["scores"]), percent / 100) for entry in study["importance"].values()]
+    assert [set(heads) for heads in sets] == expected
+    shared = window.run("return [...document.querySelectorAll('[data-shared]')].map((c) => Number(c.dataset.shared))")
+    assert shared == [len(expected[i] & expected[j]) for i in range(4) for j in range(i)]
+
+
+def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):
+    scores = np.array([[1.0, 2.0, np.nan, 2.0], [2.0, 0.5, 2.0, np.nan]])
+    study = {
+        "model": {"name": "t", "layers": 2, "heads": 4},
+        "tasks": [{"name": "a"}, {"name": "b"}],
+        "importance": {"a": {"scores": scores}, "b": {"scores": -scores}},
+    }
+    browser.open(report(study, tmp_path / "r.html"))
+    for percent in (13, 25, 50, 90):
+        set_alpha(browser, percent)
+        sets = browser.run("return views[0].sets.map((set) => [...set])")
+        assert [set(heads) for heads in sets] == [top(scores, percent / 100), top(-scores, percent / 100)]
+    assert browser.run("return document.querySelectorAll('.cell.cut').length") == 2
+    browser.point(CELL.format("0.2"), click=True)
+    assert "This head is cut." in browser.text(CARD)
+    assert browser.console() == []
+
+
+def test_lesion_matrix_and_d_come_from_the_nearest_stored_fraction(window, study):
+    part = study["dissociation"]
+    set_alpha(window, 66)
+    at = part["fractions"].index(0.7)
+    assert "α = 70\u00a0%" in window.text('[data-part="fraction-note"]')
+    cells = window.run(
+        "return [...document.querySelectorAll('[data-part=matrix] tbody tr')]"
+        ".map((row) => [...row.querySelectorAll('td b')].map((b) => b.innerText))"
+    )
+    ratio = np.asarray(part["performance"][at])
+    ratio = ratio / ratio[:, :1]
+    assert [row[1:] for row in cells] == [[f"{100 * value:.0f}" for value in row[1:]] for row in ratio]
+    marked = window.run("return document.querySelectorAll('[data-part=matrix] td.collapsed').length")
+    assert marked == int(np.asarray(part["collapsed"][at]).sum()) > 0
+    first = next(iter(part["D"][at]["tasks"].values()))
+    assert f"{100 * first['value']:+.1f}" in window.text('[data-part="scores"]')
+
+
+def test_lesion_cell_tells_the_absolute_value(window, study):
+    window.point('[data-part="matrix"] tbody tr:nth-child(2) td:nth-of-type(2)')
+    shown = window.text(TIP)
+    assert "QNLI without the heads of SST-2" in shown
+    assert f"{study['dissociation']['performance'][3][1][1]:.4f}".rstrip("0") in shown
+
+
+def test_each_colouring_can_be_chosen(window):
+    seen = set()
+    for mode in ("owner", "importance", "probe", "gate"):
+        window.run("document.querySelector(`[data-part=modes] [data-key=${arguments[0]}]`).click()", mode)
+        seen.add(window.run("return [...document.querySelectorAll('.cell')].map((c) => c.style.background).join()"))
+        assert window.run("return document.querySelector('[data-part=modes] [aria-pressed=true]').dataset.key") == mode
+        assert window.text('[data-part="legend"]')
+    assert len(seen) == 4
+
+
+def test_ownership_stripes_heads_of_several_tasks(window):
+    law = window.run(
+        "return views[0].members.every((m, h) => (views[0].cells[h].style.background.match(/rgb\\(/g) || []).length"
+        " >= 2 * m.length && (m.length > 0) === views[0].cells[h].style.background.startsWith('linear-gradient'))"
+    )
+    assert law
+
+
+def test_d_can_be_read_on_another_score(window):
+    before = window.text('[data-part="scores"]')
+    window.run("document.querySelector('[data-part=on] [data-key=\"chance corrected\"]').click()")
+    assert window.text('[data-part="scores"]') != before
+
+
+def test_link_to_a_head_opens_its_card(window, page):
+    window.open(page, "#4.11")
+    assert "Head 4.11" in window.text(CARD)
+
+
+def test_theme_follows_the_system_and_the_button(window):
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    colours = {}
+    for scheme in ("light", "dark"):
+        window.prefer(scheme)
+        colours[scheme] = window.run(paper)
+    assert colours["light"] != colours["dark"]
+    window.run("document.querySelector('[data-role=theme]').click()")
+    assert window.run(paper) == colours["light"]
+
+
+def test_phone_has_no_sideways_scroll(window):
+    window.size(390, 844)
+    assert window.run("return document.documentElement.scrollWidth") <= 390
+    assert window.run("return document.querySelector('.cell').getBoundingClientRect().width") >= 18
+
+
+def test_prints_on_light_paper(window):
+    window.prefer("dark", media="print")
+    assert window.run("return getComputedStyle(document.body).backgroundColor") == "rgb(253, 253, 251)"
+    assert window.run("return getComputedStyle(document.querySelector('nav')).display") == "none"
+    window.prefer("dark")
+    assert base64.b64decode(window.devtools("Page.printToPDF")["data"]).startswith(b"%PDF")
+
+
+def test_hostile_names_are_shown_as_text(browser, tmp_path):
+    browser.open(report(hostile(), tmp_path / "r.html"))
+    for head in ("0.0", "1.2"):
+        browser.point(CELL.format(head), click=True)
+    for key in ("importance", "probe", "gate"):
+        browser.run("document.querySelector(`[data-part=modes] [data-key=${arguments[0]}]`).click()", key)
+    assert "<script>alert(1)</script>" in browser.text(CARD)
+    assert HOSTILE.split("\u2028")[0] in browser.text(TIP)
+    assert browser.run("return document.querySelectorAll('script').length") == 2
+    assert browser.run("return document.querySelectorAll('img').length") == 0
+    assert browser.console() == [] and len(browser.requests()) == 1
+
+
+def test_policy_stops_foreign_script_and_requests(browser, page):
+    browser.open(page)
+    browser.run(
+        "window.hacked = 0; try { const s = document.createElement('script'); s.text = 'window.hacked = 1';"
+        "document.body.append(s); } catch (error) {}"
+        "fetch('https://example.org/').catch(() => { window.stopped = 1; });"
+    )
+    time.sleep(0.2)
+    assert browser.run("return [window.hacked, window.stopped]") == [0, 1]
+    browser.console()
+
+
+def test_studies_are_switched(browser, tmp_path, study):
+    other = fake_study.make(4, 8, 3, seed=1) | {"title": "the other"}
+    browser.open(report([study, other], tmp_path / "r.html"))
+    assert browser.run("return document.querySelectorAll('.study:not([hidden])').length") == 1
+    browser.run(
+        "const s = document.querySelector('[data-role=study]'); s.value = '1'; s.dispatchEvent(new Event('change'))"
+    )
+    assert browser.text(".study:not([hidden]) h1") == "the other"
+    assert "32 heads" in browser.text(CARD)
+    browser.point(CELL.format("3.7"), click=True)
+    assert "Head 3.7" in browser.text(CARD)
+    assert browser.console() == []
+
+
+@pytest.mark.parametrize("part", ["dissociation", "probes", "gates", "attention", "examples", "compare", "trust"])
+def test_page_without_a_part_stays_silent(browser, tmp_path, study, part):
+    browser.open(report({k: v for k, v in study.items() if k != part}, tmp_path / "r.html"), "#2.3")
+    set_alpha(browser, 50)
+    assert "Head 2.3" in browser.text(CARD)
+    assert browser.console() == []
+
+
+def test_large_page_loads_in_under_a_second(browser, tmp_path):
+    path = report(fake_study.make(24, 16, 10), tmp_path / "r.html")
+    assert path.stat().st_size < 2_000_000
+    times = []
+    for _ in range(3):
+        browser.open(path)
+        times.append(browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    assert min(times) < 1000
+    assert browser.run("return document.querySelectorAll('[data-head]').length") == 384
+    start = browser.run("const t = performance.now(); setAlpha(views[0], 0.4); return performance.now() - t")
+    assert start < 300
+    assert browser.console() == []

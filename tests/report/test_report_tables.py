@@ -1,0 +1,100 @@
+"""Laws of the tables: every number arrives, in every form, and markup of one form never leaks into another."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwise.errors import HeadwiseError
+from headwise.report.tables import comma_separated, latex, markdown, of
+
+TABLE = {
+    "title": "D of 50 % & more",
+    "note": "α = 0.3",
+    "columns": ["task_name", "D"],
+    "rows": [["a|b", 7.24], ["<c>", None]],
+    "published": [["a|b", 7.0], ["<c>", 5.26]],
+}
+
+
+def test_markdown_keeps_rows_and_escapes():
+    lines = markdown(TABLE).splitlines()
+    assert lines == [
+        "| task_name | D |",
+        "|---|---:|",
+        "| a\\|b | 7.24 (7.00) |",
+        "| &lt;c> | – (5.26) |",
+    ]
+
+
+def test_latex_is_booktabs_and_escapes():
+    text = latex(TABLE)
+    assert r"\caption{D of 50 \% \& more. $\alpha$ = 0.3.}" in text
+    assert r"task\_name & D \\" in text and r"a|b & 7.24 (7.00) \\" in text
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    assert r"\begin{tabular}{lr}" in text
+
+
+def test_csv_has_published_numbers_in_a_column_of_their_own():
+    assert list(csv.reader(io.StringIO(comma_separated(TABLE)))) == [
+        ["task_name", "D", "D (published)"],
+        ["a|b", "7.24", "7.0"],
+        ["<c>", "", "5.26"],
+    ]
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.floats(-1e6, 1e6)), min_size=1, max_size=5))
+def test_csv_loses_nothing(rows):
+    table = {"columns": ["name", "value"], "rows": [list(row) for row in rows]}
+    back = list(csv.reader(io.StringIO(comma_separated(table), newline="")))[1:]
+    assert [(name, float(value)) for name, value in back] == rows
+
+
+@given(st.text(st.sampled_from("\\&%$#_{}~^<>a"), min_size=1, max_size=12))
+def test_latex_leaves_no_bare_special_character(text):
+    row = latex({"columns": ["x"], "rows": [[text]]}).split("\\midrule\n")[1].split("\\\\\n")[0]
+    for command in (
+        r"\textbackslash{}",
+        r"\textasciitilde{}",
+        r"\textasciicircum{}",
+        r"\textless{}",
+        r"\textgreater{}",
+    ):
+        row = row.replace(command, "")
+    for character in "&%$#_{}":
+        row = row.replace("\\" + character, "")
+    assert not set(row) & set("\\&%$#_{}~^<>")
+
+
+def test_a_study_gives_its_tables_and_its_numbers(study):
+    titles = [table["title"] for table in of(study, fraction=0.21)]
+    assert [title.split(",")[0] for title in titles] == [
+        "Performance under lesions",
+        "Relative performance under lesions",
+        "Dissociation per task",
+        "Dissociation per pair",
+        "IAT against plain training",
+        "Cutting heads",
+        "Dissociation per task",
+    ]
+    lesions = next(table for table in of(study, fraction=0.21) if table["title"].startswith("Performance"))
+    assert lesions["title"].endswith("α = 0.2")
+    assert lesions["rows"][1][1:] == pytest.approx(study["dissociation"]["performance"][2][1])
+
+
+def test_d_in_the_table_follows_from_the_relative_performances(study):
+    tables = of(study)
+    ratios = next(t for t in tables if t["title"].startswith("Relative"))["rows"]
+    d = next(t for t in tables if t["title"].startswith("Dissociation per task, "))["rows"]
+    own = [row[2 + i] for i, row in enumerate(ratios)]
+    others = [sum(row[2 : 2 + len(ratios)]) - own[i] for i, row in enumerate(ratios)]
+    assert [row[1] for row in d[:-1]] == pytest.approx([o / (len(ratios) - 1) - s for o, s in zip(others, own)])
+
+
+def test_rows_of_another_length_are_refused():
+    with pytest.raises(HeadwiseError, match="another length"):
+        markdown({"columns": ["a", "b"], "rows": [[1]]})

@@ -1,0 +1,351 @@
+"""Eq. 5-7 against the published tables, their laws, and intervals that cover."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from headwise.dissociation import Counts, Dissociation, mean_defined, pairwise, per_task, verdict
+from headwise.errors import HeadwiseError
+from headwise.recipes import specialization_published as published
+
+TASKS = published.TASKS
+
+
+def table_3() -> Dissociation:
+    columns = [published.TABLE_3[lesion] for lesion in ("none", *TASKS, "random")]
+    return Dissociation.of(TASKS, np.array(columns).T / 100)
+
+
+def accuracy(sums: np.ndarray) -> np.ndarray:
+    return sums[..., 0] / sums[..., 1]
+
+
+def drawn(generator: np.random.Generator, truth: np.ndarray, n: int) -> Counts:
+    """One task's right and wrong answers under every lesion; an example's difficulty is the same under all."""
+    hard = scipy_stats.norm.cdf((generator.normal(size=(n, 1, 1)) + generator.normal(size=(n, *truth.shape))) / 2**0.5)
+    return Counts(np.stack([hard < truth, np.ones((n, *truth.shape))], -1).astype(float), accuracy)
+
+
+# golden
+
+
+def test_table_3_gives_the_scores_of_eq_7_and_its_printed_row_swaps_two():
+    d = 100 * table_3().scores()
+    np.testing.assert_allclose(d, [7.24, 5.26, 9.83, 11.08, 3.28], atol=0.005)
+    printed = dict(zip(TASKS, published.TABLE_3["D"]))
+    printed["QNLI"], printed["AG"] = printed["AG"], printed["QNLI"]
+    np.testing.assert_allclose(d, [printed[t] for t in TASKS], atol=0.05)
+    assert "table 3" in published.ERRATA
+
+
+def test_averaging_over_tasks_in_place_of_lesions_is_not_eq_7():
+    """The mistake of the released program: all tasks under one lesion, where Eq. 7 has one task under all lesions."""
+    base, lesioned = table_3().performance[0][:, 0], table_3().performance[0][:, 1:6]
+    own = lesioned.diagonal()
+    mistaken = ((lesioned.sum(0) - own) / 4 - own) / base
+    np.testing.assert_allclose(100 * mistaken, [23.03, 6.36, 21.74, -6.20, -6.09], atol=0.01)
+    assert np.abs(mistaken - table_3().scores()).min() > 0.01
+
+
+@pytest.mark.parametrize("pair", published.TABLE_4)
+def test_table_4(pair):
+    on_a, on_b, (d_a, d_b, d) = published.TABLE_4[pair]
+    found = Dissociation.of(pair, np.array([on_a, on_b]) / 100)
+    scores = found.pairs()[pair]
+    np.testing.assert_allclose([100 * scores[k] for k in ("d_a", "d_b", "d")], [d_a, d_b, d], atol=0.01)
+    np.testing.assert_allclose(100 * found.scores(), [d_a, d_b], atol=0.01)  # Eq. 7 of two tasks is Eq. 6
+    assert scores["verdict"] == ("distinct" if "QNLI" in pair else "double")
+
+
+def test_table_9_averages():
+    means = {model: np.mean(scores) for model, scores in published.TABLE_9.items()}
+    told = {"roberta-base": 13.445, "deberta-v3-base": 10.88, "bert-base": 8.80, "bert-base frozen": 2.49}
+    for model, mean in told.items():
+        assert means[model] == pytest.approx(mean, abs=0.005)
+    assert means["bert-base"] - means["bert-base frozen"] == pytest.approx(6.31, abs=0.005)
+    both = np.mean(published.TABLE_9["bert-base"], axis=0)
+    across = np.array([(a in published.PAIR_INPUT) != (b in published.PAIR_INPUT) for a, b in published.PAIRS])
+    np.testing.assert_allclose([both[across].mean(), both[~across].mean()], [12.654, 3.015], atol=0.002)
+
+
+def test_table_9_verdicts_are_the_ones_the_paper_tells():
+    verdicts = {model: [verdict(a / 100, b / 100) for a, b in zip(*d)] for model, d in published.TABLE_9.items()}
+    assert verdicts["bert-base"].count("distinct") == 4
+    tuned = [v for model, vs in verdicts.items() if "frozen" not in model for v in vs]
+    assert set(tuned) == {"double", "distinct"}
+    assert verdicts["bert-base frozen"].count("none") == 3
+
+
+def test_table_10_is_the_pairwise_score_of_table_3():
+    printed = np.array([[np.nan if d is None else d for d in row] for row in published.TABLE_10.values()]).T  # [A, B]
+    found = 100 * pairwise(table_3().performance[0])
+    np.fill_diagonal(found, np.nan)
+    np.testing.assert_allclose((found + found.T) / 2, (printed + printed.T) / 2, atol=0.05)  # D of the pairs
+    np.testing.assert_allclose(100 * table_3().scores(), np.nanmean(printed, 1), atol=0.05)  # D of the tasks
+    np.testing.assert_allclose(found[1:], printed[1:], atol=0.015)
+    assert 0.06 < np.nanmax(np.abs(found[0] - printed[0])) < 0.07  # MNLI's cells follow another base: an erratum
+    np.testing.assert_allclose(found[0] * 83.91 / 83.5, printed[0], atol=0.015)
+    assert "83.5" in published.ERRATA["table 10"]
+
+
+def test_table_11_counts_shared_heads_of_three_seeds():
+    off = {}
+    for pair, printed in published.TABLE_11.items():
+        exact = 100 * round(printed / 100 * 129) / 129
+        assert printed == pytest.approx(exact, abs=0.03)
+        if abs(printed - exact) > 0.005:
+            off[pair] = round(exact, 2)
+    assert off == {("MNLI", "QNLI"): 83.72} and "83.72" in published.ERRATA["table 11"]
+
+
+def test_published_means_agree_with_their_columns():
+    tables = [published.TABLE_5, published.TABLE_12, *published.TABLE_13.values()]
+    off = [key for table in tables for key, row in table.items() if abs(np.mean(row[:9]) - row[9]) > 0.0501]
+    assert off == [("bert-large", "adapters")] and "adapters" in published.ERRATA["table 5"]
+    for table, told in zip(tables[:2], published.IN_TEXT["mean gain of IAT, annealed and proportional"]):
+        gains = [table[m, "iat"][9] - table[m, "multi"][9] for m, method in table if method == "iat"]
+        assert np.mean(gains) == pytest.approx(told, abs=0.05)
+
+
+# laws
+
+shares = st.floats(0.01, 1.0)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, random: int = 2) -> np.ndarray:
+    tasks = draw(st.integers(2, 5))
+    rows = st.lists(shares, min_size=tasks + 1 + random, max_size=tasks + 1 + random)
+    return np.array(draw(st.lists(rows, min_size=tasks, max_size=tasks)))
+
+
+def scores_of(performance: np.ndarray) -> np.ndarray:
+    return Dissociation.of([f"t{i}" for i in range(len(performance))], performance).scores()
+
+
+@given(matrices())
+@settings(max_examples=50, deadline=None)
+def test_eq_7_as_written(performance):
+    t = len(performance)
+    rp = performance / performance[:, :1]
+    for i, d in enumerate(scores_of(performance)):
+        others = [rp[i, 1 + j] for j in range(t) if j != i]
+        assert d == pytest.approx(sum(others) / (t - 1) - rp[i, 1 + i], abs=1e-9)
+
+
+@given(matrices())
+@settings(max_examples=50, deadline=None)
+def test_lesions_that_do_the_same_dissociate_nothing(performance):
+    t = len(performance)
+    performance[:, 1 : t + 1] = performance[:, 1:2]
+    found = Dissociation.of([str(i) for i in range(t)], performance)
+    assert (found.scores() == 0).all() and {p["verdict"] for p in found.pairs().values()} == {"none"}
+
+
+@given(matrices(), st.lists(st.floats(0.1, 10), min_size=5, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_the_scale_of_a_metric_does_not_matter(performance, factors):
+    scaled = performance * np.array(factors[: len(performance)])[:, None]
+    np.testing.assert_allclose(scores_of(scaled), scores_of(performance), atol=1e-9)
+
+
+@given(matrices(), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_reordering_tasks_reorders_their_scores(performance, random):
+    t = len(performance)
+    order = list(range(t))
+    random.shuffle(order)
+    columns = [0, *(1 + i for i in order), *range(t + 1, performance.shape[1])]
+    np.testing.assert_allclose(scores_of(performance[order][:, columns]), scores_of(performance)[order], atol=1e-12)
+
+
+@given(matrices())
+@settings(max_examples=50, deadline=None)
+def test_random_lesions_do_not_enter_d(performance):
+    assert np.array_equal(scores_of(performance), scores_of(performance[:, : len(performance) + 1]))
+
+
+@given(matrices())
+@settings(max_examples=50, deadline=None)
+def test_the_mean_of_pairs_is_the_mean_of_tasks(performance):
+    found = Dissociation.of([str(i) for i in range(len(performance))], performance)
+    assert np.mean([p["d"] for p in found.pairs().values()]) == pytest.approx(found.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("d_a", "d_b", "word"),
+    [
+        (0.10, 0.10, "distinct"),
+        (0.30, 0.01, "distinct"),
+        (0.09, 0.10, "double"),
+        (0.11, -0.01, "single"),
+        (-0.2, 0.2, "single"),
+        (0.10, -0.01, "none"),
+        (0.2, 0.0, "none"),
+        (0.0, 0.0, "none"),
+        (-0.1, -0.3, "both negative"),
+        (math.nan, 0.1, "undefined"),
+    ],
+)
+def test_verdicts(d_a, d_b, word):
+    assert verdict(d_a, d_b) == verdict(d_b, d_a) == word
+
+
+# uncertainty
+
+TRUE = np.array([[[0.9, 0.5, 0.8, 0.85], [0.8, 0.7, 0.4, 0.75]]])  # (F, T, K)
+
+
+def test_intervals_of_d_cover_the_truth():
+    truth = per_task(pairwise(TRUE[0]))
+    generator, hits, mean_hits = np.random.default_rng(1), [], []
+    for run in range(300):
+        counts = [drawn(generator, TRUE[:, i], 250) for i in range(2)]
+        found = Dissociation.of(["a", "b"], counts=counts, resamples=250, seed=run).to_record()["D"][0]
+        hits += [found["tasks"][t]["low"] <= d <= found["tasks"][t]["high"] for t, d in zip("ab", truth)]
+        mean_hits.append(found["mean"]["low"] <= truth.mean() <= found["mean"]["high"])
+    assert abs(np.mean(hits) - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 600) + 0.01
+    assert abs(np.mean(mean_hits) - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 300) + 0.01
+
+
+def test_p_values_of_d_are_uniform_when_lesions_hurt_alike():
+    truth = np.array([[0.9, 0.6, 0.6]])
+    generator, found = np.random.default_rng(2), []
+    for run in range(300):
+        counts = [drawn(generator, truth, 400) for _ in range(2)]
+        found.append(
+            Dissociation.of(["a", "b"], counts=counts, resamples=300, seed=run).to_record()["D"][0]["mean"]["p"]
+        )
+    assert scipy_stats.kstest(found, "uniform").pvalue > 0.01
+
+
+def test_counts_give_the_point_values_and_shared_draws():
+    counts = [drawn(np.random.default_rng(3), TRUE[:, i], 500) for i in range(2)]
+    found = Dissociation.of(["a", "b"], counts=counts)
+    assert np.array_equal(found.performance[0, 0], accuracy(counts[0].counts.sum(0))[0])
+    same = Dissociation.of(["a", "b"], counts=[Counts(np.repeat(c.counts[:, :, :1], 3, 2), accuracy) for c in counts])
+    record = same.to_record()["D"][0]
+    assert record["mean"] == {"value": 0, "low": 0, "high": 0, "p": 1}  # paired draws: no noise where nothing differs
+    assert record["pairs"][0]["verdict"] == "none" and record["pairs"][0]["p"] == 1
+
+
+def test_a_pairs_p_value_needs_both_tasks():
+    truth = np.array([[[0.9, 0.5, 0.8]], [[0.8, 0.6, 0.6]]])  # only the first task comes apart
+    generator = np.random.default_rng(4)
+    found = Dissociation.of(["a", "b"], counts=[drawn(generator, t, 800) for t in truth])
+    assert found.to_record()["D"][0]["mean"]["p"] < 0.01 < found.pairs()["a", "b"]["p"]
+
+
+def test_relabelled_lesions_are_the_null_of_d():
+    generator = np.random.default_rng(5)
+    null = generator.uniform(0.4, 0.8, (99, 2, 2))
+    found = Dissociation.of(["a", "b"], [[0.9, 0.3, 0.9], [0.9, 0.9, 0.3]]).permutation_test(null)
+    assert found == {"mean": 0.01, "tasks": {"a": 0.01, "b": 0.01}}
+    p = [Dissociation.of(["a", "b"], np.c_[[0.9, 0.9], x]).permutation_test(null)["mean"] for x in null]
+    assert scipy_stats.kstest(p, "uniform").pvalue > 0.05
+    with pytest.raises(HeadwiseError, match="null of shape"):
+        table_3().permutation_test(null)
+
+
+# what is shown
+
+
+def test_the_record_has_its_shape_and_is_json():
+    counts = [drawn(np.random.default_rng(6), np.repeat(TRUE[:, i], 2, 0), 300) for i in range(2)]
+    found = Dissociation.of(["a", "b"], fractions=(0.1, 0.3), counts=counts, collapsed=np.eye(2, 4, dtype=bool))
+    record = json.loads(json.dumps(found.beside(counts=counts, chance=[0.5, 0.3]).to_record(), allow_nan=False))
+    assert set(record) == {"fractions", "default", "lesions", "performance", "low", "high", "collapsed", "D", "on"}
+    assert record["lesions"] == ["none", "a", "b", "random 1"] and record["default"] == 0.3
+    for part in ("performance", "low", "high", "collapsed"):
+        assert np.shape(record[part]) == (2, 2, 4)
+    assert record["collapsed"][1][1] == [False, True, False, False]
+    assert (np.array(record["low"]) <= record["performance"]).all() and (
+        record["performance"] <= np.array(record["high"])
+    ).all()
+    assert set(record["on"]) == {"accuracy", "chance_corrected"} and record["on"]["accuracy"] == record["D"]
+    for d in (*record["D"], *record["on"]["chance_corrected"]):
+        assert set(d) == {"fraction", "tasks", "mean", "pairs"} and set(d["mean"]) == {"value", "low", "high", "p"}
+        assert set(d["tasks"]) == {"a", "b"} and set(d["tasks"]["a"]) == {"value", "low", "high"}
+        assert [set(p) for p in d["pairs"]] == [{"a", "b", "d_a", "d_b", "d", "verdict", "p"}]
+
+
+def test_without_counts_the_unknown_is_none():
+    record = table_3().to_record()
+    assert record["low"][0][0][0] is None and record["D"][0]["mean"]["p"] is None and record["on"] == {}
+    assert record["D"][0]["mean"]["value"] == pytest.approx(0.0734, abs=1e-4)
+
+
+def test_a_task_at_chance_or_without_accuracy_is_left_out_there():
+    performance = np.array([[0.9, 0.5, 0.8, 0.7], [0.8, 0.7, 0.4, 0.6], [0.6, 0.5, 0.5, 0.4]])
+    shown = performance.copy()
+    shown[2] = np.nan
+    found = Dissociation.of(["a", "b", "c"], performance).beside(shown, chance=[0.5, 0.8, math.nan])
+    plain, lifted = found.on["accuracy"], found.on["chance_corrected"]
+    assert np.isnan(plain.scores()).tolist() == [False, False, True]
+    assert np.isnan(lifted.scores()).tolist() == [False, True, True]
+    assert plain.mean() == pytest.approx(plain.scores()[:2].mean()) and lifted.mean() == lifted.scores()[0]
+    record = found.to_record()["on"]["chance_corrected"][0]
+    assert record["tasks"]["b"]["value"] is None and record["pairs"][0]["verdict"] == "undefined"
+    assert np.isnan(mean_defined(np.array([np.nan, np.nan])))
+    counts = [drawn(np.random.default_rng(0), TRUE[:, i], 50) for i in range(2)]
+    partly = Dissociation.of(["a", "b"], counts=counts, resamples=50).beside(counts=[counts[0], None], resamples=50)
+    assert np.isnan(partly.on["accuracy"].scores()).tolist() == [False, True]
+
+
+def test_chance_correction_by_hand():
+    found = Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5, 0.2])
+    np.testing.assert_allclose(found.on["chance_corrected"].scores(), [0.75 - 0, 0.5 / 0.6 - 0.2 / 0.6])
+
+
+def test_several_fractions_have_a_default_a_best_and_a_band():
+    curves = np.stack(
+        [[[0.9, 0.9 - a, 0.9 - b, 0.8, 0.6], [0.5, 0.4, 0.4, 0.45, 0.35]] for a, b in [(0, 0), (0.4, 0.1), (0.6, 0.5)]]
+    )
+    found = Dissociation.of(["a", "b"], curves, [0.1, 0.25, 0.9])
+    assert found.default == 0.25 and found.best() == {"a": 0.25, "b": 0.1, ("a", "b"): 0.25}
+    np.testing.assert_allclose(
+        [x[0] for x in found.random_band()], [[0.6 / 0.9, 0.7], [0.7 / 0.9, 0.8], [0.8 / 0.9, 0.9]]
+    )
+    assert found.mean(0.1) == 0 and found.mean() == found.mean(0.25) > 0
+    with pytest.raises(HeadwiseError, match="fraction"):
+        found.mean(0.5)
+
+
+def test_the_table_printed_holds_what_one_wants():
+    text = str(table_3().beside(table_3().performance))
+    assert [line.split()[0] for line in text.splitlines()[1:6]] == list(TASKS)
+    assert "83.91" in text and "11.08 %" in text and "random" in text and "MNLI × AG: 10.90 %, distinct" in text
+    assert "mean D 7.34 %; mean D on accuracy 7.34 %" in text and "*" not in text
+    marked = Dissociation.of(["a", "b"], TRUE, collapsed=TRUE < 0.45)
+    assert "40.00*" in str(marked) and "one class" in str(marked)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Dissociation.of(["a", "b"], [[0.0, 0.5, 0.5], [0.9, 0.5, 0.5]]),
+        lambda: Dissociation.of(["a", "b"], [[-0.1, 0.5, 0.5], [0.9, 0.5, 0.5]]),
+        lambda: Dissociation.of(["a", "b"], [[0.5, math.nan, 0.5], [0.9, 0.5, 0.5]]),
+        lambda: Dissociation.of(["a"], [[0.5, 0.5]]),
+        lambda: Dissociation.of(["a", "b"], [[0.5, 0.5], [0.5, 0.5]]),
+        lambda: Dissociation.of(["a", "b"], TRUE, [0.1, 0.3]),
+        lambda: Dissociation.of(["a", "b"]),
+        lambda: Dissociation.of(["a", "b"], TRUE).beside(TRUE[..., :3]),
+        lambda: Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5]),
+        lambda: Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5, 1.0]),
+        lambda: Dissociation.of(["a", "b"], TRUE[..., :3]).random_band(),
+    ],
+)
+def test_wrong_calls_are_refused(call):
+    with pytest.raises(HeadwiseError):
+        call()
+
+
+def test_a_base_of_zero_says_which_task_and_what_to_do():
+    with pytest.raises(HeadwiseError, match=r"CoLA scores 0 without a lesion; expected a base above 0.*another metric"):
+        Dissociation.of(["CoLA", "b"], [[0.0, 0.5, 0.5], [0.9, 0.5, 0.5]])

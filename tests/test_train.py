@@ -1,0 +1,232 @@
+"""Laws of the training loop: exact resume, exact gradients, determinism, loud failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import checkpoint
+from headwise.errors import HeadwiseError
+from headwise.methods import Method
+from headwise.plan import Plan
+from headwise.testing import toy_model
+from headwise.train import Run, fit
+
+PLAN = Plan(epochs=2, lr=3e-3, batch_size=16, checkpoint_every=4, evaluate_every=0, clip=1.0, weight_decay=0.01)
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class StopAt(Method):
+    """Ends the process' part of training at a step, as a crash would."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def before_step(self, run: Run) -> None:
+        if run.step == self.step:
+            raise RuntimeError("crash")
+
+
+def test_same_seed_same_bytes():
+    a, b, c = toy_model(), toy_model(), toy_model()
+    fit(a, PLAN)
+    fit(b, PLAN)
+    fit(c, PLAN.with_(seed=1))
+    assert same(weights(a), weights(b))
+    assert not same(weights(a), weights(c))
+
+
+@pytest.mark.parametrize("plan", [PLAN, PLAN.with_(accumulate=2, window="mixed", balance="moving_average", sampling="annealed")])
+@pytest.mark.parametrize("crash", [3, 9])
+def test_resume_after_a_crash_is_exact(tmp_path, plan, crash):
+    whole = toy_model()
+    undisturbed = fit(whole, plan)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), plan, StopAt(crash), out=tmp_path)
+    resumed = toy_model()
+    history = fit(resumed, plan, Method(), out=tmp_path)
+    assert same(weights(whole), weights(resumed))
+    if crash > 4:
+        assert checkpoint.list_all(tmp_path / "checkpoints")
+    assert history.losses == undisturbed.losses
+
+
+def test_kill_nine_then_resume_is_exact(tmp_path):
+    """A process killed at a random moment, again and again, ends with the weights of an undisturbed one."""
+    script = (
+        "import sys, torch; from headwise.testing import toy_model; from headwise.train import fit;"
+        "from headwise.plan import Plan; from safetensors.torch import save_file; torch.set_num_threads(1);"
+        "model = toy_model(rows=960);"
+        "fit(model, Plan(epochs=3, lr=3e-3, batch_size=16, checkpoint_every=3, evaluate_every=0), out=sys.argv[1]);"
+        "save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')"
+    )
+    rng = np.random.default_rng(0)
+    kills = 0
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "a")])
+        try:
+            process.wait(timeout=float(rng.uniform(3.5, 5.0)))
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a")], check=True)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "b")], check=True)
+    assert (tmp_path / "a/final.safetensors").read_bytes() == (tmp_path / "b/final.safetensors").read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_goes_on(tmp_path):
+    class Interrupt(Method):
+        def before_step(self, run: Run) -> None:
+            if run.step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+
+    whole = toy_model()
+    fit(whole, PLAN)
+    with pytest.raises(KeyboardInterrupt, match="goes on from there"):
+        fit(toy_model(), PLAN, Interrupt(), out=tmp_path)
+    assert checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])[1]["step"] == 6
+    resumed = toy_model()
+    fit(resumed, PLAN, out=tmp_path)
+    assert same(weights(whole), weights(resumed))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_a_broken_checkpoint_is_refused_by_name_and_the_one_before_used(tmp_path, damage):
+    whole = toy_model()
+    fit(whole, PLAN)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), PLAN, StopAt(9), out=tmp_path)
+    older, newest = checkpoint.list_all(tmp_path / "checkpoints")
+    file = newest / "model.safetensors"
+    content = file.read_bytes()
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-100] if damage == "truncate" else content[:-1] + bytes([content[-1] ^ 1]))
+    resumed = toy_model()
+    with pytest.warns(UserWarning, match=newest.name):
+        fit(resumed, PLAN, out=tmp_path)
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    fit(toy_model(), PLAN.with_(steps=4), out=tmp_path)
+    with pytest.raises(HeadwiseError, match="another run"):
+        fit(toy_model(), PLAN.with_(steps=4, lr=1.0), out=tmp_path)
+
+
+def test_the_step_is_the_mean_gradient_of_its_batches():
+    """One step of SGD-like AdamW equals the hand-written gradient of both tasks' mean losses."""
+    model, by_hand = toy_model(), toy_model()
+    for m in (model, by_hand):
+        for module in m.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+    seen = {}
+
+    class Look(Method):
+        def before_update(self, run: Run, tasks: list[str]) -> None:
+            seen.update({n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None})
+
+    plan = Plan(steps=1, accumulate=2, window="mixed", sampling="round_robin", batch_size=16, evaluate_every=0)
+    run = Run(by_hand, plan, Method(), None)
+    total = 0.0
+    for task in ("toy0", "toy1"):
+        total = total + by_hand(task, run.data[task].batch(run.streams[task].next())).loss.mean() / 2
+    total.backward()
+    fit(model, plan, Look())
+    wanted = {n: p.grad for n, p in by_hand.named_parameters() if p.grad is not None}
+    assert seen.keys() == wanted.keys()
+    for name in wanted:
+        assert torch.allclose(seen[name], wanted[name], atol=1e-6), name
+
+
+def test_two_processes_agree_with_one(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
+        "from safetensors.torch import save_file\n"
+        "torch.set_num_threads(1)\n"
+        "model = toy_model()\n"
+        "for m in model.modules():\n"
+        "    if isinstance(m, torch.nn.Dropout): m.p = 0.0\n"
+        "    if hasattr(m, 'dropout') and isinstance(m.dropout, float): m.dropout = 0.0\n"
+        "fit(model, Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0), out=sys.argv[1], device='cpu')\n"
+        "import os\n"
+        "if os.environ.get('RANK', '0') == '0': save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')\n"
+    )
+    subprocess.run([sys.executable, str(script), str(tmp_path / "one")], check=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29511"]
+    env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, str(script), str(tmp_path / "two")], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    from safetensors.torch import load_file
+
+    one, two = (load_file(tmp_path / n / "final.safetensors") for n in ("one", "two"))
+    for name in one:
+        # A key bias shifts all attention scores alike: its true gradient is 0, and Adam blows up the rounding noise.
+        if "key.bias" not in name:
+            assert torch.allclose(one[name], two[name], atol=1e-5), name
+
+
+def test_a_loss_that_is_no_number_stops_and_names_the_batch(tmp_path):
+    class Poison(Method):
+        def loss(self, run, task, batch):
+            return super().loss(run, task, batch) * (float("nan") if run.step == 6 else 1.0)
+
+    with pytest.raises(HeadwiseError, match=r"'toy\d' became nan at step 7 .*last good checkpoint"):
+        fit(toy_model(), PLAN, Poison(), out=tmp_path)
+    _, state = checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])
+    assert state["step"] == 4
+
+
+def test_a_frozen_encoder_stays():
+    model = toy_model()
+    before = weights(model.encoder)
+    fit(model, PLAN.with_(train="heads"))
+    assert same(before, weights(model.encoder))
+
+
+def test_early_stopping():
+    history = fit(toy_model(), Plan(epochs=40, lr=0.0, batch_size=16, evaluate_every=2, patience=3))
+    assert history.stopped.startswith("no better") and history.steps == 8
+
+
+def test_full_disk_is_told_and_the_earlier_checkpoint_stays(tmp_path, monkeypatch):
+    calls = []
+    real = checkpoint.save_file
+
+    def full(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 4:  # the second checkpoint
+            raise OSError(28, "No space left on device")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(toy_model(), PLAN, out=tmp_path)
+    monkeypatch.undo()
+    assert [p.name for p in Path(tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+    assert checkpoint.load(tmp_path / "checkpoints/step-00000004")[1]["step"] == 4
