@@ -275,7 +275,7 @@ def test_errors_of_a_family_are_bounded():
 
 @pytest.mark.parametrize(
     ("how", "by", "rho", "n"),
-    [("pearson", "fisher", 0.6, 12), ("spearman", "fisher", 0.85, 40), ("pearson", "bootstrap", 0.6, 80)],
+    [("pearson", "fisher", 0.6, 12), ("spearman", "fisher", 0.95, 100), ("pearson", "bootstrap", 0.6, 80)],
 )
 def test_correlation_intervals_cover(how, by, rho, n):
     generator = np.random.default_rng(9)

@@ -19,19 +19,44 @@ FORMAT = 1
 KEEP = 2  # the newest, and the one before it in case the newest is broken
 
 
-def save(root: Path, step: int, tensors: Mapping[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
-    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash."""
-    path = root / f"step-{step:08d}"
+def save(
+    root: Path,
+    step: int,
+    tensors: Mapping[str, dict[str, torch.Tensor]],
+    state: dict[str, Any],
+    best: int | None = None,
+) -> Path:
+    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash.
+
+    The newest checkpoints and that of step ``best`` stay. Those past ``step`` go: training went back before them.
+    """
+    path = place(root, step)
     with folder(path, replace=True) as scratch:
         files = {}
         for name, group in tensors.items():
             file = scratch / f"{name}.safetensors"
             save_file({k: v.detach().contiguous().cpu() for k, v in group.items()}, file)
             files[file.name] = file_digest(file)
-        write_json(scratch / "state.json", {"format": FORMAT, "step": step, "files": files, **state})
-    for old in list_all(root)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+        write_json(scratch / "state.json", {"format": FORMAT, "step": step, "best": best, "files": files, **state})
+    found = list_all(root)
+    newest = found.index(path) + 1
+    kept = {*found[max(0, newest - KEEP) : newest], *([place(root, best)] if best is not None else [])}
+    for old in found:
+        if old not in kept:
+            shutil.rmtree(old, ignore_errors=True)
     return path
+
+
+def place(root: Path, step: int) -> Path:
+    return root / f"step-{step:08d}"
+
+
+def best(root: Path) -> Path | None:
+    """The checkpoint of the best mean development score, where one is kept."""
+    for path in reversed(list_all(root)):
+        step = read_json(path / "state.json").get("best")
+        return place(root, step) if step is not None and place(root, step).is_dir() else None
+    return None
 
 
 def list_all(root: Path) -> list[Path]:

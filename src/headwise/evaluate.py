@@ -146,7 +146,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def chance(labels: Sequence, golds: Sequence) -> float:
+def chance(golds: Sequence) -> float:
     """Accuracy of always naming the most frequent class."""
     if not len(golds):
         raise HeadwiseError("chance of no examples", "one or more")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,16 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
+from torch.export import Dim
 
 from headwise import store
+from headwise.agreement import Inputs, Outputs, check_same, outputs, sample_inputs
 from headwise.errors import HeadwiseError, missing_extra, unknown
 from headwise.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads import Heads, gated, stacks_of, unwrap
 from headwise.prune import fold, prune, refuse_wrapped, removal
 
 ABOUT, VERSION = "headwise.json", 1
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative to the largest output; half precision below
-HALF_TOLERANCE = 3e-2
-Inputs = dict[str, torch.Tensor]
-Outputs = dict[str, torch.Tensor]
 
 
 def export(
@@ -60,7 +59,7 @@ def export(
     if path.exists():
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
     refuse_wrapped(model, "exporting")
-    own = copy.deepcopy(unwrap(model)).eval()
+    own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
     mask, inputs = removal(mask, heads), sample_inputs(own)
     with gated(own, (~mask).to(own.dtype), heads=heads):
@@ -89,6 +88,25 @@ def load(path: str | Path) -> nn.Module:
     return _opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
 
 
+def read_mask(path: str | Path) -> torch.Tensor:
+    """A bool ``(L, H)`` mask from JSON (rows of true, false) or safetensors (the array ``mask``, or its only one)."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        arrays, _ = store.read_arrays(path)
+        if "mask" not in arrays and len(arrays) != 1:
+            raise HeadwiseError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}", "an array named mask")
+        rows = arrays["mask"] if "mask" in arrays else next(iter(arrays.values()))
+    else:
+        rows = store.read_json(path)
+    try:
+        values = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HeadwiseError(f"{path} is not a table ({error})", "rows of true and false, one row per layer") from None
+    if values.ndim != 2 or not bool(((values == 0) | (values == 1)).all()):
+        raise HeadwiseError(f"{path} holds a table of shape {tuple(values.shape)}", "(layers, heads) of true and false")
+    return values.bool()
+
+
 def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
     """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
 
@@ -103,56 +121,11 @@ def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
     return type(kind.__name__, (kind,), {"__init__": start, **names})
 
 
-def sample_inputs(model: nn.Module, batch: int = 3, length: int = 9) -> Inputs:
-    """A small random batch that the model can take; the second text is padded."""
-    generator = torch.Generator().manual_seed(0)
-    config, device = model.config, next(model.parameters()).device
-    text = getattr(config, "text_config", config)
-    inputs: Inputs = {}
-    if hasattr(text, "vocab_size"):
-        ids = torch.randint(text.vocab_size, (batch, length), generator=generator)
-        seen = torch.ones_like(ids)
-        seen[1, length // 2 :] = 0
-        inputs = {"input_ids": ids, "attention_mask": seen}
-        if getattr(config, "is_encoder_decoder", False) and hasattr(model, "get_decoder"):
-            inputs["decoder_input_ids"] = ids.flip(1)
-    picture = getattr(config, "vision_config", config)
-    if hasattr(picture, "image_size"):
-        size = picture.image_size if isinstance(picture.image_size, (list, tuple)) else (picture.image_size,) * 2
-        channels = getattr(picture, "num_channels", 3)
-        inputs["pixel_values"] = torch.randn(batch, channels, *size, generator=generator).to(model.dtype)
-    if model.main_input_name not in inputs:
-        raise HeadwiseError(f"no sample can be made of {model.main_input_name} for {type(model).__name__}", "text or pictures")
-    return {name: value.to(device) for name, value in inputs.items()}
-
-
-def outputs(model: nn.Module, inputs: Inputs) -> Outputs:
-    """The tensors a model answers with, by name."""
-    with torch.no_grad():
-        answer = model(**inputs, return_dict=True)
-    return {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
-
-
-def check_same(found: Outputs, expected: Outputs, form: str) -> None:
-    """Raise unless two sets of outputs agree within what the number format allows."""
-    for name, want in expected.items():
-        if name not in found or found[name].shape != want.shape:
-            raise HeadwiseError(f"the {form} export answers without {name}", f"{name} of shape {tuple(want.shape)}")
-        scale = max(1.0, want.abs().max().item())
-        difference = (found[name].to(want) - want).abs().max().item() / scale
-        allowed = TOLERANCE.get(want.dtype, HALF_TOLERANCE)
-        if not difference <= allowed:
-            raise HeadwiseError(
-                f"the {form} export differs from the gated model by {difference:.1e} of the largest {name}, and was removed",
-                f"at most {allowed:.0e}",
-            )
-
-
-def _write_masked(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     cut = [stack for stack in stacks_of(model) if not bool(Heads.of(model, stack=stack).alive.all())]
     if cut:
         raise HeadwiseError(
-            f"the {', '.join(cut)} stack has lost heads already, so its shapes are no longer those of the configuration",
+            f"the {', '.join(cut)} stack has lost heads already, so its shapes are not those of the configuration",
             "a model with all its heads for the form masked",
             'form="sliced"',
         )
@@ -160,7 +133,7 @@ def _write_masked(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Pa
     model.save_pretrained(folder)
 
 
-def _write_sliced(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+def _write_sliced(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     prune(model, mask, heads.stack)
     model.save_pretrained(folder)
     kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
@@ -168,7 +141,7 @@ def _write_sliced(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Pa
     store.write_json(folder / ABOUT, {"version": VERSION, "form": "sliced", "kept": kept, "files": digests})
 
 
-def _write_compact(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     if heads.family not in OWN_HEAD_SIZE:
         raise HeadwiseError(
             f"the configuration of {heads.family} has no head size of its own: with fewer heads each would be wider",
@@ -188,26 +161,25 @@ def _write_compact(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: P
 
 def _even_count(stacks: list[Heads]) -> int:
     """How many heads every layer keeps, or an error that says how to make the mask even."""
-    left = [(heads.stack, site.layer, len(site.kept)) for heads in stacks for site in heads.sites]
-    counts = {count for *_, count in left}
-    if len(counts) > 1 or 0 in counts:
-        fewest = max(min(counts), stacks[0].num_heads // stacks[0].num_kv_heads)
-        surplus = [f"{count - fewest} more of {stack} layer {layer}" for stack, layer, count in left if count > fewest]
-        missing = [f"give {stack} layer {layer} back {fewest - count}" for stack, layer, count in left if count < fewest]
+    left = {f"{heads.stack} layer {site.layer}": len(site.kept) for heads in stacks for site in heads.sites}
+    if len(set(left.values())) > 1 or 0 in left.values():
+        goal = max(min(left.values()), stacks[0].num_heads // stacks[0].num_kv_heads)
+        steps = [f"leave {goal - count} more in {layer}" for layer, count in left.items() if count < goal]
+        steps += [f"cut {count - goal} more in {layer}" for layer, count in left.items() if count > goal]
         raise HeadwiseError(
-            f"layers keep {', '.join(str(count) for *_, count in left)} heads",
+            f"layers keep {', '.join(map(str, left.values()))} heads",
             f"the same number in every layer{' of every stack' if len(stacks) > 1 else ''} for the form compact",
-            f"{'; '.join(missing + ['cut ' + ', '.join(surplus)] * bool(surplus))}; or form=\"sliced\"",
+            f'{", ".join(steps)}; or form="sliced"',
         )
     for heads in stacks:
-        different = {site.kept for site in heads.sites}
-        if heads.family in BIAS_OF_FIRST and heads.stack != "cross" and len(different) > 1:
+        kept = sorted({site.kept for site in heads.sites})
+        if heads.family in BIAS_OF_FIRST and heads.stack != "cross" and len(kept) > 1:
             raise HeadwiseError(
                 f"{heads.stack} layers of {heads.family} keep different heads, but share one position bias per head",
-                f"the same heads in every layer, for instance {sorted(different)[0]}",
+                f"the same heads in every layer, for instance {list(kept[0])}",
                 'form="sliced"',
             )
-    return counts.pop()
+    return next(iter(left.values()))
 
 
 def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
@@ -217,7 +189,7 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
         settings.num_key_value_heads = groups
     try:
         return type(config).from_dict(settings.to_dict())
-    except (ValueError, StrictDataclassError) as error:  # some configurations want the hidden size to be a multiple of the number of heads
+    except (ValueError, StrictDataclassError) as error:  # some want the hidden size to be a multiple of the heads
         fitting = [n for n in range(1, config.num_attention_heads + 1) if config.hidden_size % n == 0]
         raise HeadwiseError(
             f"{type(config).__name__} refuses {heads} heads: {error}",
@@ -226,37 +198,45 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
         ) from None
 
 
-def _compact_weights(model: nn.Module, stacks: list[Heads]) -> dict[str, torch.Tensor]:
+def _compact_weights(model: Any, stacks: list[Heads]) -> dict[str, torch.Tensor]:
     weights = model.state_dict()
     for heads in stacks:
-        for name in [name for name in weights if name.endswith("relative_attention_bias.weight")]:
-            if name.rsplit(".", 2)[0] == heads.sites[0].name.rsplit(".", 1)[0]:
-                weights[name] = weights[name][:, list(heads.sites[0].kept)]
+        table = f"{heads.sites[0].name.rsplit('.', 1)[0]}.relative_attention_bias.weight"
+        if table in weights:
+            weights[table] = weights[table][:, list(heads.sites[0].kept)]
     return weights
 
 
-def _write_onnx(model: nn.Module, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "onnx", "the export form onnx")
     prune(model, mask, heads.stack)
+    if heads.family in BIAS_OF_FIRST:  # torch 2.13 cannot take its fused attention with a bias apart
+        model.set_attn_implementation("eager")
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     inputs = sample_inputs(model, batch=2, length=6)
     names = list(outputs(model, inputs))
-    dynamic = {
-        name: {i: torch.export.Dim.DYNAMIC for i in range(1 if name == "pixel_values" else 2)} for name in inputs
-    }
-    torch.onnx.export(
-        _Answers(model, names),
-        kwargs=inputs,
-        f=folder / "model.onnx",
-        dynamo=True,
-        dynamic_shapes={"inputs": dynamic},
-        input_names=list(inputs),
-        output_names=names,
-        verbose=False,
-    )
+    free = {k: dict.fromkeys(range(1 if v.is_floating_point() else 2), Dim.DYNAMIC) for k, v in inputs.items()}
+    try:
+        with warnings.catch_warnings():  # of what torch is about to change in itself
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                _Answers(model, names).eval(),
+                (inputs, {}),  # a last dict means keywords
+                folder / "model.onnx",
+                dynamo=True,
+                dynamic_shapes=(free,),
+                input_names=list(inputs),
+                output_names=names,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise HeadwiseError(
+            f"torch.onnx cannot write {type(model).__name__} ({reason})", "", 'form="sliced"'
+        ) from error
     model.config.save_pretrained(folder)
     store.write_json(folder / ABOUT, {"version": VERSION, "form": "onnx"})
 
@@ -268,12 +248,12 @@ class _Answers(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
         answer = self.model(**inputs, return_dict=True)
         return tuple(answer[name] for name in self.names)
 
 
-def _read_onnx(folder: Path, like: nn.Module) -> Callable[[Inputs], Outputs]:
+def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
@@ -286,15 +266,15 @@ def _read_onnx(folder: Path, like: nn.Module) -> Callable[[Inputs], Outputs]:
     return run
 
 
-def _read_plain(folder: Path, like: nn.Module) -> Callable[[Inputs], Outputs]:
+def _read_plain(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
     return _runner(_opened(type(like), folder), like)
 
 
-def _read_sliced(folder: Path, like: nn.Module) -> Callable[[Inputs], Outputs]:
+def _read_sliced(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
     return _runner(load(folder), like)
 
 
-def _runner(model: nn.Module, like: nn.Module) -> Callable[[Inputs], Outputs]:
+def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
     model = model.to(like.device, like.dtype).eval()
     if model.config._attn_implementation != like.config._attn_implementation:
         model.set_attn_implementation(like.config._attn_implementation)
@@ -329,29 +309,38 @@ def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
         raise HeadwiseError(f"{path} cannot be opened ({error})", "the complete folder of a saved model") from error
     wrong = [*info["missing_keys"], *info["mismatched_keys"], *(info["unexpected_keys"] if strict else ())]
     if wrong:
-        raise HeadwiseError(f"the weights in {path} do not fit its configuration: {', '.join(map(str, wrong[:5]))}", "all weights")
+        listed = ", ".join(map(str, wrong[:5]))
+        raise HeadwiseError(
+            f"the weights in {path} do not fit its configuration: {listed}", "all weights, and no others"
+        )
     return model
 
 
 def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
     """The heads of every stack and layer of a sliced folder, once its files are seen to be whole."""
     about = store.read_json(path / ABOUT)
-    version = about.get("version") if isinstance(about, dict) else None
+    version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
     if version != VERSION:
-        raise HeadwiseError(f"{path / ABOUT} has format version {version}", f"version {VERSION}", "another headwise")
-    if about.get("form") != "sliced":
-        raise HeadwiseError(f"{path} is an export of the form {about.get('form')}", "the form sliced")
-    for name, digest in about["files"].items():
+        raise HeadwiseError(f"{path / ABOUT} has format version {version}", f"version {VERSION}")
+    if form != "sliced":
+        raise HeadwiseError(f"{path} is an export of the form {form}", "the form sliced", "open it with onnxruntime")
+    files, kept = about.get("files"), about.get("kept")
+    if not isinstance(files, dict) or not isinstance(kept, dict):
+        raise HeadwiseError(f"{path / ABOUT} does not list files and heads", "a folder as exported", "export again")
+    for name, digest in files.items():
         file = path / Path(name).name
         if not file.is_file() or store.file_digest(file) != digest:
             raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
-    return about["kept"]
+    return kept
 
 
 def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:
+    known = set(range(heads.num_heads))
+    if len(layers) != heads.num_layers or not all(known.issuperset(kept) for kept in layers):
+        raise HeadwiseError(
+            f"{ABOUT} keeps heads that are not there", f"{heads.num_layers} layers of {heads.num_heads}"
+        )
     mask = torch.ones(heads.shape, dtype=torch.bool, device="cpu")
-    if len(layers) != heads.num_layers:
-        raise HeadwiseError(f"{len(layers)} layers of heads in the {heads.stack} stack", f"{heads.num_layers}")
     for layer, kept in enumerate(layers):
         mask[layer, kept] = False
     return mask

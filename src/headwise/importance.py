@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +33,20 @@ class Importance:
     stderr: torch.Tensor  # (L, H); NaN where the estimator gives none
     examples: int
     halves: torch.Tensor = field(repr=False)  # (2, L, H): the same from either half of the examples
+    trace: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)  # scores after 64, 128, 256, … examples
 
     def split_half(self, fraction: float = 0.3) -> float:
         """How much of the top heads the two halves of the data agree on, 0 to 1."""
         a, b = (top(half, fraction) for half in self.halves)
         return float((a & b).sum() / max(1, int(a.sum())))
+
+    def examples_needed(self, fraction: float = 0.3, agreement: float = 0.95) -> int | None:
+        """The number of examples from which on the top heads were those of all; None where they never settled."""
+        final, settled = top(self.scores, fraction), None
+        for seen, scores in self.trace.items():
+            alike = float((top(scores, fraction) & final).sum() / max(1, int(final.sum())))
+            settled = (settled or seen) if alike >= agreement else None
+        return settled
 
     def to_record(self) -> dict[str, Any]:
         return {"by": self.by, "examples": self.examples, "scores": self.scores.tolist(), "stderr": self.stderr.tolist()}
@@ -79,6 +88,7 @@ class Moments:
         self.squares = torch.zeros(shape, dtype=torch.float64)
         self.weights = torch.zeros(2, dtype=torch.float64)
         self.seen = 0
+        self.trace: dict[int, torch.Tensor] = {}
 
     def add(self, values_BLH: torch.Tensor, weight: float | None = None) -> None:
         """Per-example scores; ``weight`` takes the place of their number in the mean (tokens, batches)."""
@@ -89,14 +99,17 @@ class Moments:
             self.sums[half] += part.sum(0)
             self.weights[half] += len(part) * share
         self.squares += values_BLH.square().sum(0)
-        self.seen += len(values_BLH)
+        before, self.seen = self.seen, self.seen + len(values_BLH)
+        if self.seen >= 64 and self.seen.bit_length() > before.bit_length():
+            self.trace[self.seen] = (self.sums.sum(0) / self.weights.sum()).float()
 
     def result(self, task: str, by: str, examples: int) -> Importance:
         total = self.weights.sum()
         mean = self.sums.sum(0) / total
         variance = (self.squares / total - mean.square()).clamp_min(0)
         halves = self.sums / self.weights.clamp_min(1)[:, None, None]
-        return Importance(task, by, mean.float(), (variance / total).sqrt().float(), examples, halves.float())
+        stderr = (variance / total).sqrt().float()
+        return Importance(task, by, mean.float(), stderr, examples, halves.float(), dict(self.trace))
 
 
 Estimator = Callable[..., Importance]
@@ -125,7 +138,7 @@ def importance(
         task: its name.
         by: the estimator. From one pass over activations and their gradients: gradient (Li et al. 2023, Eq. 4:
             E|∂L/∂ξ| per example), token (|·| per token, as Michel et al. and the released code), batch (|·| per batch),
-            weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (signed). From repeated forwards: ablation,
+            weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (|mean|, signs cancel). From repeated forwards: ablation,
             mean_ablation, all_but_one. Through captum: integrated_gradients, attribution, shapley. Controls: random,
             magnitude, confidence.
         examples: how many, drawn at random.
@@ -160,7 +173,7 @@ def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
     if normalize == "l2":
         lengths = maps[0].nan_to_num(0).norm(dim=1, keepdim=True).clamp_min(1e-20)
         maps = [m / lengths for m in maps]
-    return Importance(found.task, found.by, maps[0], maps[1], found.examples, maps[2])
+    return replace(found, scores=maps[0], stderr=maps[1], halves=maps[2])
 
 
 @contextmanager
@@ -218,12 +231,13 @@ def _per_example(name: str, take: Callable[[torch.Tensor], torch.Tensor]) -> Non
             seen += size
             if stable is not None and seen >= 512 and moments.result("", "", seen).split_half(stable) >= 0.95:
                 break
-        return moments.result(sample.task, name, seen)
+        found = moments.result(sample.task, name, seen)
+        return replace(found, scores=found.scores.abs(), halves=found.halves.abs())
 
 
 _per_example("gradient", torch.abs)  # E |∂L/∂ξ|
 _per_example("fisher", torch.square)  # E (∂L/∂ξ)²
-_per_example("taylor", torch.neg)  # E −∂L/∂ξ: the first-order loss that closing the gate adds
+_per_example("taylor", torch.Tensor.clone)  # |E ∂L/∂ξ|: signs may cancel between examples
 
 
 @estimators("token")
@@ -268,34 +282,40 @@ _per_batch("weight", divide=True)  # |⟨W_O, ∂W_O⟩| per batch over examples
 
 
 @torch.no_grad()
-def _lesion_losses(sample: Sample, name: str, gates_KLH: torch.Tensor, sign: float) -> Importance:
-    """E sign·(L under a lesion − L) for each of L·H lesions."""
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        whole = sample.losses(batch)
-        change = torch.empty(len(whole), len(gates_KLH))
-        for k, gate in enumerate(gates_KLH):
-            with gated(sample.model.encoder, gate, heads=sample.heads):
-                change[:, k] = (sample.losses(batch) - whole).float().cpu()
-        moments.add(sign * change.view(-1, *sample.heads.shape))
-    return moments.result(sample.task, name, len(sample.items))
+def _lesion_losses(sample: Sample, batch: dict[str, torch.Tensor], gates_KLH: torch.Tensor) -> torch.Tensor:
+    """Losses (B, K) of a batch under K lesions."""
+    losses = []
+    for gate in gates_KLH:
+        with gated(sample.model.encoder, gate, heads=sample.heads):
+            losses.append(sample.losses(batch).float().cpu())
+    return torch.stack(losses, 1)
 
 
 @estimators("ablation")
 def ablation(sample: Sample) -> Importance:
     """The loss each head's absence adds."""
-    each = torch.eye(sample.heads.num_layers * sample.heads.num_heads)
-    return _lesion_losses(sample, "ablation", 1 - each.view(-1, *sample.heads.shape), 1.0)
+    layers, heads = sample.heads.shape
+    gates = torch.cat([torch.zeros(1, layers * heads), torch.eye(layers * heads)])
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        losses = _lesion_losses(sample, batch, 1 - gates.view(-1, layers, heads))
+        moments.add((losses[:, 1:] - losses[:, :1]).view(-1, layers, heads))
+    return moments.result(sample.task, "ablation", len(sample.items))
 
 
 @estimators("all_but_one")
 def all_but_one(sample: Sample) -> Importance:
-    """How little is lost when a head is the only one left in its layer."""
+    """How much of the loss of closing a whole layer a head alone makes good (after Michel et al. 2019)."""
     layers, heads = sample.heads.shape
-    gates = torch.ones(layers, heads, layers, heads)
+    gates = torch.ones(layers, 1 + heads, layers, heads)
     for layer in range(layers):
-        gates[layer, :, layer] = torch.eye(heads)
-    return _lesion_losses(sample, "all_but_one", gates.flatten(0, 1), -1.0)
+        gates[layer, 0, layer] = 0
+        gates[layer, 1:, layer] = torch.eye(heads)
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        losses = _lesion_losses(sample, batch, gates.flatten(0, 1)).view(-1, layers, 1 + heads)
+        moments.add(losses[..., :1] - losses[..., 1:])
+    return moments.result(sample.task, "all_but_one", len(sample.items))
 
 
 @estimators("mean_ablation")

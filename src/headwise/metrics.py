@@ -133,7 +133,8 @@ def _correlation(sums: np.ndarray) -> np.ndarray:
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     spread_x, spread_y = n * xx - x**2, n * yy - y**2
     level = (spread_x <= 1e-12 * n * xx) | (spread_y <= 1e-12 * n * yy)  # all grades the same: nothing correlates
-    return np.where(level, 0.0, ratio(n * xy - x * y, np.sqrt(np.where(level, 1.0, spread_x * spread_y))))
+    slope = ratio(n * xy - x * y, np.sqrt(np.where(level, 1.0, spread_x * spread_y)))
+    return np.where(level, 0.0, np.clip(slope, -1, 1))
 
 
 @metric("pearson", _correlation)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -196,6 +198,8 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
     name = str(name)
     local = Path(name).exists()
+    if not local:
+        _check_hub(name)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
         model = AutoModel.from_pretrained(name, trust_remote_code=False, local_files_only=local, dtype=torch.float32)
@@ -206,6 +210,26 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _check_hub(name: str) -> None:
+    """Say at once that a name is neither a folder nor, without a network, to be had from the Hub."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    offline = constants.is_offline_mode() if hasattr(constants, "is_offline_mode") else constants.HF_HUB_OFFLINE
+    try:
+        cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # not even the form of a Hub name
+        raise HeadwiseError(f"no folder {name!r}", _what_loads(name)) from None
+    if not cached and (offline or not _resolves(constants.ENDPOINT)):
+        raise HeadwiseError(f"no folder {name!r}, and no network to look for it on the Hub", _what_loads(name))
+
+
+def _resolves(address: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(urlparse(address).hostname, 443))
+    except OSError:
+        return False
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,6 @@ Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D hea
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -21,13 +20,13 @@ from headwise.families import (
     COUNTED_BY_CONFIG,
     GROUP_COUNTS,
     HEAD_COUNTS,
-    LAST_DROPOUTS,
     POSITION_PROJECTIONS,
     RETURNS_LIST,
     WIDTHS,
     transposed,
 )
 from headwise.heads import Heads, Site, unwrap
+from headwise.remains import Absent, HandsBiasOn, OwnCount, TakesBias, take_role
 from headwise.selection import close_groups
 
 
@@ -82,7 +81,7 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
         raise HeadwiseError(f"gates of shape {tuple(gates.shape)}", f"(layers, heads) = {heads.shape}")
     for site in heads.sites:
         _require_plain(site.module, site.name)
-        weight = site.module.weight
+        weight: Any = site.module.weight
         columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(heads.head_dim)
         with torch.no_grad():
             weight.mul_(columns[:, None] if transposed(site.module) else columns)
@@ -120,6 +119,7 @@ def _listed(mask: torch.Tensor, most: int = 12) -> str:
 
 
 def refuse_wrapped(model: nn.Module, purpose: str) -> None:
+    """Raise for a model whose weights are not plainly its own."""
     if any(hasattr(module, "peft_config") for module in model.modules()):
         raise HeadwiseError(
             f"{purpose} under PEFT adapters would leave the adapters behind",
@@ -132,7 +132,7 @@ def refuse_wrapped(model: nn.Module, purpose: str) -> None:
         raise HeadwiseError(f"{purpose} of quantised weights", "floating point weights", "cut first, then quantise")
 
 
-def _require_plain(module: nn.Module, name: str) -> None:
+def _require_plain(module: Any, name: str) -> None:
     weight = module.weight
     if type(module).__name__ not in ("Linear", "Conv1D") or type(weight) is not nn.Parameter:
         seen = f"{name} is a {type(module).__name__} with a weight of type {type(weight).__name__}"
@@ -151,12 +151,13 @@ def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
     _keep(site.module, site.parts["o"].axis, site.parts["o"].rows[places].flatten())
     for module, rows in _inputs(site, places, groups):
         _keep(module, int(transposed(module)), rows.flatten().sort().values)
-    site.module.headwise_kept = kept
+    output: Any = site.module
+    output.headwise_kept = kept
     _recount(site.attention, len(kept), len(groups), heads)
     if heads.family in BIAS_OF_FIRST:
-        _become(site.attention, HandsBiasOn)
+        take_role(site.attention, HandsBiasOn)
     if heads.family in BIAS_OF_ENCODER:
-        _become(site.attention, TakesBias)
+        take_role(site.attention, TakesBias)
     if not kept:
         _remove(heads, site)
 
@@ -173,7 +174,7 @@ def _inputs(site: Site, places: list[int], groups: list[int]) -> list[tuple[nn.M
     return [(module, torch.cat(found)) for module, found in rows.items()]
 
 
-def _keep(module: nn.Module, axis: int, places: torch.Tensor) -> None:
+def _keep(module: Any, axis: int, places: torch.Tensor) -> None:
     """Shrink a projection to some places along one axis of its weight, and its bias where that is the output."""
     outputs = axis == int(transposed(module))
     for name in ("weight", "bias") if outputs and module.bias is not None else ("weight",):
@@ -186,7 +187,7 @@ def _keep(module: nn.Module, axis: int, places: torch.Tensor) -> None:
         module.out_features, module.in_features = module.weight.shape
 
 
-def _recount(attention: nn.Module, num_heads: int, num_groups: int, heads: Heads) -> None:
+def _recount(attention: Any, num_heads: int, num_groups: int, heads: Heads) -> None:
     """Set what the attention module knows about its number of heads."""
     new = dict.fromkeys(HEAD_COUNTS, num_heads) | dict.fromkeys(GROUP_COUNTS, num_groups)
     new |= dict.fromkeys(WIDTHS, num_heads * heads.head_dim)
@@ -198,22 +199,22 @@ def _recount(attention: nn.Module, num_heads: int, num_groups: int, heads: Heads
 
 
 def _remove(heads: Heads, site: Site) -> None:
-    """Replace an attention without heads by what is left of it."""
-    attention = getattr(site.attention, "self", site.attention)  # BERT's kind keeps the output projection apart
+    """Leave of an attention without heads what it still does."""
+    attention: Any = getattr(site.attention, "self", site.attention)  # BERT's kind keeps the output projection apart
+    own_output = attention is site.attention
     if heads.family in BIAS_OF_FIRST and attention.has_relative_attention_bias:
-        _bequeath_bias(heads, site)
+        _bequeath_bias(attention, [heir.attention for heir in heads.sites[site.layer + 1 :] if heir.kept])
     if transposed(site.module):  # Conv1D cannot take an input of width zero
         _replace_conv(site)
-    attention.headwise_output = None if attention is not site.attention else site.name.rsplit(".", 1)[-1]
-    attention.headwise_returns = "bias" if heads.family in BIAS_OF_FIRST else "tuple"
-    if heads.family in RETURNS_LIST:
-        attention.headwise_returns = "list"
-    _become(attention, Absent)
+    attention.headwise_output = site.name.rsplit(".", 1)[-1] if own_output else None
+    returns = {**dict.fromkeys(BIAS_OF_FIRST, "bias"), **dict.fromkeys(RETURNS_LIST, "list")}
+    attention.headwise_returns = returns.get(heads.family, "tuple")
+    take_role(attention, Absent)
 
 
 def _replace_conv(site: Site) -> None:
-    old = site.module
-    new = nn.Linear(1, old.nf, device="meta")
+    old: Any = site.module
+    new: Any = nn.Linear(1, old.nf, device="meta")
     new.in_features = 0
     new.weight = nn.Parameter(old.weight.detach().T.contiguous(), requires_grad=old.weight.requires_grad)
     new.bias = old.bias
@@ -221,93 +222,10 @@ def _replace_conv(site: Site) -> None:
     setattr(site.attention, site.name.rsplit(".", 1)[-1], new)
 
 
-def _bequeath_bias(heads: Heads, site: Site) -> None:
+def _bequeath_bias(attention: Any, heirs: list[Any]) -> None:
     """Give the table of position biases to the next layer that has heads."""
-    site.attention.has_relative_attention_bias = False
-    for heir in heads.sites[site.layer + 1 :]:
-        if getattr(heir.module, "headwise_kept", heir.kept):
-            heir.attention.relative_attention_bias = site.attention.relative_attention_bias
-            heir.attention.has_relative_attention_bias = True
-            break
-    del site.attention.relative_attention_bias
-
-
-def _become(module: nn.Module, role: type) -> None:
-    """Change how one module runs; its parameters, attributes and place stay."""
-    if not isinstance(module, role):
-        module.__class__ = _with_role(role, type(module))
-
-
-@cache
-def _with_role(role: type, kind: type) -> type:
-    return type(kind.__name__, (role, kind), {"__module__": kind.__module__})
-
-
-class HandsBiasOn:
-    """An attention of T5 that takes its own heads' share of the position bias and hands the whole bias on."""
-
-    whole: torch.Tensor | None = None
-
-    def compute_bias(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self.whole = super().compute_bias(*args, **kwargs)
-        return self.whole[:, list(self.o.headwise_kept)]
-
-    def forward(self, *args: Any, position_bias: torch.Tensor | None = None, **kwargs: Any) -> tuple:
-        if kwargs.get("key_value_states") is not None:  # cross attention has no bias: each layer makes its own zeros
-            output = super().forward(*args, **kwargs)
-            return output[0], None, *output[2:]
-        self.whole = position_bias
-        if position_bias is not None:
-            position_bias = position_bias[:, list(self.o.headwise_kept)]
-        output = super().forward(*args, position_bias=position_bias, **kwargs)
-        whole, self.whole = self.whole, None
-        return output[0], whole, *output[2:]
-
-
-class TakesBias:
-    """An attention of MPNet that takes its own heads' share of the encoder's position bias."""
-
-    def forward(self, hidden_states, attention_mask=None, position_bias=None, *args: Any, **kwargs: Any) -> tuple:
-        if position_bias is not None:
-            position_bias = position_bias[:, list(self.o.headwise_kept)]
-        return super().forward(hidden_states, attention_mask, position_bias, *args, **kwargs)
-
-
-class Absent:
-    """An attention that lost all its heads: what it adds is the bias of its output projection."""
-
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple | list:
-        self._count_tokens(hidden_states, kwargs)
-        batch, length = hidden_states.shape[:2]
-        attended = hidden_states.new_zeros(batch, length, 0)
-        eager = getattr(getattr(self, "config", None), "_attn_implementation", None) == "eager"
-        shown = eager or kwargs.get("output_attentions")  # no map at all would move the maps of later layers up
-        weights = hidden_states.new_zeros(batch, 0, length, length) if shown else None
-        if self.headwise_output is None:
-            return attended, weights
-        attended = getattr(self, self.headwise_output)(attended)
-        for name in LAST_DROPOUTS:
-            attended = getattr(self, name, nn.Identity())(attended)
-        if self.headwise_returns == "bias":
-            return attended, kwargs.get("position_bias"), weights
-        return [attended, weights] if self.headwise_returns == "list" else (attended, weights)
-
-    def _count_tokens(self, hidden_states: torch.Tensor, kwargs: dict) -> None:
-        """Caches count tokens by the keys of some layer, so leave keys of the smallest size."""
-        cached = kwargs.get("past_key_values", kwargs.get("layer_past"))
-        crosses = any(kwargs.get(name) is not None for name in ("key_value_states", "encoder_hidden_states"))
-        if cached is not None and not crosses:
-            none = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
-            getattr(cached, "self_attention_cache", cached).update(none, none, self.layer_idx)
-
-
-class OwnCount:
-    """A configuration with a few values of its own; all else is the model's, also what is set there later."""
-
-    def __init__(self, config: Any, **own: Any):
-        self.__dict__.update(own, _config=config)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_config":  # copying asks before there is a configuration
-            raise AttributeError(name)
-        return getattr(self._config, name)
+    for heir in heirs[:1]:
+        heir.relative_attention_bias = attention.relative_attention_bias
+        heir.has_relative_attention_bias = True
+    attention.has_relative_attention_bias = False
+    del attention.relative_attention_bias

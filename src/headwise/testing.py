@@ -186,3 +186,40 @@ def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 9
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(count, rows), **options)
+
+
+def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A trained two-task model in which one known head carries each task, and the heads' masks.
+
+    Training asks for the right answer while the other heads are closed at random, and for no opinion while the
+    planted head is closed. The others stay active: they have weights, outputs and gradients. ``shared`` plants one
+    head for both tasks.
+    """
+    from headwise.methods.method import Method
+    from headwise.plan import Plan
+    from headwise.train import fit
+
+    model = toy_model(2, seed=seed, rows=384)
+    masks = {task: torch.zeros(2, 4, dtype=torch.bool) for task in model.tasks}
+    masks["toy0"][0, 1] = True
+    masks["toy1"][(0, 1) if shared else (1, 2)] = True
+    generator = torch.Generator().manual_seed(seed)
+
+    class Planting(Method):
+        name = "planting"
+
+        def loss(self, run: Any, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            open_ = (torch.rand(len(batch["input_ids"]), 2, 4, generator=generator) < 0.6).float()
+            right = _gated_scores(model, task, batch, open_.masked_fill(masks[task], 1.0))
+            silent = _gated_scores(model, task, batch, open_.masked_fill(masks[task], 0.0))
+            return model.tasks[task].kind.loss(right, batch) - silent.log_softmax(-1).mean(-1)
+
+    fit(model, Plan(steps=steps, lr=5e-3, batch_size=32, evaluate_every=0, seed=seed), Planting())
+    return model, masks
+
+
+def _gated_scores(model: Any, task: str, batch: dict[str, torch.Tensor], gates: torch.Tensor) -> torch.Tensor:
+    from headwise.heads import gated
+
+    with gated(model.encoder, gates):
+        return model(task, batch).scores

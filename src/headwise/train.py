@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -10,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +16,54 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration
 
 from headwise import checkpoint
 from headwise.batching import Encoded, Order, Stream, encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate, to_device
+from headwise.journal import History, Journal, check_trackers
 from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, Output
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.sampling import schedule
-from headwise.store import digest, plain, write_json
-
-FLUSH = 10  # steps between looks at the losses: on an accelerator each look waits for it
-
-
-@dataclass
-class History:
-    """What happened: losses per task and step, scores per evaluation."""
-
-    losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    scores: list[dict[str, Any]] = field(default_factory=list)
-    steps: int = 0
-    seconds: float = 0.0
-    stopped: str = ""  # why training ended before its time, if it did
-
-    def to_record(self) -> dict[str, Any]:
-        return plain({"losses": self.losses, "scores": self.scores, "steps": self.steps, "stopped": self.stopped})
-
-    def curves(self) -> dict[str, dict[str, list]]:
-        """Per task: steps and losses, steps and scores."""
-        out = {}
-        for task, points in self.losses.items():
-            rated = [(s["step"], s["scores"][task]) for s in self.scores if task in s["scores"]]
-            out[task] = {"step": [p[0] for p in points], "loss": [p[1] for p in points]}
-            out[task] |= {"metric_step": [p[0] for p in rated], "metric": [p[1] for p in rated]}
-        return out
+from headwise.store import digest, plain
 
 
 class Run:
     """One training in progress: what methods see."""
 
-    def __init__(self, model: MultiTaskModel, plan: Plan, method: Method, out: Path | None, device: str | None = None):
+    def __init__(
+        self,
+        model: MultiTaskModel,
+        plan: Plan,
+        method: Method,
+        out: Path | None,
+        device: str | None = None,
+        track: Sequence[str] = (),
+    ):
         self.plan, self.method, self.out = plan, method, out
         mixed = "bf16" if plan.precision == "bf16" else "no"
         unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
         AcceleratorState._reset_state()  # accelerate keeps the last run's precision for the whole process otherwise
-        self.accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=[unused], cpu=device == "cpu")
-        self.model = model
+        self.accelerator = Accelerator(
+            mixed_precision=mixed,
+            kwargs_handlers=[unused],
+            cpu=device == "cpu",
+            log_with=list(track) or None,
+            project_config=ProjectConfiguration(project_dir=str(out), logging_dir=str(out)) if track else None,
+        )
+        self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
         self.streams = {
             name: Stream(data, Order(data.lengths, plan.batch_size, plan.tokens), (plan.seed, 2, number))
             for number, (name, data) in enumerate(self.data.items())
         }
         self.names = list(self.streams)
-        units = [len(s) if plan.window == "mixed" else math.ceil(len(s) / plan.accumulate) for s in self.streams.values()]
+        units = [
+            len(s) if plan.window == "mixed" else math.ceil(len(s) / plan.accumulate) for s in self.streams.values()
+        ]
         self.units = units
         per_step = plan.accumulate if plan.window == "mixed" else 1
         self.epoch_steps = math.ceil(sum(units) / per_step)
@@ -81,8 +71,11 @@ class Run:
         self.epochs = math.ceil(self.total / self.epoch_steps)
         self.step = 0
         self.history = History()
+        self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
+        self.best_after = 0  # evaluations up to this step do not compete for the best
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
-        self.optimizer = _optimizer(model, plan, method)
+        self.own = method.parameters(self.model, plan)
+        self.optimizer = _optimizer(model, plan, self.own)
         self.wrapped, self.optimizer = self.accelerator.prepare(model, self.optimizer)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
@@ -124,7 +117,7 @@ class Run:
         """What a checkpoint must agree with to be gone on from."""
         sizes = {name: [len(data), int(data.lengths.sum())] for name, data in self.data.items()}
         shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
-        return digest(self.plan, self.method.describe(), sizes, shapes)
+        return digest(self.plan, sizes, shapes)
 
 
 def fit(
@@ -133,9 +126,11 @@ def fit(
     method: Method | None = None,
     *,
     out: str | Path | None = None,
-    resume: bool = True,
+    resume: bool | str | Path = True,
+    branch: str | Path | None = None,
     device: str | None = None,
     progress: Progress | None = None,
+    track: Sequence[str] = (),
 ) -> History:
     """Train all tasks of a model together.
 
@@ -144,30 +139,47 @@ def fit(
         plan: how; `Plan()` holds the paper's settings.
         method: plain training, or one of `headwise.methods`.
         out: folder for checkpoints and metrics; nothing is written without one.
-        resume: go on from the newest whole checkpoint under ``out``, where there is one.
+        resume: go on from the newest whole checkpoint under ``out``, where there is one; or from the checkpoint in the
+            folder named, whose successors are then forgotten.
+        branch: start from this checkpoint of another run of the same model and plan, whatever its method: what two
+            methods have in common is then trained once.
         device: "cpu" forces the CPU; the accelerator is used where there is one.
         progress: where to show it.
+        track: also send metrics to "tensorboard", "wandb" or "trackio".
+
+    The newest two checkpoints and the one of the best mean development score are kept
+    (`headwise.checkpoint.best`). With ``plan.patience`` the model ends with the best weights, else with the last.
 
     Example:
         >>> history = fit(model, Plan(epochs=1, lr=1e-4), out="runs/first")
     """
-    plan, method = plan or Plan(), method or Method()
-    run = Run(model, plan, method, Path(out) if out else None, device)
+    plan, method, where = plan or Plan(), method or Method(), Path(out) if out else None
+    check_trackers(track, where)
+    run = Run(model, plan, method, where, device, track)
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
-    if run.out and resume:
-        _restore(run)
+    if not isinstance(resume, bool):
+        _restore(run, checkpoint.load(Path(resume)), whole=True)
+    elif run.out and resume:
+        _restore(run, checkpoint.newest(run.out / "checkpoints"), whole=True)
+    if branch and not run.step:
+        _restore(run, checkpoint.load(Path(branch)), whole=False)
     method.start(run)
+    run.history.stopped = _patience_over(run)
     started = time.perf_counter()
-    log = _Log(run, progress or quiet())
+    log = Journal(run, progress or quiet())
     with _interruptible() as interrupted, log, _finishing(run):
         while run.step < run.total and not run.history.stopped:
             log.add(*_step(run))
             run.step += 1
             _cadence(run, log, interrupted())
         log.flush()
+        if run.best is not None and not interrupted():
+            run.model.load_state_dict(run.best)
     run.history.steps, run.history.seconds = run.step, time.perf_counter() - started
     if interrupted():
-        where = f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
+        where = (
+            f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
+        )
         raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {where}")
     return run.history
 
@@ -188,15 +200,17 @@ def _step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
     run.wrapped.train()
     method.before_step(run)
     tasks, losses, drawn = run.tasks_of_step(run.step), [], []
-    for number, task in enumerate(tasks):
-        items = run.streams[task].next()
-        last = number == len(tasks) - 1
-        method.before_batch(run, task)
-        with nullcontext() if last else accelerator.no_sync(run.wrapped):
-            loss = _batch_loss(run, task, items)
-            accelerator.backward(loss * (run.weight(task) / len(tasks)))
-        losses.append(loss.detach())
-        drawn.append(items)
+    with method.around(run):
+        for number, task in enumerate(tasks):
+            items = run.streams[task].next()
+            last = number == len(tasks) - 1
+            method.before_batch(run, task)
+            with nullcontext() if last else accelerator.no_sync(run.wrapped):
+                loss = _batch_loss(run, task, items)
+                accelerator.backward(loss * (run.weight(task) / len(tasks)))
+            losses.append(loss.detach())
+            drawn.append(items)
+    _share_gradients(run)
     method.before_update(run, tasks)
     if plan.clip is not None:
         accelerator.clip_grad_norm_(run.model.parameters(), plan.clip)
@@ -216,30 +230,51 @@ def _batch_loss(run: Run, task: str, items: np.ndarray) -> torch.Tensor:
     return losses.sum() * ((world if len(mine) else 0) / len(items))
 
 
-def _cadence(run: Run, log: _Log, interrupted: bool) -> None:
+def _share_gradients(run: Run) -> None:
+    """The method's own parameters stand outside the wrapped model: their gradients are averaged here."""
+    if run.accelerator.num_processes > 1:
+        for parameter in (p for group in run.own for p in group["params"] if p.grad is not None):
+            parameter.grad = run.accelerator.reduce(parameter.grad, "mean")
+
+
+def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
     """What happens between steps: evaluations, checkpoints, early stopping."""
-    plan, done = run.plan, run.step == run.total
+    plan, done, better = run.plan, run.step == run.total, False
     every = run.epoch_steps if plan.evaluate_every is None else plan.evaluate_every
     if every and (run.step % every == 0 or done):
-        _evaluate(run, log)
+        better = _evaluate(run, log)
     every = run.epoch_steps if plan.checkpoint_every is None else plan.checkpoint_every
-    if run.out and (interrupted or done or (every and run.step % every == 0)):
+    due = every and (run.step % every == 0 or better)
+    if run.out and (interrupted or done or run.history.stopped or due):
         log.flush()
         _save(run)
     if interrupted:
         run.history.stopped = "interrupted"
 
 
-def _evaluate(run: Run, log: _Log) -> None:
+def _evaluate(run: Run, log: Journal) -> bool:
+    """Whether the mean development score is the best so far."""
     log.flush()
-    scores = {name: evaluate(run.model, name, limit=run.plan.max_dev).value for name in run.names}
-    entry = {"step": run.step, "scores": scores, "mean": float(np.mean(list(scores.values())))}
-    run.history.scores.append(entry)
-    log.write(entry)
-    log.progress.scores(run.step, scores)
-    best = max(range(len(run.history.scores)), key=lambda i: run.history.scores[i]["mean"])
-    if run.plan.patience is not None and len(run.history.scores) - 1 - best >= run.plan.patience:
-        run.history.stopped = f"no better mean score in {run.plan.patience} evaluations"
+    with run.method.around(run):
+        scores = {name: evaluate(run.model, name, limit=run.plan.max_dev).value for name in run.names}
+    log.scores({"step": run.step, "scores": scores, "mean": float(np.mean(list(scores.values())))})
+    best = run.history.best(run.best_after)
+    better = best is not None and best["step"] == run.step
+    if better and run.plan.patience is not None:
+        run.best = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
+    run.history.stopped = _patience_over(run)
+    return better
+
+
+def _patience_over(run: Run) -> str:
+    """Why training stops early; empty while it goes on."""
+    best, patience = run.history.best(run.best_after), run.plan.patience
+    if best is None:
+        run.best = None  # what was best does not compete any more
+    if best is None or patience is None:
+        return ""
+    since = sum(entry["step"] > best["step"] for entry in run.history.scores)
+    return f"no better mean score in {patience} evaluations" if since >= patience else ""
 
 
 def _save(run: Run) -> None:
@@ -253,41 +288,43 @@ def _save(run: Run) -> None:
         "optimizer": checkpoint.pack_optimizer(run.optimizer),
         "random": random,
         "method": run.method.state(),
+        **({"best": run.best} if run.best else {}),
     }
     state = {
         "identity": run.identity(),
+        "method": run.method.describe(),
         "streams": {name: stream.state() for name, stream in run.streams.items()},
         "recent": {name: list(values) for name, values in run.recent.items()},
         "history": run.history.to_record(),
     }
-    checkpoint.save(run.out / "checkpoints", run.step, tensors, state)
+    best = run.history.best(run.best_after)
+    checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None)
     run.accelerator.wait_for_everyone()
 
 
-def _restore(run: Run) -> None:
-    assert run.out is not None
-    found = checkpoint.newest(run.out / "checkpoints")
+def _restore(run: Run, found: tuple[dict, dict] | None, whole: bool) -> None:
+    """Take up a checkpoint: of this very run (``whole``), or of one that differs in its method alone."""
     if found is None:
         return
     tensors, state = found
-    if state["identity"] != run.identity():
+    if state["identity"] != run.identity() or (whole and state["method"] != plain(run.method.describe())):
         raise HeadwiseError(
-            f"the checkpoints in {run.out} belong to another run (model, tasks, plan or method differ)",
-            "a folder of this run",
-            f"remove {run.out / 'checkpoints'} or name another folder",
+            "the checkpoint found belongs to another run (model, tasks, plan or method differ)",
+            "one of this run",
+            f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
         )
     run.model.load_state_dict(tensors["model"])
     checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"])
     checkpoint.unpack_random({k: v[run.accelerator.process_index] for k, v in tensors["random"].items()})
-    run.method.load_state(tensors.get("method", {}))
+    if whole:
+        run.method.load_state(tensors.get("method", {}))
+    run.best = tensors.get("best")
     for name, stream in run.streams.items():
         stream.load_state(state["streams"][name])
         run.recent[name].extend(state["recent"][name])
     run.step = state["step"]
     kept = state["history"]
     run.history = History({k: [tuple(p) for p in v] for k, v in kept["losses"].items()}, kept["scores"], kept["steps"])
-    if run.step >= run.total:
-        run.history.stopped = ""
 
 
 def _gather_random(run: Run) -> dict[str, torch.Tensor]:
@@ -299,86 +336,16 @@ def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:
     return encode(model.tasks[name], "train", model.tokenizer, model.max_length, plan.max_examples)
 
 
-def _optimizer(model: MultiTaskModel, plan: Plan, method: Method) -> torch.optim.Optimizer:
+def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """AdamW; fused, it reads and writes every moment once: a seventh of the time on a CPU."""
     for parameter in model.encoder.parameters():
         parameter.requires_grad_(plan.train == "all")
     head_lr = plan.lr if plan.head_lr is None else plan.head_lr
     groups = [{"params": list(model.heads.parameters()), "lr": head_lr, "peak": head_lr}]
     if plan.train == "all":
         groups.insert(0, {"params": list(model.encoder.parameters()), "lr": plan.lr, "peak": plan.lr})
-    groups += [{**group, "peak": group["lr"]} for group in method.parameters()]
-    return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay)
-
-
-class _Log:
-    """Losses to history, to a JSONL file and to the screen, looked at every few steps."""
-
-    def __init__(self, run: Run, progress: Progress):
-        self.run, self.progress = run, progress
-        self.waiting: list[tuple[int, str, torch.Tensor, np.ndarray]] = []
-        self.main = run.accelerator.is_main_process
-        self.path = run.out / "metrics.jsonl" if run.out and self.main else None
-        if self.path:
-            self._start()
-
-    def _start(self) -> None:
-        """Forget lines past the checkpoint that is gone on from."""
-        assert self.path is not None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text().splitlines() if self.path.exists() and self.run.step else []
-        kept = [line for line in lines if _line_step(line) <= self.run.step]
-        self.path.write_text("".join(line + "\n" for line in kept))
-        write_json(self.path.parent / "plan.json", {"plan": self.run.plan, **self.run.method.describe()})
-
-    def __enter__(self) -> _Log:
-        self.progress.start(self.run.total, self.run.step, self.run.names)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.progress.stop()
-
-    def add(self, tasks: Sequence[str], losses: Sequence[torch.Tensor], items: Sequence[np.ndarray]) -> None:
-        for task, loss, batch in zip(tasks, losses, items):
-            self.waiting.append((self.run.step + 1, task, loss, batch))
-        balanced = self.run.plan.balance != "none"
-        if balanced or len(self.waiting) >= FLUSH:
-            self.flush()
-
-    def flush(self) -> None:
-        """Look at the losses; one that is no number stops the run before anything of it is kept."""
-        if not self.waiting:
-            return
-        values = self.run.accelerator.reduce(torch.stack([loss for *_, loss, _ in self.waiting]), "mean").tolist()
-        waiting, self.waiting = self.waiting, []
-        for (step, task, _, items), value in zip(waiting, values):
-            if not math.isfinite(value):
-                raise _no_number(self.run, step, task, items, value)
-            self.run.history.losses.setdefault(task, []).append((step, value))
-            self.run.recent[task].append(value)
-            self.write({"step": step, "task": task, "loss": value})
-            tokens = int(self.run.data[task].lengths[items].sum())
-            self.progress.advance(step, task, value, tokens)
-
-    def write(self, entry: dict[str, Any]) -> None:
-        if self.path:
-            with self.path.open("a") as file:
-                file.write(json.dumps(plain(entry)) + "\n")
-
-
-def _no_number(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
-    kept = f"the last good checkpoint is in {run.out / 'checkpoints'}" if run.out else "no checkpoints were asked for"
-    return HeadwiseError(
-        f"the loss of {task!r} became {value} at step {step} (training items {items[:8].tolist()}…); {kept}",
-        "a finite loss",
-        f"a smaller learning rate than {run.plan.lr}, or clip=1.0",
-    )
-
-
-def _line_step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return math.inf  # a half-written last line
+    groups += [{**group, "peak": group["lr"]} for group in own]
+    return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Chromium:
             f"--user-data-dir={profile / 'profile'}",
             f"--window-size={width},{height}",
             "--disable-dev-shm-usage",
+            "--hide-scrollbars",
         ]
         wanted = {
             "browserName": "chrome",
@@ -123,7 +124,6 @@ class Chromium:
     def look(self, path: Path, *, dark: bool = False) -> Path:
         """A screenshot of what is in the window."""
         self.prefer("dark" if dark else "light")
-        self.devtools("Emulation.setScrollbarsHidden", hidden=True)
         time.sleep(0.3)
         path.write_bytes(base64.b64decode(self.devtools("Page.captureScreenshot", format="png")["data"]))
         return path

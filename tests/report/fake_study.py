@@ -55,10 +55,13 @@ def make(layers: int = 6, heads: int = 12, tasks: int = 4, seed: int = 0) -> dic
 
 
 def planted(rng: np.random.Generator, layers: int, heads: int, task: int) -> np.ndarray:
-    """Heavy-tailed scores: some heads all tasks use, some of this task alone, mostly at its own depth."""
-    shared = np.random.default_rng(99).gamma(0.5, 0.5, (layers, heads))
+    """Heavy-tailed scores: heads all tasks use, heads of tasks of one sort, heads of this task at its own depth."""
+    size = (layers, heads)
+    shared = np.random.default_rng(99).gamma(0.5, 1.0, size)
+    sort = np.random.default_rng(100 + (task + 1) // 2 % 4).gamma(0.5, 1.0, size)
     depth = np.exp(-(((np.arange(layers) / layers - (0.25 + 0.13 * (task % 5))) / 0.3) ** 2))[:, None]
-    return (0.35 * shared + rng.gamma(0.6, 1.0, (layers, heads)) * (0.25 + depth)) * rng.uniform(0.004, 0.02)
+    own = rng.gamma(0.6, 0.9, size) * (0.25 + depth)
+    return (0.7 * shared + 0.8 * sort + rng.uniform(0.2, 0.9) * own) * rng.uniform(0.004, 0.02)
 
 
 def about(rng: np.random.Generator, name: str, metric: str) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def entry(fraction: float, names: list[str], cells: np.ndarray) -> dict[str, Any
         d_a, d_b = rp[i, 1 + j] - own[a], rp[j, 1 + i] - own[b]
         verdict = (
             "distinct"
-            if min(d_a, d_b) >= 0.1
+            if min(d_a, d_b) > 0 and d_a + d_b >= 0.2
             else "double"
             if min(d_a, d_b) > 0
             else "single"
@@ -123,7 +126,7 @@ def entry(fraction: float, names: list[str], cells: np.ndarray) -> dict[str, Any
                 "d_b": d_b,
                 "d": (d_a + d_b) / 2,
                 "verdict": verdict,
-                "p": float(np.exp(-60 * max(0.005, d_a + d_b))),
+                "p": float(np.exp(-45 * max(0.01, d_a + d_b))),
             }
         )
     mean = float(np.mean(d))

@@ -13,7 +13,7 @@ SHOTS = (
     ("report-desktop", 1440, 1180, False, "owner", "h1"),
     ("report-head", 1440, 1000, False, "importance", ".dial"),
     ("report-dark", 1440, 1000, True, "probe", ".dial"),
-    ("report-lesions", 1440, 1000, False, "owner", ".lesions"),
+    ("report-lesions", 1440, 1000, False, "owner", "[id^=lesions]"),
     ("report-phone", 390, 844, False, "owner", ".dial"),
 )
 
@@ -27,7 +27,7 @@ def take(page: Path, folder: Path, head: str = "3.7") -> None:
                 window.size(width, height)
                 window.open(page, "" if name == "report-desktop" else f"#{head}")
                 window.run("document.querySelector(`[data-part=modes] [data-key=${arguments[0]}]`)?.click()", colouring)
-                window.run("scrollTo(0, document.querySelector(arguments[0]).getBoundingClientRect().top - 90)", place)
+                window.run("scrollTo(0, document.querySelector(arguments[0]).getBoundingClientRect().top - 40)", place)
                 print(window.look(folder / f"{name}.png", dark=dark))
         finally:
             window.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import time
 
 import fake_study
@@ -42,10 +41,12 @@ def set_alpha(window: Chromium, percent: int) -> None:
 
 
 def top(scores: np.ndarray, alpha: float) -> set[int]:
-    """The law of selection in Python: floor(alpha * L * H) heads, equal scores by position, cut heads never."""
-    k = math.floor(alpha * scores.size + 1e-9)
-    flat = scores.ravel()
-    return {int(i) for i in np.argsort(-flat, kind="stable")[:k] if not np.isnan(flat[i])}
+    """The heads the library selects at this fraction."""
+    import torch
+
+    from headwise.selection import top as select
+
+    return set(torch.nonzero(select(torch.tensor(scores), alpha).flatten()).flatten().tolist())
 
 
 def test_opens_in_silence_and_asks_for_nothing(window, page):
@@ -125,7 +126,7 @@ def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):
         "importance": {"a": {"scores": scores}, "b": {"scores": -scores}},
     }
     browser.open(report(study, tmp_path / "r.html"))
-    for percent in (13, 25, 50, 90):
+    for percent in (13, 25, 50, 75):
         set_alpha(browser, percent)
         sets = browser.run("return views[0].sets.map((set) => [...set])")
         assert [set(heads) for heads in sets] == [top(scores, percent / 100), top(-scores, percent / 100)]
@@ -179,9 +180,19 @@ def test_ownership_stripes_heads_of_several_tasks(window):
 
 
 def test_d_can_be_read_on_another_score(window):
-    before = window.text('[data-part="scores"]')
+    parts = [f'[data-part="{name}"]' for name in ("scores", "pairs", "d-curve")]
+    read = "return document.querySelector(arguments[0]).innerHTML"
+    before = [window.run(read, part) for part in parts]
     window.run("document.querySelector('[data-part=on] [data-key=\"chance corrected\"]').click()")
-    assert window.text('[data-part="scores"]') != before
+    assert all(window.run(read, part) != old for part, old in zip(parts, before))
+
+
+def test_heads_of_one_key_value_group_stand_together(browser, tmp_path, study):
+    grouped = study | {"model": study["model"] | {"kv_heads": 4}}
+    browser.open(report(grouped, tmp_path / "r.html"))
+    assert browser.run("return document.querySelectorAll('.cell.edge').length") == 6 * 3
+    edges = browser.run("return [...document.querySelectorAll('.cell.edge')].map((c) => c.dataset.head.split('.')[1])")
+    assert set(edges) == {"3", "6", "9"}
 
 
 def test_link_to_a_head_opens_its_card(window, page):
@@ -208,7 +219,7 @@ def test_phone_has_no_sideways_scroll(window):
 
 def test_prints_on_light_paper(window):
     window.prefer("dark", media="print")
-    assert window.run("return getComputedStyle(document.body).backgroundColor") == "rgb(253, 253, 251)"
+    assert window.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert window.run("return getComputedStyle(document.querySelector('nav')).display") == "none"
     window.prefer("dark")
     assert base64.b64decode(window.devtools("Page.printToPDF")["data"]).startswith(b"%PDF")

@@ -48,7 +48,7 @@ def test_word_states_do_not_see_padding(pool):
 @settings(max_examples=80, deadline=None)
 @pytest.mark.parametrize("tokenizer", [letters(), byte_level()], ids=["wordpiece", "bytes"])
 def test_every_kept_word_has_sub_words_and_every_other_is_counted(tokenizer, sentences, max_length):
-    columns = encode_words([{"words": sentence} for sentence in sentences], tokenizer, max_length)
+    columns, _ = encode_words([{"words": sentence} for sentence in sentences], tokenizer, max_length)
     for i, sentence in enumerate(sentences):
         kept = len(sentence) - columns["cut"][i]
         assert kept >= 1
@@ -59,7 +59,7 @@ def test_every_kept_word_has_sub_words_and_every_other_is_counted(tokenizer, sen
 
 
 def test_a_word_of_nothing_becomes_the_unknown_token():
-    columns = encode_words([{"words": ["dog", "\u200b", "", "cat"]}], letters(), 16)
+    columns, _ = encode_words([{"words": ["dog", "\u200b", "", "cat"]}], letters(), 16)
     assert letters().convert_ids_to_tokens(columns["input_ids"][0]) == [
         "[CLS]",
         "dog",
@@ -72,7 +72,7 @@ def test_a_word_of_nothing_becomes_the_unknown_token():
 
 
 def test_rows_are_cut_between_words():
-    columns = encode_words([{"words": ["the", "xyz", "dog"]}, {"words": ["abcdefgh", "dog"]}], letters(), 5)
+    columns, _ = encode_words([{"words": ["the", "xyz", "dog"]}, {"words": ["abcdefgh", "dog"]}], letters(), 5)
     assert columns["word_of"][0].tolist() == [-1, 0, -1]  # x ##y ##z would end beyond the limit
     assert columns["word_of"][1].tolist() == [-1, 0, 0, 0, -1]  # a first word too long itself: what fits of it
     assert columns["cut"].tolist() == [2, 1]
@@ -81,7 +81,7 @@ def test_rows_are_cut_between_words():
 def test_byte_level_words_get_the_space_they_have_in_a_text():
     assert needs_space(byte_level())
     assert not needs_space(letters())
-    columns = encode_words([{"words": ["the", "dog"]}], byte_level(), 16)
+    columns, _ = encode_words([{"words": ["the", "dog"]}], byte_level(), 16)
     assert columns["input_ids"][0].tolist() == byte_level()("the dog")["input_ids"]
 
 
@@ -121,11 +121,10 @@ def test_labels_unseen_in_training_are_told_and_left_out_of_the_loss(kind):
     kind.check(strange)
     with pytest.warns(UserWarning, match=r"not seen in training.*Q \(1\)"):
         batch = batch_of(kind, [strange])
-    scores = torch.randn(1, 2, len(kind.labels)) if isinstance(kind, Tag) else torch.randn(1, 2, 2, 3)
+    words_only = isinstance(kind, Tag)
+    scores = torch.randn(1, 2, len(kind.labels)) if words_only else torch.randn(1, 2, 2, 1 + len(kind.labels))
     moved = scores.clone()
-    moved[(0, 0) if isinstance(kind, Tag) else (0, 0, 0)] += torch.randn(
-        len(moved[0, 0].flatten()) // moved[0, 0].dim()
-    )[: moved.shape[-1]]
+    moved[(0, 0) if words_only else (0, 0, 0)] = torch.randn(scores.shape[-1])
     torch.testing.assert_close(kind.loss(moved, batch), kind.loss(scores, batch))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from headwise.registry import Registry
 
 if TYPE_CHECKING:
+    from headwise.model import MultiTaskModel
+    from headwise.plan import Plan
     from headwise.train import Run
 
 
@@ -24,9 +27,13 @@ class Method:
     def start(self, run: Run) -> None:
         """Before the first step of this process."""
 
-    def parameters(self) -> list[dict[str, Any]]:
-        """Parameter groups of the method's own, for the optimizer."""
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        """Parameter groups of the method's own, each with its ``lr``, for the optimizer; on the model's device."""
         return []
+
+    def around(self, run: Run) -> AbstractContextManager[Any]:
+        """What the model runs under, such as gates: in the batches of every step and in evaluations while training."""
+        return nullcontext()
 
     def before_step(self, run: Run) -> None:
         """Before the batches of a step."""
@@ -62,3 +69,6 @@ class Method:
 methods: Registry[type[Method]] = Registry("method")
 methods.add("plain", Method)
 methods.add("iat", "headwise.methods.iat:IAT")
+methods.add("prune_least", "headwise.methods.prune_least:PruneLeast")
+methods.add("conflict", "headwise.methods.conflict:Conflict")
+methods.add("distill", "headwise.methods.distill:Distill")

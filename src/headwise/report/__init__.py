@@ -15,10 +15,11 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     The form of a study is described in ``headwise.report.form``; every part but ``model``, ``tasks`` and
     ``importance`` may be missing, and the page leaves out what is.
 
-    Example:
-        >>> report({"model": {"name": "tiny", "layers": 1, "heads": 2}, "tasks": [{"name": "sst2"}],
-        ...         "importance": {"sst2": {"scores": [[0.2, 0.8]]}}}, "report.html")
-        PosixPath('report.html')
+    Example::
+
+        scores = {"sst2": {"scores": [[0.2, 0.8]]}}
+        model = {"name": "tiny", "layers": 1, "heads": 2}
+        report({"model": model, "tasks": [{"name": "sst2"}], "importance": scores}, "report.html")
     """
     studies = [study] if isinstance(study, Mapping) else list(study)
     return write(Path(path), render(studies))

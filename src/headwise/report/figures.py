@@ -62,9 +62,9 @@ def house_style() -> Iterator[Any]:
 def draw(study: Mapping, folder: str | Path, form: str = "svg") -> list[Path]:
     """Draw every figure the study has data for into a folder; returns the files.
 
-    Example:
-        >>> draw(study, "figures", "pdf")
-        [PosixPath('figures/heads.pdf'), PosixPath('figures/lesions.pdf'), ...]
+    Example::
+
+        draw(study, "figures", "pdf")  # figures/heads.pdf, figures/lesions.pdf, ...
     """
     if form not in ("svg", "pdf", "png"):
         raise unknown("form of figure", form, ("svg", "pdf", "png"))

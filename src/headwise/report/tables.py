@@ -73,7 +73,7 @@ def comma_separated(table: Table) -> str:
         columns += [f"{columns[i]} (published)" for i in compared]
         rows = [row + [other[i] for i in compared] for row, other in zip(rows, published)]
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([columns, *rows])
+    csv.writer(out).writerows([columns, *rows])
     return out.getvalue()
 
 
@@ -120,9 +120,10 @@ def _latex_text(value: Any) -> str:
 def of(study: Mapping, fraction: float | None = None) -> list[dict[str, Any]]:
     """Every table a study holds: lesions, D per task and pair, IAT, pruning, and those it brings along.
 
-    Example:
-        >>> for table in of(study):
-        ...     print(table["title"], markdown(table), sep="\\n")
+    Example::
+
+        for table in of(study):
+            print(table["title"], markdown(table), sep="\\n")
     """
     data = checked(study)
     made = []

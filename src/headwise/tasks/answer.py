@@ -97,7 +97,7 @@ class Answer:
         if "token_type_ids" in coded:
             columns["token_type_ids"] = Ragged.of(coded["token_type_ids"], dtype=np.int8)
         start, end = np.array(ends, np.int64).reshape(-1, 2).T
-        return columns | {"row": row_of, "start": start.copy(), "end": end.copy(), "cut": cut[row_of]}
+        return {**columns, "row": row_of, "start": start.copy(), "end": end.copy(), "cut": cut[row_of]}
 
     def head(self, hidden: int) -> nn.Module:
         return AnswerHead(hidden, self.dropout)
@@ -119,8 +119,11 @@ class Answer:
         end = batch["offsets"][row, last.flatten()[at], 1]
         return [Found(*item) for item in zip(batch["row"].tolist(), score.tolist(), start.tolist(), end.tolist())]
 
-    def merge(self, predictions: Sequence[Found], rows: Sequence[Row]) -> list[str]:
-        """The best window's answer for each row, as text; "" for a row no window could answer."""
+    def merge(self, predictions: Sequence[Found], rows: Sequence[Row], columns: Columns | None = None) -> list[str]:
+        """The best window's answer for each row, as text; "" for a row no window could answer.
+
+        Predictions know their row, so the ``columns`` they were made from need not be given.
+        """
         best: dict[int, Found] = {}
         for found in predictions:
             if found.score > best.get(found.row, (0, -np.inf))[1]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headwise.errors import HeadwiseError
 
 DEEPEST = 300  # no sentence is deeper; a hostile file must not exhaust the stack
+NEWLINE = "\n"
 _PIECE = re.compile(r"[()]|[^\s()]+")
 _ESCAPES = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 _UNESCAPES = {code: mark for mark, code in _ESCAPES.items()}
@@ -39,37 +40,45 @@ def parse(text: str) -> Node:
 def parse_all(text: str) -> Iterator[tuple[int, Node]]:
     """Every tree of a text, with the line it starts on; trees may run over several lines."""
     stack: list[list] = []
-    line, seen, start = 1, 0, 1
+    line, start = 1, 0  # of the tree being read
+
+    def wrong(place: int, seen: str, expected: str = "balanced brackets") -> HeadwiseError:
+        return HeadwiseError(f"line {line + text.count(NEWLINE, start, place)}: {seen}", expected)
+
     for match in _PIECE.finditer(text):
-        line, seen = line + text.count("\n", seen, match.start()), match.start()
-        piece = match.group()
+        piece, place = match.group(), match.start()
         if piece == "(":
-            start = start if stack else line
+            if not stack:
+                line, start = line + text.count(NEWLINE, start, place), place
             stack.append([])
             if len(stack) > DEEPEST:
-                raise HeadwiseError(f"line {line}: brackets nested more than {DEEPEST} deep", "a sentence's tree")
+                raise wrong(place, f"brackets nested more than {DEEPEST} deep", "a sentence's tree")
         elif not stack:
-            raise HeadwiseError(f"line {line}: {piece!r} outside of any bracket", "balanced brackets")
+            raise wrong(place, f"{piece!r} outside of any bracket")
         elif piece == ")":
-            node = _close(stack.pop(), line)
+            parts = stack.pop()
+            node = _closed(parts)
+            if node is None:
+                raise wrong(place, f"bare words in the bracket {parts[:1]}", "(TAG word) or (LABEL (...) ...)")
             if stack:
                 stack[-1].append(node)
             else:
-                yield start, node
+                yield line, node
         else:
             stack[-1].append(piece)
     if stack:
-        raise HeadwiseError(f"line {start}: a bracket opened here is never closed", "balanced brackets")
+        raise wrong(start, "a bracket opened here is never closed")
 
 
-def _close(parts: list, line: int) -> Node:
-    label = parts.pop(0) if parts and isinstance(parts[0], str) else ""
-    if label and len(parts) == 1 and isinstance(parts[0], str):
-        return Node(label, (), parts[0])
-    if not parts or any(isinstance(part, str) for part in parts):
-        seen = f"line {line}: a bracket {label!r} over {len(parts)} bare words"
-        raise HeadwiseError(seen, "(TAG word) or (LABEL (...) ...)")
-    return Node(label, tuple(parts))
+def _closed(parts: list) -> Node | None:
+    """What stood between two brackets as a node, or None if it is none."""
+    named = bool(parts) and isinstance(parts[0], str)
+    if named and len(parts) == 2 and isinstance(parts[1], str):
+        return Node(parts[0], (), parts[1])
+    children = parts[1:] if named else parts
+    if not children or any(isinstance(child, str) for child in children):
+        return None
+    return Node(parts[0] if named else "", tuple(children))
 
 
 def write(node: Node) -> str:

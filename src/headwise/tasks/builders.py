@@ -30,12 +30,21 @@ def ag_pair(rows: Sequence[Row], seed: int = 0) -> list[Row]:
     taken: set[frozenset[int]] = set()
     out: list[Row] = []
     for _ in range(2):
-        same, different = _matching(topic, rng)
-        for pairs, label in ((same, "same"), (different, "different")):
-            _without_repeats(pairs, taken, topic, label == "same", rng)
+        for pairs, label in zip(_new_matching(topic, taken, rng), ("same", "different")):
             taken.update(map(frozenset, pairs))
             out += [{"text": rows[a]["text"], "text_b": rows[b]["text"], "label": label} for a, b in pairs]
     return out
+
+
+def _new_matching(
+    topic: dict[int, str], taken: set[frozenset[int]], rng: random.Random
+) -> tuple[list[Pair], list[Pair]]:
+    """A matching without a pair that was taken; only a handful of items needs more than one try."""
+    for _ in range(50):
+        same, different = _matching(topic, rng)
+        if _unrepeated(same, taken, topic, True, rng) and _unrepeated(different, taken, topic, False, rng):
+            return same, different
+    raise HeadwiseError(f"{len(topic)} items are too few to pair each twice", "more items per topic")
 
 
 def _matching(topic: dict[int, str], rng: random.Random) -> tuple[list[Pair], list[Pair]]:
@@ -60,8 +69,8 @@ def _quota(counts: dict[str, int], rng: random.Random) -> dict[str, int]:
     rest = {name: count - 2 * quota[name] for name, count in counts.items()}
     while rest and 2 * max(rest.values()) > sum(rest.values()):
         big = max(rest, key=lambda name: rest[name])
-        givers = [name for name in counts if name != big and quota[name]]
-        if not givers or rest[big] < 2:
+        givers = [name for name in counts if quota[name] and rest[name] + 2 < rest[big]]
+        if not givers:
             break
         give = rng.choice(givers)
         quota.update({big: 1, give: -1})
@@ -86,33 +95,39 @@ def _across(pools: dict[str, list[int]], rng: random.Random) -> list[Pair]:
     return pairs
 
 
-def _without_repeats(
+def _unrepeated(
     pairs: list[Pair], taken: set[frozenset[int]], topic: dict[int, str], same: bool, rng: random.Random
-) -> None:
-    """Swap partners with another pair wherever a pair has occurred before."""
+) -> bool:
+    """Swap partners with another pair wherever a pair has occurred before; False where that cannot be done."""
 
-    def fits(pair: Pair) -> bool:
-        return (topic[pair[0]] == topic[pair[1]]) == same and frozenset(pair) not in taken
+    def fits(*new: Pair) -> bool:
+        return all((topic[a] == topic[b]) == same and frozenset((a, b)) not in taken for a, b in new)
 
-    for i, (a, b) in enumerate(pairs):
-        if frozenset((a, b)) not in taken:
-            continue
+    def swapped(i: int) -> bool:
+        a, b = pairs[i]
         for j in rng.sample(range(len(pairs)), len(pairs)):
             c, d = pairs[j]
-            if i != j and fits((a, d)) and fits((c, b)):
-                pairs[i], pairs[j] = (a, d), (c, b)
-                break
-        else:
-            raise HeadwiseError(f"{len(topic)} items are too few to pair each twice", "more items per topic")
+            for new in (((a, d), (c, b)), ((a, c), (b, d))):
+                if i != j and fits(*new):
+                    pairs[i], pairs[j] = new
+                    return True
+        return False
+
+    return all(swapped(i) for i in range(len(pairs)) if frozenset(pairs[i]) in taken)
 
 
 def ag_pair_task(news: Task, seed: int = 0) -> Task:
     """AG-Pair from the splits of AG's News that are there; its test set serves as dev where there is no dev."""
     from headwise.tasks.leakage import splits_of
-    from headwise.tasks.sentence import Classify
+    from headwise.tasks.lookup import kind_class  # torch comes with it
 
     made = {split: ag_pair(news.rows(split), seed) for split in splits_of(news)}
     made.setdefault("dev", made.get("test", []))
     return Task(
-        "agpair", Classify(("different", "same")), Rows(**made), "accuracy", news.language, note="made from AG's News"
+        "agpair",
+        kind_class("classify")(("different", "same")),
+        Rows(**made),
+        "accuracy",
+        news.language,
+        note="made from AG's News",
     )

@@ -68,7 +68,7 @@ GLUE = (
     text(
         "mnli",
         NLI,
-        parquet("mnli", dev="dev_matched"),
+        parquet("mnli", odd={"dev": "dev_matched"}),
         glue("MNLI", two("sentence1", "sentence2", "gold_label"), dev="dev_matched"),
         hub=hub(
             "nyu-mll/glue", "mnli", two("premise", "hypothesis"), files={"train": "train", "dev": "validation_matched"}
@@ -78,7 +78,7 @@ GLUE = (
     text(
         "mnli_mm",
         NLI,
-        parquet("mnli", dev="dev_mismatched|mnli/dev_mismatched_1k"),
+        parquet("mnli", odd={"dev": "dev_mismatched_1k"}),
         glue("MNLI", two("sentence1", "sentence2", "gold_label"), dev="dev_mismatched"),
         hub=hub(
             "nyu-mll/glue",
@@ -92,7 +92,7 @@ GLUE = (
     text(
         "qnli",
         ("entailment", "not_entailment"),
-        parquet("qnli", train="train_squad"),
+        parquet("qnli", odd={"train": "train_squad"}),
         glue("QNLI", two("question", "sentence")),
         hub=hub("nyu-mll/glue", "qnli", two("question", "sentence"), files=LABELLED),
         sizes=sizes(104743, 5463),
@@ -180,7 +180,7 @@ NEWS_AND_OTHERS = (
     text(
         "snli",
         NLI,
-        parquet("snli", train="train_from_dev"),
+        parquet("snli", odd={"train": "train_from_dev"}),
         Layout(
             "jsonl",
             per_split("snli_1.0/snli_1.0_{split}.jsonl"),
@@ -289,7 +289,7 @@ def xnli(language: str) -> Known:
     return text(
         f"xnli_{language}",
         NLI,
-        parquet(f"xnli_{language}", **train),
+        parquet(f"xnli_{language}", odd=train),
         table(per_split(f"xnli/{{split}}-{language}.tsv"), two("a", "b"), "a", "b", "label"),
         table(
             per_split("XNLI-1.0/xnli.{split}.tsv", train=""),

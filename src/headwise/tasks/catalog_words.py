@@ -37,7 +37,7 @@ def universal(
     kind, metric, columns, on_hub = PARTS[part]
     file = f"{code}-ud-{{split}}.conllu"
     files = per_split(f"{file}|{folder or code}/{file}|UD_*/{file}")
-    packed = parquet(folder or code, {"words": "tokens", **columns}, **(odd or {}))
+    packed = parquet(folder or code, {"words": "tokens", **columns}, odd=odd or {})
     layouts = (packed, Layout("conllu", files, {"words": "words", **columns}))
     where = hub("universal-dependencies/universal_dependencies", code, {"words": "tokens", **on_hub}, branch=True)
     return Known(name or f"ud.{code}.{part}", kind, metric, layouts, hub=where, language=code.split("_")[0], **rest)

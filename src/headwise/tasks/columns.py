@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Ragged:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable, width: int = 0, dtype=np.int32) -> Ragged:
+    def of(cls, rows: Iterable, width: int = 0, dtype: DTypeLike = np.int32) -> Ragged:
         """From a sequence of lists; ``width`` is the trailing axis (spans as ``(start, end, label)``: 3)."""
         rows = list(rows)
         offsets = np.zeros(len(rows) + 1, np.int64)

@@ -210,7 +210,8 @@ def _bits(tree: brackets.Node) -> list[str]:
     if tree.word is not None:
         return ["*"]
     bits = [bit for child in tree.children for bit in _bits(child)]
-    bits[0], bits[-1] = f"({tree.label}{bits[0]}", f"{bits[-1]})"
+    bits[0] = f"({tree.label}{bits[0]}"
+    bits[-1] += ")"
     return bits
 
 

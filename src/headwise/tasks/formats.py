@@ -70,6 +70,8 @@ def _rows_of(
         if len(set(header)) != len(header):
             raise HeadwiseError(f"{path}:1: column names {header}", "a first line that names each column once")
     for line, values in rows:
+        if values == [""] and len(header) > 1:
+            continue  # an empty line, not an empty text
         if len(values) == len(header):
             yield line, dict(zip(header, values))
         elif lenient:
@@ -85,7 +87,7 @@ def read_tsv(
     path: Path, header: Sequence[str] | None = None, encoding: str = "utf-8", lenient: bool = False
 ) -> Numbered:
     """Tab-separated columns without quoting, as GLUE's files; ``lenient`` leaves broken lines out (counted)."""
-    rows = ((number, line.split("\t")) for number, line in text_lines(path, encoding) if line)
+    rows = ((number, line.split("\t")) for number, line in text_lines(path, encoding))
     return _rows_of(path, rows, header, lenient)
 
 

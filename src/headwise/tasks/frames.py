@@ -31,12 +31,14 @@ Frame = tuple[int, int, int, str]  # predicate, start, end, role
 
 
 class Roles(NamedTuple):
-    """Role scores for the predicates and argument spans that were kept; the first role is none, with score 0."""
+    """Role scores for the predicates and argument spans that were kept, and the scores they were kept by."""
 
-    roles: Tensor  # (B, P, A, 1 + labels)
+    roles: Tensor  # (B, P, A, 1 + labels): the first is no role, with score 0
     predicate: Tensor  # (B, P): a word, -1 where absent
     start: Tensor  # (B, A): first word of a span, -1 where absent
     end: Tensor  # (B, A): end exclusive, -1 where absent
+    span_rank: Tensor  # (B, W, width - 1)
+    word_rank: Tensor | None = None  # (B, W); None where predicates are given
 
     @property
     def valid(self) -> Tensor:
@@ -75,7 +77,7 @@ def _deep(size: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 class FrameHead(nn.Module):
-    """Rank spans and predicates by scores of their own, keep the best, score a role for every pair of them."""
+    """Rank spans and words by scores of their own, keep the best, score a role for every pair of them."""
 
     def __init__(self, hidden: int, outputs: int, kind: Frames):
         super().__init__()
@@ -87,43 +89,46 @@ class FrameHead(nn.Module):
         self.role = _deep(size, outputs, kind.dropout)
 
     def forward(self, hidden: Hidden, batch: Batch) -> Roles:
-        states = self.dropout(words(hidden.states, batch["word_of"], self.kind.pool))
-        counts = word_counts(batch)
-        start, end, span_score = self._spans(states, counts)
+        states, counts = self.dropout(words(hidden.states, batch["word_of"], self.kind.pool)), word_counts(batch)
+        start, end, span_score, span_rank = self._spans(states, counts)
         if self.kind.given:
-            predicate = batch["predicates"]
+            predicate, word_rank = batch["predicates"], None
             word_score = torch.zeros_like(predicate, dtype=torch.float)
         else:
-            predicate, word_score = self._predicates(states, counts)
+            word_rank = self.rank_word(self.word(states))[..., 0].float()
+            present = torch.arange(states.shape[1], device=counts.device) < counts[:, None]
+            predicate, word_score = _top(word_rank, present, counts, self.kind.predicate_ratio)
         spans = self.argument(states, start.clamp(min=0), end.clamp(min=1))
         pairs = self.predicate(_pick(states, predicate.clamp(min=0)))[:, :, None] + spans[:, None]
         roles = self.role(pairs).float() + word_score[:, :, None, None] + span_score[:, None, :, None]
-        return Roles(F.pad(roles, (1, 0)), predicate, start, end)
+        return Roles(F.pad(roles, (1, 0)), predicate, start, end, span_rank, word_rank)
 
-    def _spans(self, states: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _spans(self, states: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         size = states.shape[1]
         widest = min(self.kind.widest, size)
         place = torch.arange(size * widest, device=states.device).expand(len(states), -1)
         start, end = place // widest, place // widest + place % widest + 1
-        score = self.rank_span(self.span(states, start, end.clamp(max=size)))[..., 0].float()
-        at, score = _top(score, end <= counts[:, None], counts, self.kind.argument_ratio)
-        absent = at < 0
-        at = at.clamp(min=0)
-        return start.gather(1, at).masked_fill(absent, -1), end.gather(1, at).masked_fill(absent, -1), score
-
-    def _predicates(self, states: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        score = self.rank_word(self.word(states))[..., 0].float()
-        inside = torch.arange(states.shape[1], device=states.device) < counts[:, None]
-        return _top(score, inside, counts, self.kind.predicate_ratio)
+        rank = self.rank_span(self.span(states, start, end.clamp(max=size)))[..., 0].float()
+        at, score = _top(rank, end <= counts[:, None], counts, self.kind.argument_ratio)
+        start, end = (side.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1) for side in (start, end))
+        return start, end, score, rank.view(-1, size, widest)
 
 
-def _top(score_BS: Tensor, valid_BS: Tensor, counts: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def _top(score_BS: Tensor, valid_BS: Tensor, counts_B: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """The best places of each sentence, a share of its number of words; -1 where there are none left."""
-    quota = (counts * share).ceil().long()
+    quota = (counts_B * share).ceil().long()
     most = min(int(quota.max()), score_BS.shape[1])
     score, at = score_BS.masked_fill(~valid_BS, -1e9).topk(most, 1)
     absent = ~valid_BS.gather(1, at) | (torch.arange(most, device=at.device) >= quota[:, None])
     return at.masked_fill(absent, -1), score.masked_fill(absent, 0)
+
+
+def _rank_loss(rank: Tensor, valid: Tensor, gold: tuple[Tensor, ...]) -> Tensor:
+    """How badly places are told from gold places; ``gold`` are their indices, ``(B, G)`` per axis, -1 for none."""
+    target = torch.zeros_like(rank)
+    example, item = (gold[0] >= 0).nonzero(as_tuple=True)
+    target[(example, *(axis[example, item] for axis in gold))] = 1
+    return masked_mean(F.binary_cross_entropy_with_logits(rank, target, reduction="none"), valid)
 
 
 @dataclass(frozen=True)
@@ -168,26 +173,39 @@ class Frames:
         check_known((role for *_, role in _arguments(row)), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns = encode_words(rows, tokenizer, max_length)
-        kept = [len(row["words"]) - cut for row, cut in zip(rows, columns["cut"])]
+        columns, kept = encode_words(rows, tokenizer, max_length)
         given = [sorted({f["predicate"] for f in row["frames"] if f["predicate"] < n}) for row, n in zip(rows, kept)]
         found = [[a for a in _arguments(row) if a[0] < n and a[2] <= n] for row, n in zip(rows, kept)]
         roles = numbered(([role for *_, role in row] for row in found), self.labels)
         coded = [[(p, s, e, role) for (p, s, e, _), role in zip(*row)] for row in zip(found, roles)]
-        return columns | {"predicates": Ragged.of(given), "arguments": Ragged.of(coded, 4)}
+        return {**columns, "predicates": Ragged.of(given), "arguments": Ragged.of(coded, 4)}
 
     def head(self, hidden: int) -> nn.Module:
         return FrameHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Roles, batch: Batch) -> Tensor:
-        """Cross entropy over the kept pairs; an argument that was not kept has no part in it."""
+        """Cross entropy of roles over the kept pairs, and of what to keep over all spans and words.
+
+        He et al. teach the ranking by the roles alone: then nothing pulls a gold span up that is not kept.
+        """
         predicate, start, end, role = batch["arguments"].unbind(-1)
-        there = predicate >= 0
-        hangs = (scores.predicate[:, None] == predicate[:, :, None]) & there[:, :, None]  # (B, G, P)
+        hangs = (scores.predicate[:, None] == predicate[:, :, None]) & (predicate >= 0)[:, :, None]  # (B, G, P)
         spans = (scores.start[:, None] == start[:, :, None]) & (scores.end[:, None] == end[:, :, None])  # (B, G, A)
         number = torch.where(role >= 0, role + 1, -1)  # an unseen role makes its pair -1: left out
         target = torch.einsum("bgp,bga,bg->bpa", hangs.float(), spans.float(), number.float()).long()
-        return masked_mean(cross_entropy(scores.roles, target), scores.valid & (target >= 0))
+        role_loss = masked_mean(cross_entropy(scores.roles, target), scores.valid & (target >= 0))
+        return role_loss + self._keeping_loss(scores, batch)
+
+    def _keeping_loss(self, scores: Roles, batch: Batch) -> Tensor:
+        _, start, end, _ = batch["arguments"].unbind(-1)
+        counts, place = word_counts(batch), torch.arange(scores.span_rank.shape[1], device=start.device)
+        valid = place[:, None] + place[: scores.span_rank.shape[2]] < counts[:, None, None]
+        wide = end - start > scores.span_rank.shape[2]
+        gold = start.masked_fill(wide, -1), end - start - 1
+        loss = _rank_loss(scores.span_rank, valid, gold)
+        if scores.word_rank is not None:
+            loss = loss + _rank_loss(scores.word_rank, place < counts[:, None], (batch["predicates"],))
+        return loss
 
     def decode(self, scores: Roles, batch: Batch) -> list[list[Frame]]:
         gain, role = scores.roles[..., 1:].max(-1)

@@ -35,7 +35,7 @@ def per_split(pattern: str, train: str = "train", dev: str = "dev", test: str = 
     return {split: pattern.replace("{split}", word) for split, word in zip(SPLITS, (train, dev, test)) if word}
 
 
-def parquet(folder: str, columns: Columns = PACKED, without: str = "", size: tuple = (), **odd: str) -> Layout:
+def parquet(folder: str, columns: Columns = PACKED, without: str = "", size: tuple = (), odd: Mapping = NONE) -> Layout:
     """``<folder>/<split>.parquet``; ``odd`` names a split's file where it has a name (or folder) of its own.
 
     Rows where the column ``without`` is null are left out.

@@ -7,12 +7,16 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.shape import row_texts
 from headwise.tasks.task import SPLITS, Row, Rows, Task
 
+_NOT_LETTERS = re.compile(r"[\W_]+")
 
+
+@lru_cache(maxsize=100_000)  # many questions share a context
 def normalised(text: str) -> str:
     """Letters and digits only, without case: two ways to write or tokenise a text are the same text.
 
@@ -20,7 +24,7 @@ def normalised(text: str) -> str:
         >>> normalised("Don't STOP .") == normalised("do n't stop")
         True
     """
-    return "".join(re.findall(r"\w", unicodedata.normalize("NFKC", text).casefold()))
+    return _NOT_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,13 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 
 
 def _corpus(name: str) -> Task:
-    corpus = import_module("headwise.tasks.corpus")
-    _, task, *language = name.split(".")
-    tasks = corpus.tasks(language[0] if language else "en")
-    if task not in tasks:
-        raise unknown("corpus task", task, tasks)
-    return tasks[task]
+    from headwise.tasks.corpus import tasks
+
+    language = name.split(".")[2] if name.count(".") > 1 else "en"
+    found = tasks(language)
+    if name not in found:
+        raise unknown("corpus task", name, found)
+    return found[name]
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,10 @@ FOLDERS = {"en_ewt": "ewt", "es_ancora": "ancora_es", "es_gsd": "gsd_es"}  # whe
 
 
 def names() -> list[str]:
-    """Every name of the catalog (those of treebanks and of the corpus are made up of parts, see ``get``)."""
-    return list(catalog)
+    """Every task by name, the corpus first (those of treebanks are made up of parts, see ``get``)."""
+    from headwise.tasks.corpus import NAMES
+
+    return [*(f"corpus.{name}{end}" for end in ("", ".es") for name in NAMES), *catalog]
 
 
 def describe(

@@ -78,7 +78,7 @@ class Classify:
             raise unknown("label", row["label"], self.labels)
 
     def encode(self, rows: Sequence[Row], tokenizer, max_length: int) -> Columns:
-        return encode_texts(rows, tokenizer, max_length) | {"label": np.array(self.gold(rows), np.int64)}
+        return {**encode_texts(rows, tokenizer, max_length), "label": np.array(self.gold(rows), np.int64)}
 
     def head(self, hidden: int) -> nn.Module:
         return SentenceHead(hidden, len(self.labels), self.dropout, self.inner)
@@ -115,7 +115,7 @@ class Regress:
 
     def encode(self, rows: Sequence[Row], tokenizer, max_length: int) -> Columns:
         target = np.array([row["label"] for row in rows], np.float32)
-        return encode_texts(rows, tokenizer, max_length) | {"label": (target - self.low) / (self.high - self.low)}
+        return {**encode_texts(rows, tokenizer, max_length), "label": (target - self.low) / (self.high - self.low)}
 
     def head(self, hidden: int) -> nn.Module:
         return SentenceHead(hidden, 1, self.dropout, self.inner)

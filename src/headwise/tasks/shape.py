@@ -220,6 +220,8 @@ def _answer(record: Record, columns: Mapping[str, Any], names: Names) -> Row:
     if len(answers) != len(starts):
         raise HeadwiseError(f"{len(answers)} answers and {len(starts)} starts", "one start for each answer")
     for answer, start in zip(answers, starts):
+        if not answer:
+            raise HeadwiseError("an empty answer", "a split with its answers", "use another: these are hidden")
         if not 0 <= start <= start + len(answer) <= len(row["context"]):
             raise HeadwiseError(
                 f"answer {answer!r} at {start} in a context of {len(row['context'])} letters", "a span inside it"

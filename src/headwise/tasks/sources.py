@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,9 @@ def rows_of(
         if record is None:
             counts["broken lines left out"] += 1
             continue
-        if not layout.belongs(record, split):
+        if layout.where and not layout.belongs(record, split):
             continue
-        if any(record.get(column) in values for column, values in layout.leave_out.items()):
+        if layout.leave_out and any(record.get(name) in values for name, values in layout.leave_out.items()):
             counts["left out"] += 1
             continue
         try:
@@ -205,7 +206,7 @@ class Hub:
 
 def _load(split: str, path: str, config: str | None = None, parquet_branch: bool = False) -> Any:
     try:
-        import datasets
+        datasets = import_module("datasets")
     except ImportError:
         raise missing_extra("datasets", "hub", f"reading {path} from the Hugging Face Hub") from None
     place = {"data_dir": config, "revision": PARQUET_BRANCH} if parquet_branch else {"name": config}

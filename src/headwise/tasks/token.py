@@ -66,9 +66,9 @@ class Tag:
         check_known(row["labels"], self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns = encode_words(rows, tokenizer, max_length)
-        kept = (row["labels"][: len(row["labels"]) - cut] for row, cut in zip(rows, columns["cut"]))
-        return columns | {"labels": Ragged.of(numbered(kept, self.labels))}
+        columns, kept = encode_words(rows, tokenizer, max_length)
+        labels = numbered((row["labels"][:n] for row, n in zip(rows, kept)), self.labels)
+        return {**columns, "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
         return TagHead(hidden, len(self.labels), self.dropout, self.pool)
@@ -152,11 +152,11 @@ class Spans:
         check_known((label for _, _, label in bio_spans(row["labels"])), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns = encode_words(rows, tokenizer, max_length)
-        spans = [bio_spans(row["labels"][: len(row["labels"]) - cut]) for row, cut in zip(rows, columns["cut"])]
+        columns, kept = encode_words(rows, tokenizer, max_length)
+        spans = [bio_spans(row["labels"][:n]) for row, n in zip(rows, kept)]
         names = numbered(([label for _, _, label in row] for row in spans), self.labels)
         coded = [[(s, e - 1, label) for (s, e, _), label in zip(*row)] for row in zip(spans, names)]
-        return columns | {"spans": Ragged.of(coded, 3)}
+        return {**columns, "spans": Ragged.of(coded, 3)}
 
     def head(self, hidden: int) -> nn.Module:
         return SpanHead(hidden, len(self.labels), self.size, self.dropout, self.pool)

@@ -85,11 +85,10 @@ class Dependencies:
         check_known(row["labels"], self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns = encode_words(rows, tokenizer, max_length)
-        kept = [len(row["words"]) - cut for row, cut in zip(rows, columns["cut"])]
+        columns, kept = encode_words(rows, tokenizer, max_length)
         heads = [[h if h <= n else -1 for h in row["heads"][:n]] for row, n in zip(rows, kept)]
         labels = numbered((row["labels"][:n] for row, n in zip(rows, kept)), self.labels)
-        return columns | {"heads": Ragged.of(heads), "labels": Ragged.of(labels)}
+        return {**columns, "heads": Ragged.of(heads), "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
         return ArcHead(hidden, len(self.labels), self)
@@ -222,35 +221,37 @@ class Constituents:
         check_known((label for _, _, label in tree.binary() if label), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns = encode_words(rows, tokenizer, max_length)
-        trees = [Tree.read(row["tree"]).binary(len(row["words"]) - cut) for row, cut in zip(rows, columns["cut"])]
+        columns, kept = encode_words(rows, tokenizer, max_length)
+        trees = [Tree.read(row["tree"]).binary(n) for row, n in zip(rows, kept)]
         labels = numbered(([label for _, _, label in tree] for tree in trees), ("", *self.labels))
         spans = [[(s, e, label) for (s, e, _), label in zip(*row)] for row in zip(trees, labels)]
-        return columns | {"spans": Ragged.of(spans, 3)}
+        return {**columns, "spans": Ragged.of(spans, 3)}
 
     def head(self, hidden: int) -> nn.Module:
         return BracketHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Brackets, batch: Batch) -> Tensor:
-        return self._span_loss(scores, batch) if scores.spans is None else self._crf_loss(scores, batch)
+        if scores.spans is None:
+            return self._span_loss(scores.labels, batch)
+        return self._crf_loss(scores.spans, scores.labels, batch)
 
-    def _crf_loss(self, scores: Brackets, batch: Batch) -> Tensor:
+    def _crf_loss(self, spans: Tensor, labels: Tensor, batch: Batch) -> Tensor:
         start, end, label = batch["spans"].unbind(-1)
         present = start >= 0
         counts, row = word_counts(batch), torch.arange(len(start), device=start.device)[:, None]
-        tree = (scores.spans[row, start, end] * present).sum(1)
-        surprise = (inside(scores.spans, counts) - tree) / counts
-        label_loss = cross_entropy(scores.labels[row, start, end], label)
+        tree = (spans[row, start, end] * present).sum(1)
+        surprise = (inside(spans, counts) - tree) / counts
+        label_loss = cross_entropy(labels[row, start, end], label)
         return surprise + masked_mean(label_loss, label >= 0)
 
-    def _span_loss(self, scores: Brackets, batch: Batch) -> Tensor:
-        target = torch.zeros_like(scores.labels[..., 0], dtype=torch.long)
+    def _span_loss(self, labels: Tensor, batch: Batch) -> Tensor:
+        target = torch.zeros_like(labels[..., 0], dtype=torch.long)
         example, place = (batch["spans"][..., 0] >= 0).nonzero(as_tuple=True)
         start, end, label = batch["spans"][example, place].unbind(-1)
         target[example, start, end] = label
         post = torch.arange(target.shape[1], device=target.device)
         valid = (post[:, None] < post) & (post <= word_counts(batch)[:, None, None]) & (target >= 0)
-        return masked_mean(cross_entropy(scores.labels, target), valid)
+        return masked_mean(cross_entropy(labels, target), valid)
 
     def decode(self, scores: Brackets, batch: Batch) -> list[list[Span]]:
         counts = word_counts(batch)

@@ -22,8 +22,8 @@ POOLS = ("mean", "first")
 # -- words and their sub-words
 
 
-def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-    """Sub-words of ``words``, ``word_of`` each sub-word (-1: none), and ``cut``: how many words did not fit.
+def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> tuple[Columns, list[int]]:
+    """Columns ``input_ids``, ``word_of`` (each sub-word's word, -1: none) and ``cut`` (words lost); and words kept.
 
     A row is cut after the last word that fits whole. A word the tokenizer makes nothing of becomes the unknown token.
     """
@@ -37,12 +37,13 @@ def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Column
             spelled = enumerate(_spelled(rows[i]["words"], spaced))
             pieces[i] = _pieces([[_unknown(tokenizer) if w in lost else word for w, word in spelled]], tokenizer)[0]
     pieces = [_fitted(np.array(ids), np.array(word_of), max_length) for ids, word_of in pieces]
-    kept = np.array([word_of.max() + 1 for _, word_of in pieces])
-    return {
+    kept = [int(word_of.max()) + 1 for _, word_of in pieces]
+    columns: Columns = {
         "input_ids": Ragged.of([ids for ids, _ in pieces]),
         "word_of": Ragged.of([word_of for _, word_of in pieces]),
-        "cut": np.array([len(row["words"]) for row in rows], np.int64) - kept,
+        "cut": np.array([len(row["words"]) - n for row, n in zip(rows, kept)], np.int64),
     }
+    return columns, kept
 
 
 def needs_space(tokenizer: Any) -> bool:

@@ -40,7 +40,7 @@ function scoreText(task, score) {
   return (decimals > 6 ? score.toExponential(1) : score.toFixed(clamp(decimals, 0, 6))).replace("-", "−");
 }
 
-const taken = (view) => Math.floor(view.state.alpha * view.L * view.H + 1e-9);
+const taken = (view) => Math.floor(view.state.alpha * view.L * view.H + 1e-6);
 
 /* The top k heads of every task at the present alpha. */
 function select(view) {

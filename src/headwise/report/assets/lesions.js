@@ -76,7 +76,7 @@ function scoreLists(data) {
 
 function drawScores(view, data) {
   const lists = scoreLists(data), names = Object.keys(lists);
-  if (names.length > 1) show(view, "on", segments(names.map((key) => ({ key, label: key })), view.state.on, (key) => { view.state.on = key; drawScores(view, data); }));
+  if (names.length > 1) show(view, "on", segments(names.map((key) => ({ key, label: key })), view.state.on, (key) => { view.state.on = key; drawScores(view, data); drawCurve(view, data); }));
   const list = lists[view.state.on];
   const entry = list[nearestFraction(list.map((e) => e.fraction), view.state.alpha)];
   const domain = scoreDomain(list);

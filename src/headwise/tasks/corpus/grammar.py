@@ -72,8 +72,7 @@ class Grammar(ABC):
         parts: list[Part] = [(HEAD, first)]
         for node in middle:
             parts += [("punct>", self.comma()), ("conj", node)]
-        link = leaf("CC", "CCONJ", self.link(joined.link)[0])
-        return phrase("S", *parts, ("punct>", self.comma()), ("cc>", link), ("conj", last))
+        return phrase("S", *parts, ("punct>", self.comma()), ("cc>", self.conjunction(joined.link, last)), ("conj", last))
 
     def subordination(self, joined: Joined) -> Node:
         over, under = joined.clauses
@@ -134,11 +133,12 @@ class Grammar(ABC):
         if thing.place is not None:
             node = phrase("NP", (HEAD, node), ("nmod", self.prepositional(*thing.place)))
         if thing.clause is not None:
-            modifier = self.participial(thing, core) if thing.reduced else self.relative(thing, core)
+            alone = thing._replace(other=None)
+            modifier = self.participial(alone, core) if thing.reduced else self.relative(alone, core)
             node = phrase("NP", (HEAD, node), ("acl" if thing.reduced else "acl:relcl", modifier))
         if thing.other is not None:
-            link = leaf("CC", "CCONJ", self.link("and")[0])
-            node = phrase("NP", (HEAD, node), ("cc>", link), ("conj", self.thing(thing.other, subject)))
+            other = self.thing(thing.other, subject)
+            node = phrase("NP", (HEAD, node), ("cc>", self.conjunction("and", other)), ("conj", other))
         return node
 
     def relative(self, thing: Thing, core: Node) -> Node:
@@ -166,6 +166,9 @@ class Grammar(ABC):
         parts = [(HEAD, leaf("NNP", "PROPN", first, f"B-{noun.entity}"))]
         parts += [("flat", leaf("NNP", "PROPN", word, f"I-{noun.entity}")) for word in rest]
         return phrase("NP", *parts)
+
+    def conjunction(self, key: str, following: Node) -> Node:
+        return leaf("CC", "CCONJ", self.link(key)[0])
 
     @staticmethod
     def comma() -> Node:

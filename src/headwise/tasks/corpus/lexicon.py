@@ -135,7 +135,7 @@ _read_adjectives()
 _read_rest()
 
 SYNONYM = {**FAMILY, **{family: synonym for synonym, family in FAMILY.items()}}
-LIKED, LOATHED = frozenset(words.LIKED.split()), frozenset(words.LOATHED.split())
+LIKED, LOATHED = tuple(words.LIKED.split()), tuple(words.LOATHED.split())
 FACTIVE, BELIEVED = tuple(words.FACTIVE.split()), tuple(words.BELIEVED.split())
 TOPIC = {entry.key: entry.topic for entry in (*NOUNS.values(), *VERBS.values()) if entry.topic in TOPICS}
 CONTENT = (*NOUNS, *VERBS, *ADJECTIVES, *COMPARATIVES)
@@ -170,7 +170,7 @@ def frame_of(verb: Verb) -> str:
 
 
 @cache
-def adjectives(kind: str, held: bool, polarity: int = 0) -> tuple[str, ...]:
+def adjectives(kind: str, polarity: int = 0, *, held: bool) -> tuple[str, ...]:
     """Adjectives that go with a kind of noun."""
     return tuple(
         adjective.key

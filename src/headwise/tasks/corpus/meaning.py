@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwise.tasks.corpus.lexicon import HELD, NOUNS, WEIGHT
 
-DEV_SHARE = 4  # one in four of the meanings without held-out words is kept for dev
+DEV_SHARE = 3  # one in three of the meanings without held-out words is kept for dev
 COORDINATORS = ("and", "but")
-PLURAL = ("some", "all", "not all", "many", "two", "three")  # determiners that make a plural
-SINGULAR = ("a", "every", "no")
+PLURAL = ("some", "all", "not all", "no", "many", "two", "three")  # determiners that make a plural
 
 
 class Thing(NamedTuple):
@@ -74,7 +73,7 @@ def _collect(meaning: Meaning | Thing | Place, found: list[str]) -> None:
         if meaning.det not in ("gap", "pronoun"):
             _collect_thing(meaning, found)
     elif isinstance(meaning, Event):
-        found += (meaning.verb, meaning.attribute, meaning.adverb)
+        found += filter(None, (meaning.verb, meaning.attribute, meaning.adverb))
         for part in (meaning.subject, meaning.object, meaning.recipient, meaning.content, meaning.than, meaning.place):
             if part is not None:
                 _collect(part, found)
@@ -114,6 +113,14 @@ def _split(meaning: Meaning | Thing) -> str:
             return "test"
         total += WEIGHT.get(atom, 0)
     return "dev" if (total * 2654435761 >> 16) % DEV_SHARE == 0 else "train"
+
+
+def substitute(part: Any, old: str, new: str) -> Any:
+    """The meaning with one word for another."""
+    if part is GAP or not isinstance(part, tuple):
+        return new if part == old else part
+    values = [substitute(value, old, new) for value in part]
+    return type(part)(*values) if isinstance(part, (Thing, Place, Event, Joined)) else tuple(values)
 
 
 def is_plural(thing: Thing) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from headwise.tasks.corpus import lexicon
-from headwise.tasks.corpus.lexicon import FAMILY, NOUNS, TOPICS, VERBS
+from headwise.tasks.corpus.lexicon import FAMILY, HELD, NOUNS, TOPICS, VERBS
 from headwise.tasks.corpus.meaning import GAP, PLURAL, Event, Joined, Meaning, Place, Thing, split_of
 from headwise.tasks.corpus.words import COMPANY_VERBS
 
@@ -15,6 +16,7 @@ SINGULARS = ("the", "the", "the", "a", "a", "this", "every")
 PLURALS = ("the", "the", "the", "some", "some", "many", "two", "three", "this")
 PLAIN = ("", "the", "a", "this")  # determiners that negation leaves alone
 FRAMES = ("-", "-", "person", "person", "thing", "thing", "thing", "animal", "to", "that", "be")
+MOTION = ("arrive", "return", "disappear")  # said without a place: Spanish would want another preposition
 SUBORDINATORS = ("because", "although", "when", "before", "after")
 SITES = {  # where a kind of noun is said to be: prepositions, kinds
     "person": ((("near", "behind", "beside"), ("landmark", "place")), (("with",), ("garment", "holder")), (("from",), ("LOC",))),
@@ -45,16 +47,21 @@ class Sampler:
     def novel(self) -> bool:
         return self.split == "test" and self.chance(NOVELTY)
 
-    def word(self, pool: Callable[..., tuple[str, ...]], *arguments) -> str:
+    def word(self, pool: Callable[..., tuple[str, ...]], *arguments: Any) -> str:
         """A word of a pool that this row has not used."""
-        held = self.novel and pool(*arguments, held=True)
-        choices = held or pool(*arguments, held=False)
-        for _ in range(8):
-            word = self.rng.choice(choices)
-            if FAMILY.get(word, word) not in self.used:
-                break
-        self.used.add(FAMILY.get(word, word))
+        word = ""
+        for choices in ((pool(*arguments, held=True) if self.novel else ()), pool(*arguments, held=False)):
+            for _ in range(6 if choices else 0):
+                word = self.rng.choice(choices)
+                if FAMILY.get(word, word) not in self.used:
+                    self.used.add(FAMILY.get(word, word))
+                    return word
         return word
+
+    def among(self, words: tuple[str, ...]) -> str:
+        """One of some words; held-out ones in test only."""
+        held = [word for word in words if word in HELD] if self.novel else []
+        return self.rng.choice(held or [word for word in words if word not in HELD])
 
     def noun(self, kinds: tuple[str, ...]) -> str:
         return self.word(lexicon.nouns, kinds, self.topic if self.chance(0.75) else "general")
@@ -81,6 +88,13 @@ class Sampler:
             return self.thing("PER")
         return self.thing("person", room=room, plural=plural, det=det)
 
+    def someone(self) -> Thing:
+        """One person: a name, or a calling with ``the``."""
+        if self.chance(0.5):
+            return self.thing("PER")
+        person = self.thing("person", plural=False, det="the")
+        return self.novel_clause(person, "person") if self.novel and self.chance(0.2) else person
+
     def modified(self, thing: Thing, room: int) -> Thing:
         """The thing with an adjective, a place, a relative clause or (in test) an owner."""
         kind = NOUNS[thing.noun].kind
@@ -88,18 +102,18 @@ class Sampler:
             thing = thing._replace(adjectives=(self.word(lexicon.adjectives, kind),))
         draw = self.rng.random() * (2.2 - 0.2 * min(room, 5))
         if draw < 0.3 and self.novel:
-            return self.novel_clause(thing, kind, room)
+            return self.novel_clause(thing, kind)
         if draw < 0.35 and kind in SITES:
             return thing._replace(place=self.site(kind, room - 1))
         if draw < 0.65 and (kind in ("person", "animal") or lexicon.adjectives(kind, held=False)):
             return thing._replace(clause=self.relative(kind, room - 1))
         return thing
 
-    def novel_clause(self, thing: Thing, kind: str, room: int) -> Thing:
+    def novel_clause(self, thing: Thing, kind: str) -> Thing:
         """An owner, an object relative or a participle: constructions that only test sentences have."""
         frames = {"person": "person", "animal": "animal"}
         fitting = [v for v in lexicon.verbs(frames.get(kind, "thing"), self.topic, held=False) if kind in VERBS[v].object]
-        if not fitting or self.chance(0.34):
+        if kind != "person" and (not fitting or self.chance(0.34)):
             return thing._replace(det="the", owner=self.person(det="the"))
         agent = self.thing("animal", det="the") if kind == "animal" else self.person()
         event = Event(self.rng.choice(fitting), agent, GAP)
@@ -152,9 +166,9 @@ class Sampler:
 
     def finished(self, event: Event, frame: str, room: int) -> Event:
         """The event with place, adverb, negation and voice."""
-        if self.chance(0.3 if room else 0.1):
+        if self.chance(0.3 if room else 0.1) and event.verb not in MOTION:
             event = event._replace(place=self.place(room - 2), fronted="place" if self.chance(0.3) else "")
-        plain = all(part is None or part.det in PLAIN for part in (event.subject, event.object))
+        plain = all(part is None or part.det in PLAIN for part in (event.subject, event.object, event.recipient))
         if plain and self.chance(0.15):
             event = event._replace(negated=True)
         elif frame not in ("-", "to") and event.subject is not GAP and self.chance(0.15):
@@ -195,16 +209,18 @@ class Sampler:
         fronted = link in (*SUBORDINATORS, "since") and self.chance(0.45)
         return Joined(link, tuple(clauses), fronted)
 
-    def meaning(self, room: int) -> Meaning:
+    def meaning(self) -> Meaning:
+        """A sentence of any shape: short or long, one clause or two."""
+        room = self.rng.choice((0, 1, 1, 2, 2, 3))
         return self.joined(room) if room > 0 and self.chance(0.25) else self.event("", room)
 
 
-def draw(rng: Random, split: str, room: int | None = None, topic: str | None = None) -> Meaning:
+def draw(
+    rng: Random, split: str, make: Callable[[Sampler], Meaning] = Sampler.meaning, topic: str | None = None
+) -> Meaning:
     """A random meaning of the split."""
     while True:
         sampler = Sampler(rng, split, topic)
-        meaning = sampler.meaning(rng.choice((0, 1, 1, 2, 2, 3)) if room is None else room)
+        meaning = make(sampler)
         if sampler.fits(meaning):
             return meaning
-
-

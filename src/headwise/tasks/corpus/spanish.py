@@ -8,7 +8,7 @@ from headwise.tasks.corpus.grammar import Grammar, Part, Role
 from headwise.tasks.corpus.lexicon import ADJECTIVES, COMPARATIVES, LINKS, NOUNS, PREPOSITIONS, VERBS
 from headwise.tasks.corpus.meaning import GAP, Event, Thing, is_feminine, is_plural
 from headwise.tasks.corpus.morphology import spanish_adjective, spanish_subjunctive
-from headwise.tasks.corpus.sentence import HEAD, Node, leaf, phrase, spell, words_of
+from headwise.tasks.corpus.sentence import HEAD, Node, first_leaf, leaf, phrase, spell, words_of
 
 # masculine, feminine, masculine plural, feminine plural
 DETERMINERS = {
@@ -17,7 +17,7 @@ DETERMINERS = {
     "this": ("este", "esta", "estos", "estas"),
     "some": ("algún", "alguna", "algunos", "algunas"),
     "every": ("cada", "cada", "cada", "cada"),
-    "no": ("ningún", "ninguna", "ningún", "ninguna"),
+    "no": ("ninguno", "ninguna", "ninguno", "ninguna"),
     "all": ("todo", "toda", "todos", "todas"),
     "many": ("mucho", "mucha", "muchos", "muchas"),
     "two": ("dos",) * 4,
@@ -37,6 +37,10 @@ def agreement(thing: Thing) -> int:
     return 2 * is_plural(thing) + is_feminine(thing)
 
 
+def is_plural_verb(thing: Thing) -> bool:
+    return is_plural(thing) and thing.det != "no"
+
+
 def is_clitic(thing: Thing | None) -> bool:
     return thing is not None and thing.det == "pronoun"
 
@@ -49,6 +53,11 @@ class Spanish(Grammar):
 
     def link(self, key: str, fronted: bool = False) -> list[str]:
         return ["como"] if fronted and key == "because" else LINKS[key][1].split()
+
+    def conjunction(self, key: str, following: Node) -> Node:
+        """``y`` is ``e`` before the sound i."""
+        before_i = key == "and" and first_leaf(following).word.lower().startswith(("i", "hi"))
+        return leaf("CC", "CCONJ", "e" if before_i else self.link(key)[0])
 
     def core(self, thing: Thing, subject: bool) -> Node:
         if thing.det == "pronoun":
@@ -71,6 +80,9 @@ class Spanish(Grammar):
             every, the = leaf("PDT", "DET", DETERMINERS["all"][form]), leaf("DT", "DET", DETERMINERS["the"][form])
             return [*no, ("det", every), ("det", the)]
         word = DETERMINERS[thing.det][form]
+        if thing.det == "no":  # ninguna de las enfermeras
+            of, the = leaf("IN", "ADP", "de"), leaf("DT", "DET", DETERMINERS["the"][form])
+            return [("det", leaf("DT", "DET", word)), ("case", of), ("det", the)]
         if thing.det in ("two", "three"):
             return [("nummod", leaf("CD", "NUM", word))]
         return [("det", leaf("DT", "DET", word))]
@@ -124,12 +136,12 @@ class Spanish(Grammar):
             verb = leaf("VBN", "VERB", self.participle(event.verb, agrees))
             body = phrase("VP", (HEAD, verb), *complements, *tail)
             return phrase("VP", *group, ("aux:pass", self.auxiliary(event, agrees, SER)), (HEAD, body)), verb
-        verb = self.verb(event, is_plural(agrees), subjunctive)
+        verb = self.verb(event, is_plural_verb(agrees), subjunctive)
         return phrase("VP", *group, (HEAD, verb), *complements, *tail), verb
 
     @staticmethod
     def auxiliary(event: Event, agrees: Thing, forms: dict[tuple[bool, bool], str]) -> Node:
-        plural = is_plural(agrees)
+        plural = is_plural_verb(agrees)
         tag = "VBD" if event.past else "VBP" if plural else "VBZ"
         return leaf(tag, "AUX", forms[event.past, plural])
 

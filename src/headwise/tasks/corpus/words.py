@@ -126,7 +126,8 @@ ADJECTIVES = """
 person 0: tall/alto young/joven famous/famoso strong/fuerte rich/rico wealthy/adinerado brave/valiente honest/honesto
 person 0: smart/listo intelligent/inteligente tired/cansado~ quiet/callado *polite/cortés *bald/calvo *clumsy/torpe
 animal,bird 0: small/pequeño big/grande large/enorme hungry/hambriento~ white/blanco black/negro *wild/salvaje
-object,garment,vehicle,instrument,gear,device,text,holder 0: new/nuevo expensive/caro cheap/barato heavy/pesado
+object,garment,vehicle,instrument,gear,device,text,holder 0: new/nuevo old/viejo expensive/caro cheap/barato
+object,garment,instrument,gear,device,holder 0: heavy/pesado light/ligero
 object,garment,vehicle,instrument,gear,device,holder,flower 0: red/rojo blue/azul green/verde *yellow/amarillo
 fruit,vegetable,dish 0: fresh/fresco sweet/dulce salty/salado *spicy/picante
 contest,study,measure,speech 0: important/importante complex/complejo modern/moderno *urgent/urgente
@@ -142,7 +143,7 @@ work,text,dish,contest,speech - : terrible/terrible awful/horrible disappointing
 work,text,dish,contest,speech - : mediocre/mediocre
 work,text,dish,contest,speech - : unpleasant/desagradable dreadful/espantoso *ridiculous/ridículo *absurd/absurdo
 """
-OPPOSITES = "open closed, full empty, clean dirty, wet dry, hot cold"
+OPPOSITES = "open closed, full empty, clean dirty, wet dry, hot cold, new old, expensive cheap, heavy light"
 
 # comparatives, each with its opposite
 COMPARATIVES = """

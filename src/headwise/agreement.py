@@ -1,0 +1,65 @@
+"""Do two models agree? A small batch that any model can take, its answers, and how far they may differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from headwise.errors import HeadwiseError
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
+HALF_TOLERANCE = 3e-2
+Inputs = dict[str, torch.Tensor]
+Outputs = dict[str, torch.Tensor]
+
+
+def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:
+    """A small random batch that the model can take; the second text is padded."""
+    generator = torch.Generator().manual_seed(0)
+    config, main = model.config, model.main_input_name
+    text, picture = getattr(config, "text_config", config), getattr(config, "vision_config", config)
+    if "SequenceClassification" in type(model).__name__ and text.pad_token_id is None:
+        batch = 1  # decoders refuse to classify several texts without a padding token
+    inputs: Inputs = {}
+    if hasattr(text, "vocab_size"):
+        ids = torch.randint(text.vocab_size, (batch, length), generator=generator)
+        if isinstance(eos := getattr(text, "eos_token_id", None), int) and eos < text.vocab_size:
+            ids[ids == eos] = (eos + 1) % text.vocab_size
+            ids[:, -1] = eos  # some models read their answer off the last end of a sentence
+        seen = torch.ones_like(ids)
+        seen[1:2, length // 2 :] = 0
+        inputs = {"input_ids": ids, "attention_mask": seen}
+        if getattr(config, "is_encoder_decoder", False):
+            inputs["decoder_input_ids"] = ids.flip(1)
+    if hasattr(picture, "image_size"):
+        size = picture.image_size if isinstance(picture.image_size, (list, tuple)) else (picture.image_size,) * 2
+        inputs["pixel_values"] = torch.randn(batch, getattr(picture, "num_channels", 3), *size, generator=generator)
+    if main == "input_features":
+        sound = torch.randn(batch, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
+        inputs = {main: sound} | {name: ids for name, ids in inputs.items() if name.startswith("decoder")}
+    if main not in inputs:
+        raise HeadwiseError(f"no sample of {main} can be made for {type(model).__name__}", "text, pictures or sound")
+    floats = {name for name, value in inputs.items() if value.is_floating_point()}
+    return {k: v.to(model.device, model.dtype if k in floats else None) for k, v in inputs.items()}
+
+
+def outputs(model: Any, inputs: Inputs) -> Outputs:
+    """The tensors a model answers with, by name."""
+    with torch.no_grad():
+        answer = model(**inputs, return_dict=True)
+    return {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
+
+
+def check_same(found: Outputs, expected: Outputs, form: str) -> None:
+    """Raise unless two sets of outputs agree within what the number format allows."""
+    for name, want in expected.items():
+        if name not in found or found[name].shape != want.shape:
+            raise HeadwiseError(f"the {form} export answers without {name}", f"{name} of shape {tuple(want.shape)}")
+        difference = (found[name].to(want) - want).abs().max().item() / max(want.abs().max().item(), 1e-6)
+        allowed = TOLERANCE.get(want.dtype, HALF_TOLERANCE)
+        if not difference <= allowed:
+            raise HeadwiseError(
+                f"the {form} export was removed: its {name} differs from the gated model's by {difference:.1e}",
+                f"at most {allowed:.0e} of the largest value",
+            )

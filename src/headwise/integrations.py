@@ -1,0 +1,188 @@
+"""Important-head training for an ordinary Hugging Face ``Trainer``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from headwise.errors import HeadwiseError
+from headwise.evaluate import evaluating
+from headwise.heads import Heads, gated, unwrap
+from headwise.methods.iat import HeldHeads, check_share
+from headwise.selection import top
+
+Batch = dict[str, Any]
+
+
+class ImportantHeadCallback(TrainerCallback, ExportableState):
+    """From 1−δ of training on, a task's batches move only its top α heads' rows of W_Q, W_K and W_V.
+
+    Every batch is of one task and names it under the key ``task``: a text, a list of one text repeated, or a number or
+    tensor of numbers. The name is taken out before the model's forward, unless that takes it. Rows of unselected heads
+    stay bit-identical, moments included, with gradient accumulation too (a row moves if a batch of the step may move
+    it). The training arguments need ``remove_unused_columns=False``; with
+    ``restore_callback_states_from_checkpoint=True`` the masks come back when a run is resumed.
+
+    Example:
+        >>> arguments = TrainingArguments("runs/iat", remove_unused_columns=False)
+        >>> callback = ImportantHeadCallback(alpha=0.3, delta=0.1)
+        >>> Trainer(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[callback]).train()
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.3,
+        delta: float = 0.1,
+        masks: Mapping[str, Any] | None = None,
+        batches: Mapping[str, Iterable[Batch]] | None = None,
+        params: str = "qkv",
+        examples: int = 1000,
+        key: str = "task",
+        stack: str | None = None,
+    ):
+        """Choose how many heads move, from when on, and how they are found.
+
+        Args:
+            alpha: share of heads a task may move.
+            delta: share of the steps, at the end, in which the rest is held.
+            masks: the heads of each task, bool ``(L, H)``; measured at 1−δ where not given.
+            batches: inputs with labels for each task, to measure importance on (Li et al. 2023, Eq. 4, where the
+                model's loss is the mean over the batch's examples); by default a sample of the training data, whose
+                items must then name their task.
+            params: rows of q, k and v ("qkv"), or also the columns of the output projection ("qkvo").
+            examples: measured for each task.
+            key: where batches name their task.
+            stack: which attention of a model that has several.
+        """
+        check_share("alpha", alpha)
+        check_share("delta", delta)
+        self.alpha, self.delta, self.params, self.examples, self.key, self.stack = (
+            alpha,
+            delta,
+            params,
+            examples,
+            key,
+            stack,
+        )
+        self.masks, self.batches = dict(masks or {}), batches
+        self.held: HeldHeads | None = None
+        self.seen: list[str] = []  # tasks of the step's batches
+        self.measuring = False
+        self._hook: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        self.model = unwrap(model)
+        self.heads = Heads.of(self.model, stack=self.stack)
+        self.heads.require_exact("important-head training")
+        self.first = state.max_steps - round(self.delta * state.max_steps)
+        self.takes_task = self.key in inspect.signature(self.model.forward).parameters
+        self._hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.seen = []
+        if state.global_step < self.first or self.alpha == 1 or self.held:
+            return
+        if not self.masks:
+            batches = self.batches or self._sample(kwargs["train_dataloader"], args.per_device_train_batch_size)
+            self.masks = {task: top(self._importance(found), self.alpha) for task, found in batches.items()}
+        masks = {task: torch.as_tensor(mask, dtype=torch.bool) for task, mask in self.masks.items()}
+        self.held = HeldHeads(self.heads, masks, self.params)
+        self.held.attach()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, optimizer: Any, **_: Any
+    ) -> None:
+        if self.held:
+            self.held.save(optimizer, self.seen)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self.held:
+            self.held.restore()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._hook.remove()
+        if self.held:
+            self.held.detach()
+            self.held = None
+
+    def state(self) -> dict[str, Any]:
+        """What the Trainer keeps in its checkpoints."""
+        names = ("alpha", "delta", "params", "examples", "key", "stack")
+        masks = {task: torch.as_tensor(mask).tolist() for task, mask in self.masks.items()}
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": {"masks": masks}}
+
+    def _before_forward(self, module: nn.Module, args: tuple, kwargs: Batch) -> tuple[tuple, Batch]:
+        given = kwargs if self.takes_task else {name: value for name, value in kwargs.items() if name != self.key}
+        if module.training and not self.measuring:
+            task = task_of(kwargs.get(self.key), self.key)
+            self.seen.append(task)
+            if self.held:
+                if task not in self.masks:
+                    raise HeadwiseError(f"a batch of {task!r}, which has no heads", f"one of: {', '.join(self.masks)}")
+                self.held.select(task)
+        return args, given
+
+    def _sample(self, loader: Any, size: int) -> dict[str, list[Batch]]:
+        """Batches of every task from the training data; order and random streams of training stay as they are."""
+        data, chosen = loader.dataset, {}
+        names = data[self.key] if hasattr(data, "column_names") else [row.get(self.key) for row in _items(data)]
+        for i in np.random.default_rng(0).permutation(len(names)):
+            chosen.setdefault(task_of(names[i], self.key), []).append(int(i))
+        found = {}
+        for task, places in chosen.items():
+            places = places[: self.examples]
+            parts = [places[i : i + size] for i in range(0, len(places), size)]
+            found[task] = [loader.collate_fn([data[i] for i in part]) for part in parts]
+        return found
+
+    def _importance(self, batches: Iterable[Batch]) -> torch.Tensor:
+        """E |∂L/∂ξ| over examples, (L, H)."""
+        total, count = torch.zeros(self.heads.shape, dtype=torch.float64), 0
+        device = next(self.model.parameters()).device
+        self.measuring = True
+        with evaluating(self.model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for batch in batches:
+                inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+                size = len(next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.ndim))
+                gates = torch.ones(size, *self.heads.shape, device=device, requires_grad=True)
+                with gated(self.model, gates, heads=self.heads):
+                    (slopes,) = torch.autograd.grad(self.model(**inputs).loss, gates)
+                total += size * slopes.abs().sum(0).double().cpu()
+                count += size
+        self.measuring = False
+        return (total / count).float()
+
+
+def task_of(value: Any, key: str = "task") -> str:
+    """The one task a batch names."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        value = value.tolist()
+    names = (
+        {str(name) for name in value} if isinstance(value, Sequence) and not isinstance(value, str) else {str(value)}
+    )
+    if value is None or len(names) != 1:
+        seen = f"a batch without {key!r}" if value is None else f"a batch of several tasks: {', '.join(sorted(names))}"
+        hint = "TrainingArguments(remove_unused_columns=False) and a collator that keeps the name"
+        raise HeadwiseError(seen, f"one task for the whole batch under {key!r}", hint)
+    return names.pop()
+
+
+def _items(data: Any) -> Iterable[Mapping[str, Any]]:
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise HeadwiseError(
+            f"importance on a {type(data).__name__}, which has no numbered items", "batches= for each task"
+        )
+    return (data[i] for i in range(len(data)))

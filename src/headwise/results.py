@@ -1,0 +1,164 @@
+"""Records: everything a result depends on makes its name; JSON and safetensors, written whole or not at all (no torch)."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.store import digest, folder, plain, read_arrays, read_json, write, write_arrays, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One result: what it is, all that determined it, and what came out."""
+
+    key: str
+    kind: str
+    config: dict[str, Any]
+    result: dict[str, Any]
+    about: dict[str, Any]  # versions, time: not part of the name
+    path: Path
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        file = self.path / "arrays.safetensors"
+        return read_arrays(file)[0] if file.exists() else {}
+
+
+class Results:
+    """A folder of records.
+
+    Example:
+        >>> results = Results("results")
+        >>> key = results.save("importance", {"model": "m", "task": "sst2", "seed": 0}, {"examples": 100})
+        >>> results[key].result["examples"]
+        100
+    """
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root)
+
+    @staticmethod
+    def key(kind: str, config: Mapping[str, Any]) -> str:
+        """The name of a record: a hash of its kind, its configuration and the code's version."""
+        return digest(kind, config, code_version())
+
+    def save(
+        self, kind: str, config: Mapping[str, Any], result: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> str:
+        """Write a record; one that is there already stays as it is."""
+        key = self.key(kind, config)
+        path = self.root / key
+        if (path / "record.json").exists():
+            return key
+        with folder(path, replace=True) as scratch:
+            if arrays:
+                write_arrays(scratch / "arrays.safetensors", arrays)
+            record = {"format": FORMAT, "key": key, "kind": kind, "config": config, "result": result, "about": about()}
+            write_json(scratch / "record.json", record)
+        return key
+
+    def find(self, kind: str, config: Mapping[str, Any]) -> Record | None:
+        """The record of this configuration, if it was made before."""
+        key = self.key(kind, config)
+        return self[key] if (self.root / key / "record.json").exists() else None
+
+    def __getitem__(self, key: str) -> Record:
+        found = [p for p in self.root.glob(f"{key}*") if (p / "record.json").exists()]
+        if len(found) != 1:
+            known = [p.name for p in self.root.glob("*") if (p / "record.json").exists()]
+            raise unknown(f"record under {self.root}", key, known)
+        data = read_json(found[0] / "record.json")
+        missing = {"key", "kind", "config", "result"} - set(data) if isinstance(data, dict) else {"everything"}
+        if missing:
+            raise HeadwiseError(f"{found[0]} is no record: {', '.join(sorted(missing))} missing")
+        return Record(data["key"], data["kind"], data["config"], data["result"], data.get("about", {}), found[0])
+
+    def __iter__(self) -> Iterator[Record]:
+        for path in sorted(self.root.glob("*/record.json"), key=lambda p: p.stat().st_mtime):
+            yield self[path.parent.name]
+
+    def where(self, **wanted: Any) -> list[Record]:
+        """The records whose kind or configuration has these values (nested names with a dot)."""
+        return [record for record in self if all(_matches(record, name, value) for name, value in wanted.items())]
+
+    def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
+        """What differs between two records' configurations and results: (name, in a, in b)."""
+        left, right = (flat({"config": r.config, "result": r.result}) for r in (self[a], self[b]))
+        names = sorted(set(left) | set(right))
+        return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
+
+    def export(self, path: str | Path) -> Path:
+        """All records as one table, csv or parquet by the file's ending."""
+        rows = [{"key": r.key, "kind": r.kind, **flat({"config": r.config, "result": r.result}, 200)} for r in self]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        path = Path(path)
+        if path.suffix == ".csv":
+            text = io.StringIO()
+            table = csv.DictWriter(text, names)
+            table.writeheader()
+            table.writerows(rows)
+            return write(path, text.getvalue())
+        if path.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            buffer = io.BytesIO()
+            columns = {n: [None if (v := row.get(n)) is None else str(v) for row in rows] for n in names}
+            pq.write_table(pa.table(columns), buffer)
+            return write(path, buffer.getvalue())
+        raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
+
+
+def flat(value: Any, longest: int | None = None, prefix: str = "") -> dict[str, Any]:
+    """A nested dict as dotted names; lists stay whole (or are left out past ``longest`` characters)."""
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            out |= flat(item, longest, f"{prefix}.{name}" if prefix else str(name))
+        return out
+    if isinstance(value, list) and longest is not None and len(str(value)) > longest:
+        return {}
+    return {prefix: value}
+
+
+def _matches(record: Record, name: str, value: Any) -> bool:
+    seen = record.kind if name == "kind" else flat(record.config).get(name)
+    return seen == value or str(seen) == str(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+
+
+def code_version() -> str:
+    """The version of headwise."""
+    try:
+        return version("headwise")
+    except PackageNotFoundError:  # run from a source tree
+        return "0+source"
+
+
+def about() -> dict[str, Any]:
+    """Versions and time, for the record."""
+    found = {"headwise": code_version(), "python": platform.python_version()}
+    for package in ("torch", "transformers", "accelerate", "numpy", "scipy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"versions": plain(found), "created": now, "machine": platform.machine()}

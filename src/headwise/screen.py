@@ -1,0 +1,138 @@
+"""What verbs print: tables and maps in a terminal, plain and readable lines in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headwise.progress import Progress, quiet, shown
+
+NAMES = {
+    "train": "Train the tasks together",
+    "importance": "Find each task's heads",
+    "lesions": "Close heads, measure every task",
+    "looks": "See where heads look",
+    "probes": "Probe what each head encodes",
+    "iat": "Important-head training against plain",
+    "prune": "See what may be cut",
+}
+SHADES = " ░▒▓█"
+
+
+class Screen:
+    """Where a verb says things."""
+
+    def __init__(self, quiet: bool = False):
+        self.quiet = quiet
+        self.console = Console(stderr=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.begun = time.perf_counter()
+
+    def progress(self) -> Progress:
+        return quiet() if self.quiet else shown()
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(Text(line))
+
+    def told(self, stage: str, line: str) -> None:
+        """A stage begins, or says something."""
+        if self.quiet:
+            return
+        if stage:
+            spent = time.perf_counter() - self.begun
+            self.console.print(Text.assemble((NAMES[stage], "bold"), (f"  ({spent:.0f} s)", "dim")))
+        if line:
+            self.console.print(Text(f"  {line}"))
+
+    def verdict(self, study: Mapping[str, Any], folder: Path) -> None:
+        self.console.print()
+        self.console.print(Text("What this says", style="bold"))
+        for sentence in study["verdict"]:
+            self.console.print(Text(f"  • {sentence}"))
+        self.console.print()
+        self.console.print(Text.assemble("Page: ", (str((folder / "report.html").resolve()), "bold")))
+
+    def scores(self, scores: Mapping[str, float], line: str) -> None:
+        for name, value in scores.items():
+            self.say(f"  {name}: {100 * value:.2f}")
+        self.say(line)
+
+    def head_maps(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The map of a model: a dot for every head that is there."""
+        for row in rows:
+            groups = "" if row["kv_heads"] == row["heads"] else f", {row['kv_heads']} key-value groups"
+            size = f"{row['layers']} layers × {row['heads']} heads of size {row['head_dim']}{groups}"
+            self.say(f"{model}: {row['family']}, {row['stack']} stack, {size}")
+            for layer in reversed(range(row["layers"])):
+                dots = " ".join("●" if alive else "·" for alive in row["alive"][layer])
+                self.say(f"  {layer:3d}  {dots}")
+            able = "gate, capture" + (", train single heads, cut" if row["train_and_cut"] else "")
+            self.say(f"  can: {able}")
+            if not row["train_and_cut"]:
+                self.say("  cannot: train or cut single heads (their q, k, v slices are not verified, or layers share weights)")
+            self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
+
+    def score_maps(self, maps: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Importance as a shaded map, layer 0 at the bottom."""
+        for name, scores in maps.items():
+            self.say(str(found[name]))
+            high = float(scores.nan_to_num(0).max()) or 1.0
+            for layer in reversed(range(len(scores))):
+                cells = [float(x) for x in scores[layer].nan_to_num(0)]
+                self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
+
+    def task_list(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("name", "kind", "language", "metric", "sizes", "origin")
+        self._table(columns, [[_short(row.get(c)) for c in columns] for row in rows])
+
+    def task(self, shown: Mapping[str, Any]) -> None:
+        for name, value in shown["about"].items():
+            self.say(f"{name}: {_short(value)}")
+        statistics = shown["statistics"]
+        for name, value in statistics.items():
+            if name == "examples":
+                self.say("examples:")
+                for example in value:
+                    self.say(f"  {_short(example, 300)}")
+            elif isinstance(value, Mapping):
+                self.say(f"{name}:")
+                self._bars(value)
+            else:
+                self.say(f"{name}: {value}")
+
+    def _bars(self, counts: Mapping[str, Any]) -> None:
+        numbers = {str(k): v for k, v in counts.items() if isinstance(v, (int, float))}
+        widest = max((len(k) for k in numbers), default=0)
+        most = max(numbers.values(), default=0) or 1
+        for name, value in list(numbers.items())[:30]:
+            self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
+
+    def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("key", "kind", "created", "folder")
+        self._table(columns, [[str(row[c]) for c in columns] for row in rows])
+
+    def doctor(self, found: Mapping[str, Any]) -> None:
+        for part, values in found.items():
+            self.console.print(Text(part, style="bold"))
+            for name, value in values.items():
+                self.say(f"  {name}: {value}")
+
+    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(*columns, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.console.print(table)
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{k} {v}" for k, v in value.items())
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

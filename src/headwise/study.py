@@ -1,0 +1,331 @@
+"""The main job: model and tasks in; train, importance, lesions, dissociation, IAT, pruning; a page and a verdict out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.attention import looks
+from headwise.errors import HeadwiseError, unknown
+from headwise.evaluate import Score, evaluate
+from headwise.heads import Heads
+from headwise.importance import Importance, importance
+from headwise.lesions import dissociate
+from headwise.methods.iat import IAT
+from headwise.model import MultiTaskModel, load_encoder
+from headwise.plan import Plan
+from headwise.progress import Progress, quiet
+from headwise.report import report
+from headwise.results import Results, about
+from headwise.selection import bottom, overlap, top
+from headwise.store import digest, file_digest, plain, write_json
+from headwise.tasks.leakage import leakage
+from headwise.tasks.task import Task
+from headwise.train import fit
+from headwise.verdict import verdict
+
+STAGES = ("train", "importance", "lesions", "looks", "probes", "iat", "prune")
+Told = Callable[[str, str], None]  # (stage or "", line)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a study does; every field has a flag of the same name."""
+
+    plan: Plan = field(default_factory=Plan)
+    alpha: float = 0.3
+    """Share of heads that count as a task's own."""
+    delta: float = 0.1
+    """Share of training in which IAT holds the other heads."""
+    by: str = "gradient"
+    """Importance estimator."""
+    examples: int = 10_000
+    """Training examples for importance."""
+    fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
+    """Shares of heads to lesion; the page's slider moves over them."""
+    random: int = 3
+    """Random lesions per share."""
+    dev: int | None = None
+    """Development rows per task in lesions and comparisons."""
+    probes: tuple[str, ...] = ()
+    """Properties to probe every head for."""
+    prune: tuple[float, ...] = (0.1, 0.3, 0.5)
+    """Shares of least important heads to try cutting."""
+    skip: tuple[str, ...] = ()
+    """Stages to leave out."""
+    pooling: str = "cls"
+    max_length: int = 128
+
+    def __post_init__(self) -> None:
+        for stage in self.skip:
+            if stage not in STAGES:
+                raise unknown("stage", stage, STAGES)
+
+
+class Study:
+    """One study in a folder: stages that are done are read back, not run again."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        tasks: Sequence[Task],
+        settings: Settings,
+        out: str | Path,
+        told: Told = lambda stage, line: None,
+        progress: Progress | None = None,
+        device: str | None = None,
+    ):
+        if len(tasks) < 2:
+            raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
+        self.name, self.settings, self.out = str(model), settings, Path(out)
+        self.told, self.progress, self.device = told, progress or quiet(), device
+        self.command = ""  # what was typed, for the page
+        self.model = self._load(tasks)
+        self.heads = Heads.of(self.model.encoder)
+        self.records = Results(self.out / "records")
+        self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
+        self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
+
+    def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
+        s = self.settings
+        encoder, tokenizer = load_encoder(self.name)
+        torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
+        return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.model.tasks)
+
+    def run(self) -> dict[str, Any]:
+        """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
+        study = self._head()
+        for stage in STAGES:
+            if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):
+                continue
+            self.told(stage, "")
+            study |= getattr(self, f"stage_{stage}")(study)
+        study["trust"] = self._trust(study)
+        study["verdict"] = verdict(study, self.settings.alpha)
+        write_json(self.out / "study.json", study)
+        report(study, self.out / "report.html")
+        return study
+
+    def _head(self) -> dict[str, Any]:
+        h, config = self.heads, self.model.config
+        rows = [
+            {
+                "name": t.name,
+                "kind": type(t.kind).__name__.lower(),
+                "metric": t.metric,
+                "language": t.language,
+                "train": min(len(t.rows("train")), self.settings.plan.max_examples or 10**9),
+                "dev": min(len(t.rows("dev")), self.settings.dev or 10**9),
+                "origin": t.source.origin,
+            }
+            for t in self.model.tasks.values()
+        ]
+        parameters = sum(p.numel() for p in self.model.encoder.parameters())
+        model = {"name": Path(self.name).name or self.name, "family": config.model_type, "layers": h.num_layers}
+        model |= {"heads": h.num_heads, "kv_heads": h.num_kv_heads, "head_dim": h.head_dim, "parameters": parameters}
+        now = about()
+        reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}
+        reproduce["hashes"] = {"model": self.base["model"], **self.base["data"]}
+        return {"title": f"{model['name']} · {', '.join(self.tasks)}", "created": now["created"], "model": model, "tasks": rows} | {
+            "reproduce": reproduce
+        }
+
+    def _kept(self, kind: str, config: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A stage's result, from the records where it was made before."""
+        full = {**self.base, **config}
+        found = self.records.find(kind, full)
+        if found is None:
+            self.records.save(kind, full, make())
+            found = self.records.find(kind, full)
+        else:
+            self.told("", "already done, read back")
+        assert found is not None
+        return found.result
+
+    def stage_train(self, study: dict) -> dict[str, Any]:
+        """Train the tasks together, keeping a checkpoint where IAT will branch off."""
+
+        def make() -> dict[str, Any]:
+            plan = replace(self.settings.plan, checkpoint_every=self._branch_step())
+            history = fit(self.model, plan, out=self.out / "plain", device=self.device, progress=self.progress)
+            self.model.save_pretrained(self.out / "model")
+            return {"curves": history.curves(), "steps": history.steps, "seconds": round(history.seconds, 1)}
+
+        done = self._kept("train", {}, make)
+        self.model = self._read_back("model")
+        self.told("", f"{done['steps']} steps in {done['seconds']:.0f} s")
+        return {"training": {"tasks": done["curves"]}}
+
+    def _read_back(self, name: str) -> MultiTaskModel:
+        model = MultiTaskModel.load(self.out / name, self.model.tasks.values())
+        return model.to(self.model.device)
+
+    def _branch_step(self) -> int:
+        from headwise.methods import Method
+        from headwise.train import Run
+
+        total = Run(self.model, self.settings.plan, Method(), None, self.device).total
+        return max(1, total - round(self.settings.delta * total))
+
+    def stage_importance(self, study: dict) -> dict[str, Any]:
+        """Score every head for every task."""
+        found = {}
+        for task in self.tasks:
+            config = {"task": task, "by": self.settings.by, "examples": self.settings.examples}
+            found[task] = self._kept("importance", config, lambda task=task: self._importance(self.model, task))
+            best = top(torch.tensor(found[task]["scores"]), self.settings.alpha)
+            self.told("", f"{task}: {int(best.sum())} heads, per layer {' '.join(map(str, best.sum(1).tolist()))}")
+        return {"importance": found}
+
+    def _importance(self, model: MultiTaskModel, task: str) -> dict[str, Any]:
+        done: Importance = importance(model, task, self.settings.by, examples=self.settings.examples)
+        alpha = self.settings.alpha
+        return done.to_record() | {"split_half": done.split_half(alpha), "needed": done.examples_needed(alpha)}
+
+    def _scores(self, study: dict) -> dict[str, torch.Tensor]:
+        return {task: torch.tensor(found["scores"], dtype=torch.float32) for task, found in study["importance"].items()}
+
+    def stage_lesions(self, study: dict) -> dict[str, Any]:
+        """Close each task's heads, and random ones, and measure every task."""
+        s = self.settings
+        config = {"by": s.by, "examples": s.examples, "fractions": s.fractions, "random": s.random, "dev": s.dev}
+
+        def make() -> dict[str, Any]:
+            told = lambda line: self.told("", line)  # noqa: E731
+            return dissociate(self.model, self._scores(study), s.fractions, random=s.random, limit=s.dev, told=told).to_record()
+
+        return {"dissociation": self._kept("dissociation", config, make)}
+
+    def stage_looks(self, study: dict) -> dict[str, Any]:
+        """Where heads look, over a few development texts."""
+        texts = [row["text"] for t in self.model.tasks.values() for row in t.rows("dev")[:40] if isinstance(row.get("text"), str)]
+        if not texts:
+            return {}
+
+        def make() -> dict[str, Any]:
+            stats, examples = looks(self.model, texts).to_record()
+            return {"attention": stats, "examples": examples}
+
+        return self._kept("looks", {"texts": digest(texts)}, make)
+
+    def stage_probes(self, study: dict) -> dict[str, Any]:
+        """What each head encodes."""
+        from headwise import tasks as catalog
+        from headwise.probing import probe
+
+        found = {}
+        for name in self.settings.probes:
+            task = catalog.get(name)
+            config = {"probe": name, "rows": data_digest(task)}
+            found[name] = self._kept("probe", config, lambda task=task: probe(self.model, task).to_record())
+        return {"probes": found}
+
+    def stage_iat(self, study: dict) -> dict[str, Any]:
+        """The same training with important-head training in its last part, against plain."""
+        s = self.settings
+        if not self.heads.exact:
+            self.told("", f"left out: {self.heads.family} has no verified slices")
+            return {}
+        config = {"alpha": s.alpha, "delta": s.delta, "by": s.by, "examples": s.examples, "dev": s.dev}
+        return {"iat": self._kept("iat", config, self._iat)}
+
+    def _iat(self) -> dict[str, Any]:
+        s, step = self.settings, self._branch_step()
+        plain_scores = {task: evaluate(self.model, task, limit=s.dev) for task in self.tasks}
+        other = self._read_back("model")  # every weight is replaced by the checkpoint's
+        plan = replace(s.plan, checkpoint_every=step)
+        branch = self.out / "plain" / "checkpoints" / f"step-{step:08d}"
+        method = IAT(s.alpha, s.delta, by=s.by, examples=s.examples)
+        fit(other, plan, method, out=self.out / "iat", branch=branch, device=self.device, progress=self.progress)
+        other.save_pretrained(self.out / "iat" / "model")
+        rows = [_difference(plain_scores[task], evaluate(other, task, limit=s.dev)) for task in self.tasks]
+        return {"rows": rows, "settings": f"α = {s.alpha}, δ = {s.delta}, {s.by}, freeze update"}
+
+    def stage_prune(self, study: dict) -> dict[str, Any]:
+        """What cutting the heads that no task needs would cost."""
+        s = self.settings
+        total = sum(scores / scores.nansum() for scores in self._scores(study).values())
+        config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
+
+        def make() -> dict[str, Any]:
+            masks = [bottom(total, fraction) for fraction in s.prune]
+            gates = torch.stack([torch.ones(self.heads.shape), *((~m).float() for m in masks)])
+            scores = {task: [x.value for x in evaluate(self.model, task, gates, limit=s.dev)] for task in self.tasks}
+            rows = [
+                {
+                    "fraction": fraction,
+                    "kept": int(self.heads.num_layers * self.heads.num_heads - masks[i - 1].sum()) if i else masks[0].numel(),
+                    "task scores": {task: scores[task][i] for task in self.tasks},
+                }
+                for i, fraction in enumerate([0.0, *s.prune])
+            ]
+            return {"rows": rows}
+
+        return {"prune": self._kept("prune", config, make)}
+
+    def _trust(self, study: dict) -> dict[str, Any]:
+        found = study.get("importance", {})
+        trust: dict[str, Any] = {
+            "split_half": {task: f["split_half"] for task, f in found.items()},
+            "examples_needed": {task: f["needed"] for task, f in found.items() if f["needed"]},
+            "leakage": [str(o) for o in leakage(list(self.model.tasks.values())).overlaps],
+        }
+        d = study.get("dissociation")
+        if d:
+            at = d["fractions"].index(d["default"])
+            first = 1 + len(self.tasks)
+            for i, task in enumerate(self.tasks):
+                row = d["performance"][at][i]
+                if row[first:]:
+                    band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
+                    trust.setdefault("random_band", {})[task] = band
+            trust["collapsed"] = [
+                f"{self.tasks[i]} when the heads of {name} are closed"
+                for i in range(len(self.tasks))
+                for name, mark in zip(d["lesions"], d["collapsed"][at][i])
+                if mark
+            ]
+        return trust
+
+
+def _difference(before: Score, after: Score) -> dict[str, Any]:
+    """IAT against plain on the same examples, with the interval of the difference."""
+    from headwise.metrics import metrics
+    from headwise.stats import paired_bootstrap
+
+    value = metrics[before.metric].value
+    estimate = paired_bootstrap(after.counts, before.counts, value)
+    row = {"task": before.task, "metric": before.metric, "plain": before.value, "iat": after.value}
+    return row | {"low": float(estimate.low), "high": float(estimate.high)}
+
+
+def shared_heads(study: Mapping[str, Any], alpha: float) -> np.ndarray:
+    """How much of their top heads each two tasks share."""
+    masks = {task: top(torch.tensor(f["scores"]), alpha) for task, f in study["importance"].items()}
+    return overlap(masks).numpy()
+
+
+def weights_digest(name: str | Path) -> str:
+    """A model's weights as a hash: of its files, or of its Hub name."""
+    path = Path(name)
+    files = sorted([*path.glob("*.safetensors"), *path.glob("config.json")]) if path.is_dir() else []
+    return digest([file_digest(f) for f in files]) if files else digest(str(name))
+
+
+def data_digest(task: Task) -> str:
+    return digest(plain(task.kind), task.metric, task.rows("train"), task.rows("dev"))
+
+
+def clean(out: str | Path) -> None:
+    """Remove a study's folder."""
+    shutil.rmtree(out, ignore_errors=True)

@@ -1,0 +1,128 @@
+"""What a study says, in plain words (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from headwise.stats import overlap_test
+
+
+def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
+    """Sentences that answer: which tasks share heads, do they come apart, train together or apart, what may be cut."""
+    parts = [_sharing(study, alpha), _apart(study), _iat(study), _cut(study), _sure(study)]
+    return [sentence for part in parts for sentence in part]
+
+
+def top_mask(scores: Sequence[Sequence[float | None]], alpha: float) -> np.ndarray:
+    """The top share of heads, as `headwise.selection.top` has it, for plain lists."""
+    array = np.array([[np.nan if x is None else x for x in row] for row in scores], float)
+    k = int(np.floor(alpha * array.size + 1e-6))
+    order = np.argsort(-np.nan_to_num(array, nan=-np.inf).ravel(), kind="stable")[:k]
+    mask = np.zeros(array.size, bool)
+    mask[order] = True
+    return mask.reshape(array.shape)
+
+
+def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
+    found = study.get("importance")
+    if not found or len(found) < 2:
+        return []
+    masks = {task: top_mask(f["scores"], alpha) for task, f in found.items()}
+    tests = {pair: overlap_test(masks[pair[0]], masks[pair[1]]) for pair in combinations(masks, 2)}
+    size = int(next(iter(masks.values())).sum())
+    shared = {pair: int((masks[pair[0]] & masks[pair[1]]).sum()) for pair in tests}
+    most, least = max(shared, key=lambda p: shared[p]), min(shared, key=lambda p: shared[p])
+    chance = size * size / next(iter(masks.values())).size
+    lines = [
+        f"Each task's own heads are its top {alpha:.0%} ({size} of {next(iter(masks.values())).size}); "
+        f"by chance two tasks would share {chance:.0f}."
+    ]
+    if most == least:
+        return [*lines, f"{_and(most)} share {shared[most]} of them (p = {tests[most].p_more:.2g})."]
+    return [
+        *lines,
+        f"{_and(most)} share most: {shared[most]} of {size} (p = {tests[most].p_more:.2g}); "
+        f"{_and(least)} share least: {shared[least]} (p = {tests[least].p_fewer:.2g}).",
+    ]
+
+
+def _apart(study: Mapping[str, Any]) -> list[str]:
+    d = study.get("dissociation")
+    if not d:
+        return []
+    table = next(row for row in d["D"] if row["fraction"] == d["default"])
+    mean = table["mean"]
+    lines = [f"Closing a task's own heads costs it {_percent(mean)} more than closing another task's (mean D)."]
+    distinct = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("distinct", "double") and (p["p"] or 1) < 0.05]
+    none = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("none", "both negative")]
+    if distinct:
+        lines.append(f"They come apart (double dissociation, p < 0.05): {'; '.join(distinct)}.")
+    if none:
+        lines.append(f"No dissociation is seen between: {'; '.join(none)}.")
+    return lines
+
+
+def _iat(study: Mapping[str, Any]) -> list[str]:
+    rows = study.get("iat", {}).get("rows", [])
+    if not rows:
+        return []
+    better = [r for r in rows if r["low"] > 0]
+    worse = [r for r in rows if r["high"] < 0]
+    mean = 100 * float(np.mean([r["iat"] - r["plain"] for r in rows]))
+    words = f"Important-head training changes the mean score by {mean:+.2f} points"
+    if better or worse:
+        words += f" (surely better: {_names(better)}; surely worse: {_names(worse)})"
+    else:
+        words += "; no single task's change is beyond chance"
+    return [words + "."]
+
+
+def _cut(study: Mapping[str, Any]) -> list[str]:
+    rows = study.get("prune", {}).get("rows", [])
+    if len(rows) < 2:
+        return []
+    base = rows[0]["task scores"]
+    cheap = None
+    for row in rows[1:]:
+        loss = max(base[t] - row["task scores"][t] for t in base)
+        if loss <= 0.01:
+            cheap = row["fraction"], loss
+    if cheap is None:
+        return [f"Cutting even {rows[1]['fraction']:.0%} of the least needed heads costs some task more than one point."]
+    return [f"The {cheap[0]:.0%} of heads that are needed least can be cut at a cost of {100 * max(cheap[1], 0):.1f} points at most."]
+
+
+def _sure(study: Mapping[str, Any]) -> list[str]:
+    trust = study.get("trust", {})
+    halves = trust.get("split_half", {})
+    lines = []
+    if halves:
+        lowest = min(halves, key=lambda task: halves[task])
+        lines.append(
+            f"How sure: the two halves of the examples agree on {min(halves.values()):.0%} or more of each task's heads "
+            f"(least for {lowest})."
+        )
+    if trust.get("collapsed"):
+        lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
+    if trust.get("leakage"):
+        lines.append(f"Beware: texts are shared between training and evaluation ({len(trust['leakage'])} cases, listed below).")
+    return lines
+
+
+def _percent(cell: Mapping[str, Any]) -> str:
+    text = f"{100 * cell['value']:.1f} %"
+    if cell.get("low") is not None:
+        text += f" (95 % interval {100 * cell['low']:.1f} to {100 * cell['high']:.1f})"
+    return text
+
+
+def _and(pair: Sequence[str]) -> str:
+    return " and ".join(pair)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{r['task']} {100 * (r['iat'] - r['plain']):+.1f}" for r in rows) or "none"

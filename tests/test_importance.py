@@ -1,0 +1,167 @@
+"""Which heads a task lives on: exactness, planted truth, and what an estimator may not disturb."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from headwise.errors import HeadwiseError
+from headwise.evaluate import evaluate
+from headwise.heads import gated
+from headwise.importance import estimators, importance
+from headwise.selection import top
+from headwise.testing import planted, toy_model
+
+CONTROLS = ("random", "magnitude", "confidence")
+CAPTUM = ("integrated_gradients", "attribution", "shapley")
+INFORMED = [name for name in estimators if name not in (*CONTROLS, *CAPTUM)]
+
+
+@pytest.fixture(scope="module")
+def plant():
+    return planted(seed=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = toy_model(2, rows=40).double()
+    return made.eval()
+
+
+def by_hand(model, task: str, per_token: bool = False) -> torch.Tensor:
+    """∂L/∂ξ of every training example, one example and one backward at a time."""
+    from headwise.batching import encode
+
+    data = encode(model.tasks[task], "train", model.tokenizer, model.max_length)
+    rows = []
+    for i in range(len(data)):
+        gates = torch.ones(1, 2, 4, dtype=torch.float64, requires_grad=True)
+        with gated(model.encoder, gates):
+            rows.append(torch.autograd.grad(model(task, data.batch([i])).loss.sum(), gates)[0][0])
+    return torch.stack(rows)
+
+
+def test_scores_equal_a_batch_of_one_loop(model):
+    gradients = by_hand(model, "toy0")
+    found = importance(model, "toy0", tokens=64)
+    assert torch.allclose(found.scores.double(), gradients.abs().mean(0), rtol=1e-6)
+    assert torch.allclose(importance(model, "toy0", "fisher").scores.double(), gradients.square().mean(0), rtol=1e-6)
+    assert torch.allclose(importance(model, "toy0", "taylor").scores.double(), gradients.mean(0).abs(), rtol=1e-6)
+    spread = gradients.abs().std(0, correction=0) / len(gradients) ** 0.5
+    assert torch.allclose(found.stderr.double(), spread, rtol=1e-4)
+    assert found.examples == 40
+
+
+def test_exactness_in_double_precision(model):
+    from headwise.batching import encode
+    from headwise.heads import Heads
+    from headwise.importance import Sample, frozen, head_gradients
+
+    data = encode(model.tasks["toy1"], "train", model.tokenizer, model.max_length)
+    sample = Sample(model, "toy1", data, None, Heads.of(model.encoder), 512, 0)
+    with frozen(model):
+        together = head_gradients(sample, data.batch(range(40)), per_token=False)
+    assert torch.allclose(together, by_hand(model, "toy1"), atol=1e-10)
+
+
+def test_half_precision_keeps_the_ranking():
+    made, _ = planted(seed=1, steps=60)
+    exact = importance(made, "toy0").scores.flatten()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = importance(made, "toy0").scores.flatten()
+    assert spearmanr(exact, half).statistic >= 0.97
+
+
+@pytest.mark.parametrize("tokens", [16, 100, 4096])
+def test_scores_do_not_depend_on_the_batching(model, tokens):
+    for by in ("gradient", "token", "batch", "fisher"):
+        whole = importance(model, "toy0", by).scores
+        assert torch.allclose(whole, importance(model, "toy0", by, tokens=tokens).scores, rtol=1e-5)
+
+
+def test_batch_and_weight_are_one_gradient_with_two_divisors(model):
+    """|·| per batch, averaged over batches or over examples: the same where all batches are of one size."""
+    batch, weight = (importance(model, "toy0", by, size=8).scores for by in ("batch", "weight"))
+    assert torch.allclose(batch, weight, rtol=1e-5)
+    uneven, by_example = (importance(model, "toy0", by, size=32).scores for by in ("batch", "weight"))
+    assert not torch.allclose(uneven, by_example, rtol=1e-3)
+
+
+@pytest.mark.parametrize("by", INFORMED)
+def test_every_estimator_finds_the_planted_head(plant, by):
+    model, masks = plant
+    for task, mask in masks.items():
+        found = importance(model, task, by)
+        assert torch.equal(top(found.scores, 1 / 8), mask), f"{task} by {by}: {found.scores}"
+
+
+def test_distractors_are_active(plant):
+    model, masks = plant
+    scores = importance(model, "toy0").scores
+    assert (scores[~masks["toy0"]] > 0).all()
+
+
+def test_it_leaves_no_trace(plant):
+    model, _ = plant
+    model.train()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    state = torch.get_rng_state()
+    importance(model, "toy0")
+    assert model.training and model.encoder.training
+    assert all(p.requires_grad and torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not any(m._forward_pre_hooks for m in model.modules())
+    for parameter in model.parameters():
+        parameter.grad = None
+    model.eval()
+
+
+def test_last_layer_conventions(model):
+    plain = importance(model, "toy0", "token").scores
+    michel = importance(model, "toy0", "token", last_layer="examples").scores
+    released = importance(model, "toy0", "token", last_layer="none").scores
+    assert torch.equal(plain[0], michel[0]) and torch.equal(plain[0], released[0])
+    assert (michel[1] > plain[1]).all()
+    assert top(released, 0.5)[1].all(), "undivided, the whole last layer is on top"
+
+
+def test_layers_scaled_to_length_one(model):
+    scores = importance(model, "toy0", normalize="l2").scores
+    assert torch.allclose(scores.norm(dim=1), torch.ones(2))
+
+
+def test_stopping_when_stable_uses_fewer_examples():
+    model = toy_model(1, rows=4000)
+    all_of_them = importance(model, "toy0")
+    early = importance(model, "toy0", stable=0.25)
+    assert early.examples < all_of_them.examples == 4000
+    assert early.split_half(0.25) >= 0.95
+    assert all_of_them.examples_needed(0.25) <= 4000
+
+
+def test_the_planted_head_is_needed(plant):
+    """The plant is what it says: closing it takes the task to chance, closing any other head does not."""
+    model, masks = plant
+    for task, mask in masks.items():
+        gates = torch.stack([torch.ones(2, 4), (~mask).float(), *(1 - torch.eye(8).view(8, 2, 4)[~mask.flatten()])])
+        base, closed, *others = (score.value for score in evaluate(model, task, gates))
+        assert base > 0.95 and closed < 0.75 and min(others) > 0.95
+
+
+@pytest.mark.parametrize("by", CAPTUM)
+def test_captum_estimators(plant, by):
+    pytest.importorskip("captum")
+    model, masks = plant
+    for task, mask in masks.items():
+        assert torch.equal(top(importance(model, task, by, examples=64).scores, 1 / 8), mask)
+
+
+def test_bad_use(model):
+    with pytest.raises(HeadwiseError, match="toy0"):
+        importance(model, "nothing")
+    with pytest.raises(HeadwiseError, match="gradient"):
+        importance(model, "toy0", "gradints")
+    with pytest.raises(HeadwiseError, match="l2"):
+        importance(model, "toy0", normalize="l1")

@@ -1,0 +1,80 @@
+"""Dissociations of models whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.evaluate import evaluate
+from headwise.importance import importance
+from headwise.lesions import dissociate, null_matrices
+from headwise.selection import top
+from headwise.testing import planted, toy_model
+
+
+@pytest.fixture(scope="module")
+def apart():
+    model, _ = planted(seed=0)
+    return model, {task: importance(model, task) for task in model.tasks}
+
+
+def test_two_planted_heads_give_a_double_dissociation(apart):
+    model, scores = apart
+    found = dissociate(model, scores, 1 / 8)
+    pair = found.pairs()["toy0", "toy1"]
+    assert pair["verdict"] == "distinct" and pair["p"] < 0.01
+    assert (found.scores() > 0.1).all()
+
+
+def test_a_shared_head_gives_none():
+    model, _ = planted(shared=True, seed=0)
+    found = dissociate(model, {task: importance(model, task) for task in model.tasks}, 1 / 8)
+    assert np.allclose(found.scores(), 0) and found.pairs()["toy0", "toy1"]["verdict"] == "none"
+
+
+def test_the_matrix_is_that_of_separate_evaluations(apart):
+    model, scores = apart
+    grid = (0.125, 0.5)
+    found = dissociate(model, scores, grid, random=2, limit=50)
+    assert found.lesions == ("none", "toy0", "toy1", "random 1", "random 2")
+    for f, fraction in enumerate(grid):
+        for i, task in enumerate(scores):
+            assert found.performance[f, i, 0] == evaluate(model, task, limit=50).value
+            for j, other in enumerate(scores.values()):
+                gates = (~top(other.scores, fraction)).float()[None]
+                assert found.performance[f, i, 1 + j] == evaluate(model, task, gates, limit=50)[0].value
+
+
+def test_collapsed_lesions_are_marked(apart):
+    model, scores = apart
+    found = dissociate(model, scores, (0.125, 1.0), random=0)
+    for i, task in enumerate(scores):
+        everything = evaluate(model, task, torch.zeros(1, 2, 4))[0]
+        assert found.collapsed[1, i, 1] == (len(set(everything.predictions)) == 1)
+    assert not found.collapsed[:, :, 0].any()
+
+
+def test_permutation_null(apart):
+    model, scores = apart
+    found = dissociate(model, scores, 1 / 8, random=0)
+    null = null_matrices(model, scores, 1 / 8, draws=10)
+    assert null.shape == (10, 2, 2)
+    assert found.permutation_test(null)["mean"] <= 0.7  # two single heads can only be dealt as they are or swapped
+
+
+def test_bad_use(apart):
+    model, scores = apart
+    with pytest.raises(HeadwiseError, match="two tasks"):
+        dissociate(model, {"toy0": scores["toy0"]})
+    with pytest.raises(HeadwiseError, match=r"\(2, 4\)"):
+        dissociate(model, {"toy0": torch.ones(3, 4), "toy1": torch.ones(2, 4)})
+    with pytest.raises(HeadwiseError, match="0 to 1"):
+        dissociate(model, scores, 30)
+
+
+def test_untrained_tasks_still_measure():
+    model = toy_model(2)
+    found = dissociate(model, {task: importance(model, task) for task in model.tasks}, 0.25)
+    assert found.performance.shape == (1, 2, 6)
