@@ -161,9 +161,7 @@ class TestCompact:
         model = tiny("llama")
         mask = mask_of(Heads.of(model), "none")
         mask[0, :2] = True
-        with pytest.raises(
-            HeadwiseError, match=r"layers keep 2, 4 heads.*cut 2 more in decoder layer 1; or form=.sliced"
-        ):
+        with pytest.raises(HeadwiseError, match=r"layers keep 2, 4 heads.*cut 2 more in decoder layer 1; or"):
             export(model, mask, tmp_path / "m", "compact")
         with pytest.raises(HeadwiseError, match="leave 2 more in decoder layer 0"):
             export(model, mask_of(Heads.of(model), "first layer empty"), tmp_path / "m", "compact")
@@ -177,7 +175,7 @@ class TestCompact:
 
     def test_families_without_a_head_size_name_the_other_forms(self, tmp_path):
         model = tiny("bert")
-        with pytest.raises(HeadwiseError, match="masked.*sliced"):
+        with pytest.raises(HeadwiseError, match=r"masked.*sliced"):
             export(model, mask_of(Heads.of(model), "even"), tmp_path / "m", "compact")
         assert not list(tmp_path.iterdir())
 
@@ -275,7 +273,7 @@ class TestLoading:
     def test_no_folder_and_foreign_folders(self, tmp_path):
         with pytest.raises(HeadwiseError, match="not a folder"):
             load(tmp_path / "nothing")
-        with pytest.raises(HeadwiseError, match="config.json"):
+        with pytest.raises(HeadwiseError, match=r"config\.json"):
             load(tmp_path)
         (tmp_path / "config.json").write_text('{"model_type": "bert", "architectures": ["Nothing"]}')
         with pytest.raises(HeadwiseError, match="holds a Nothing"):
@@ -315,7 +313,7 @@ class TestLoading:
         weights = load_file(tmp_path / "m" / "model.safetensors")
         weights.pop("encoder.layer.0.attention.self.query.weight")
         save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
-        with pytest.raises(HeadwiseError, match="layer.0.attention.self.query.weight"):
+        with pytest.raises(HeadwiseError, match=r"layer\.0\.attention\.self\.query\.weight"):
             load(tmp_path / "m")
 
     @pytest.mark.parametrize(
@@ -344,7 +342,7 @@ class TestMaskFiles:
     def test_json_and_safetensors(self, tmp_path):
         mask = torch.tensor([[True, False], [False, False]])
         (tmp_path / "m.json").write_text(json.dumps(mask.tolist()))
-        save_file({"mask": mask, "other": mask}, tmp_path / "m.safetensors")
+        save_file({"mask": mask, "other": ~mask}, tmp_path / "m.safetensors")
         save_file({"heads": mask.to(torch.uint8)}, tmp_path / "n.safetensors")
         for name in ("m.json", "m.safetensors", "n.safetensors"):
             found = read_mask(tmp_path / name)

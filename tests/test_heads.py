@@ -77,7 +77,10 @@ class TestFamilies:
         saved = [site.module.weight.clone() for site in heads.sites]
         try:
             for layer, head in ((0, 1), (-1, 3)):
-                weight, places = heads.sites[layer].module.weight, slice(head * heads.head_dim, (head + 1) * heads.head_dim)
+                weight, places = (
+                    heads.sites[layer].module.weight,
+                    slice(head * heads.head_dim, (head + 1) * heads.head_dim),
+                )
                 conv = type(heads.sites[layer].module).__name__ == "Conv1D"
                 weight.data[places if conv else (slice(None), places)] = 0
             assert torch.allclose(lesioned, output(model, batch), atol=1e-12)
@@ -144,6 +147,8 @@ class TestFamilies:
             assert torch.allclose(product.view(heads.num_heads, -1).sum(-1), wanted[site.layer], atol=1e-10)
 
     def test_eager_and_sdpa_agree(self, family, stack):
+        if family == "gemma2":
+            pytest.skip("caps its attention scores, which only eager attention does")
         try:
             model = tiny(family, dtype=torch.float64, attn_implementation="sdpa").requires_grad_(False)
         except ValueError:
@@ -380,7 +385,7 @@ class TestLoud:
     def test_over_match(self):
         with pytest.raises(HeadwiseError, match="one per layer"):
             Heads.of(tiny("bert"), pattern="*layer.0.attention.output.dense")
-        with pytest.raises(HeadwiseError, match="two sets|equal heads"):
+        with pytest.raises(HeadwiseError, match=r"two sets|equal heads"):
             Heads.of(tiny("bert"), pattern="*.dense")
 
     @pytest.mark.parametrize("family", ["xlnet", "mamba"])

@@ -52,7 +52,9 @@ def test_same_seed_same_bytes():
     assert not same(weights(a), weights(c))
 
 
-@pytest.mark.parametrize("plan", [PLAN, PLAN.with_(accumulate=2, window="mixed", balance="moving_average", sampling="annealed")])
+@pytest.mark.parametrize(
+    "plan", [PLAN, PLAN.with_(accumulate=2, window="mixed", balance="moving_average", sampling="annealed")]
+)
 @pytest.mark.parametrize("crash", [3, 9])
 def test_resume_after_a_crash_is_exact(tmp_path, plan, crash):
     whole = toy_model()
@@ -117,7 +119,7 @@ def test_a_broken_checkpoint_is_refused_by_name_and_the_one_before_used(tmp_path
     fit(whole, PLAN)
     with pytest.raises(RuntimeError, match="crash"):
         fit(toy_model(), PLAN, StopAt(9), out=tmp_path)
-    older, newest = checkpoint.list_all(tmp_path / "checkpoints")
+    _, newest = checkpoint.list_all(tmp_path / "checkpoints")
     file = newest / "model.safetensors"
     content = file.read_bytes()
     if damage == "remove":
@@ -173,9 +175,11 @@ def test_two_processes_agree_with_one(tmp_path):
         "for m in model.modules():\n"
         "    if isinstance(m, torch.nn.Dropout): m.p = 0.0\n"
         "    if hasattr(m, 'dropout') and isinstance(m.dropout, float): m.dropout = 0.0\n"
-        "fit(model, Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0), out=sys.argv[1], device='cpu')\n"
+        "plan = Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0)\n"
+        "fit(model, plan, out=sys.argv[1], device='cpu')\n"
         "import os\n"
-        "if os.environ.get('RANK', '0') == '0': save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')\n"
+        "if os.environ.get('RANK', '0') == '0':\n"
+        "    save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')\n"
     )
     subprocess.run([sys.executable, str(script), str(tmp_path / "one")], check=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29511"]

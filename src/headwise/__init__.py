@@ -22,7 +22,7 @@ _PLACES = {  # imported when first asked for
     "report": ("report",),
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names}
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

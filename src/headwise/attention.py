@@ -63,11 +63,15 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
 
 
 def _coded(model: MultiTaskModel, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-    coded = model.tokenizer(list(texts), padding=True, truncation=True, max_length=model.max_length, return_tensors="pt")
+    coded = model.tokenizer(
+        list(texts), padding=True, truncation=True, max_length=model.max_length, return_tensors="pt"
+    )
     return {name: value.to(model.device) for name, value in coded.items() if name in ("input_ids", "attention_mask")}
 
 
-def _features(maps_BLHTT: torch.Tensor, ids_BT: torch.Tensor, mask_BT: torch.Tensor, special: list[int]) -> dict[str, torch.Tensor]:
+def _features(
+    maps_BLHTT: torch.Tensor, ids_BT: torch.Tensor, mask_BT: torch.Tensor, special: list[int]
+) -> dict[str, torch.Tensor]:
     """Sums over real query tokens, (L, H) each."""
     real = mask_BT[:, None, None, :].to(maps_BLHTT.dtype)
 

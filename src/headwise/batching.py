@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.store import cache_folder, digest, read_arrays, write_arrays
 from headwise.tasks.columns import Columns, Ragged, from_arrays, to_arrays
 from headwise.tasks.task import Row, Task
@@ -27,10 +30,13 @@ class Encoded:
     pad: int
     rows: int  # rows of the task; windows make more items than rows
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
-        ids = self.columns.get("input_ids")
-        return ids.lengths if isinstance(ids, Ragged) else np.ones(len(self), np.int64)
+        """How much each item asks of a forward: its sub-words, or a picture's patches of 16 x 16."""
+        ids, pixels = self.columns.get("input_ids"), self.columns.get("pixel_values")
+        if isinstance(ids, Ragged):
+            return ids.lengths
+        return np.full(len(self), max(1, np.prod(pixels.shape[-2:]) // 256 if isinstance(pixels, np.ndarray) else 1))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -65,12 +71,21 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
     rows = sample(task.rows(split), limit)
     key = digest(task.kind, rows, fingerprint(tokenizer), max_length)
     path = cache_folder("tokens") / f"{key}.safetensors"
-    if path.exists():
-        columns = from_arrays(read_arrays(path)[0])
-    else:
+    columns = _cached(path)
+    if columns is None:
         columns = task.kind.encode(rows, tokenizer, max_length)
         write_arrays(path, to_arrays(columns))
     return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+
+def _cached(path: Path) -> Columns | None:
+    if not path.exists():
+        return None
+    try:
+        return from_arrays(read_arrays(path)[0])
+    except HeadwiseError as error:
+        warnings.warn(f"{error}; tokenising again", HeadwiseWarning, stacklevel=3)
+        return None
 
 
 def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -84,12 +99,15 @@ def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
 def fingerprint(tokenizer: Any) -> str:
     """What a tokenizer does, as a hash: its class and its whole vocabulary and rules."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return _text_digest(type(tokenizer).__name__, backend.to_str() if backend else repr(tokenizer))
+    return _rules_digest(type(tokenizer).__name__, backend.to_str() if backend else json.dumps(repr(tokenizer)))
 
 
 @lru_cache(maxsize=16)
-def _text_digest(name: str, text: str) -> str:
-    return digest(name, text)
+def _rules_digest(name: str, text: str) -> str:
+    rules = json.loads(text)
+    if isinstance(rules, dict):  # these two only remember the last call
+        rules |= {"truncation": None, "padding": None}
+    return digest(name, rules)
 
 
 @dataclass(frozen=True)
@@ -157,7 +175,9 @@ class Stream:
         self._batches = self.order.epoch([*self.seed, self.epoch])
 
 
-def batches(data: Encoded, tokens: int = 8192, device: Any = "cpu") -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+def batches(
+    data: Encoded, tokens: int = 8192, device: Any = "cpu"
+) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Every item once, longest first: the items' numbers and their tensors."""
     for items in Order(data.lengths, tokens=tokens).plain():
         yield items, {name: tensor.to(device) for name, tensor in data.batch(items).items()}

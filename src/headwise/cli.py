@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,9 @@ app = typer.Typer(
 
 ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
-TasksOption = Annotated[str, typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")]
+TasksOption = Annotated[
+    str, typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
+]
 OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data [default: $HEADWISE_DATA]")]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
@@ -43,6 +46,7 @@ def options(debug: Annotated[bool, typer.Option("--debug", help="show tracebacks
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    warnings.formatwarning = lambda message, *_, **__: f"headwise: note: {message}\n"
 
 
 @app.command()
@@ -152,10 +156,10 @@ def tasks(
         if name is None:
             raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
         task = catalog.get(name, data)
-        shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task, "train")}
+        shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
         print(json.dumps(shown, ensure_ascii=False)) if as_json else Screen().task(shown)
     elif command == "list":
-        rows = [catalog.describe(catalog.get(n, data)) for n in catalog.names()]
+        rows = [catalog.describe(n, data) for n in catalog.names()]
         print(json.dumps(rows, ensure_ascii=False)) if as_json else Screen().task_list(rows)
     else:
         raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
@@ -168,7 +172,9 @@ def train(
     tasks: TasksOption = "",
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path("runs/train"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
+        "runs/train"
+    ),
     method: Annotated[str, typer.Option(help="plain or iat")] = "plain",
     alpha: Annotated[float, typer.Option(help="iat: share of heads a task may move")] = 0.3,
     delta: Annotated[float, typer.Option(help="iat: share of training, at its end, in which the rest is held")] = 0.1,
@@ -276,7 +282,9 @@ def prune(
     before = sum(p.numel() for p in encoder.parameters())
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
     shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel(), "parameters": before}
-    print(json.dumps(shown)) if as_json else Screen().say(f"{shown['heads_cut']} of {cut.numel()} heads cut, {form}: {path}")
+    print(json.dumps(shown)) if as_json else Screen().say(
+        f"{shown['heads_cut']} of {cut.numel()} heads cut, {form}: {path}"
+    )
 
 
 @app.command(name="report")
@@ -315,7 +323,9 @@ def list_records(
     found = [(root, record) for root in roots for record in Results(root).where(**wanted)]
     if export:
         Screen().say(f"table: {Results(roots[0]).export(export)}")
-    rows = [{"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found]
+    rows = [
+        {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
+    ]
     print(json.dumps(rows)) if as_json else Screen().records(rows)
 
 
@@ -364,7 +374,11 @@ def _changed(settings: Any, **fields: Any) -> Any:
 
 def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"verdict": study["verdict"], "study": str(folder / "study.json"), "page": str(folder / "report.html")}))
+        print(
+            json.dumps(
+                {"verdict": study["verdict"], "study": str(folder / "study.json"), "page": str(folder / "report.html")}
+            )
+        )
     else:
         screen.verdict(study, folder)
 
@@ -380,8 +394,8 @@ def main() -> None:
     except (typer.Abort, typer.Exit) as error:
         sys.exit(getattr(error, "exit_code", 1))
     except Exception as error:
-        if hasattr(error, "format_message"):  # a mistake in the options
-            _stop(f"{error.format_message()}. Try: headwise --help", 2)
+        if said := getattr(error, "format_message", None):  # a mistake in the options
+            _stop(f"{said()} Try: headwise --help", 2)
         _stop(f"{type(error).__name__}: {error}", 1)
 
 

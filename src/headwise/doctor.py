@@ -8,7 +8,18 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-CORE = ("torch", "transformers", "accelerate", "safetensors", "numpy", "scipy", "scikit-learn", "pyarrow", "typer", "rich")
+CORE = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pyarrow",
+    "typer",
+    "rich",
+)
 EXTRAS = {
     "hub": ("datasets", "tasks from the Hugging Face Hub"),
     "plots": ("matplotlib", "figures as SVG, PDF and PNG"),

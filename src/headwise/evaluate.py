@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from headwise.batching import Encoded, Order, encode
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, gated
 from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
@@ -76,12 +76,14 @@ def evaluate(
         >>> lesions = torch.stack([torch.ones(12, 12), (~top(scores, 0.3)).float()])
         >>> base, cut = evaluate(model, "sst2", lesions)
     """
+    if task not in model.tasks:
+        raise unknown("task of this model", task, model.tasks)
     source = model.tasks[task]
     if data is None:
         data = encode(source, split, model.tokenizer, model.max_length, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    predictions = _predict(model, task, data, lesions, tokens or _tokens(model))
+    predictions = _predict(model, task, data, lesions, tokens or default_tokens(model))
     scores = [
         Score(task, source.metric, metrics[source.metric](found, golds), found, golds)
         for found in (_merged(source.kind, items, data, source, split, limit) for items in predictions)
@@ -95,8 +97,9 @@ def _rows(task, split: str, limit: int | None) -> list:
     return sample(task.rows(split), limit)
 
 
-def _tokens(model: MultiTaskModel) -> int:
-    return TOKENS if model.device.type == "cpu" else 8 * TOKENS
+def default_tokens(model: MultiTaskModel) -> int:
+    """Padded tokens in one forward on the model's device."""
+    return TOKENS if model.device.type == "cpu" else 4 * TOKENS
 
 
 def _merged(kind: Any, items: list, data: Encoded, task, split: str, limit: int | None) -> list:

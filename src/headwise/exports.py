@@ -192,7 +192,7 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
     except (ValueError, StrictDataclassError) as error:  # some want the hidden size to be a multiple of the heads
         fitting = [n for n in range(1, config.num_attention_heads + 1) if config.hidden_size % n == 0]
         raise HeadwiseError(
-            f"{type(config).__name__} refuses {heads} heads: {error}",
+            f"{type(config).__name__} refuses {heads} heads: {_line(error)}",
             f"a number of heads per layer that divides {config.hidden_size}: {fitting}",
             'form="sliced"',
         ) from None
@@ -233,7 +233,7 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
+        reason = _line(error.__cause__ or error)
         raise HeadwiseError(
             f"torch.onnx cannot write {type(model).__name__} ({reason})", "", 'form="sliced"'
         ) from error
@@ -306,7 +306,9 @@ def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
     try:
         model, info = kind.from_pretrained(path, local_files_only=True, use_safetensors=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
-        raise HeadwiseError(f"{path} cannot be opened ({error})", "the complete folder of a saved model") from error
+        raise HeadwiseError(
+            f"{path} cannot be opened ({_line(error)})", "the complete folder of a saved model"
+        ) from error
     wrong = [*info["missing_keys"], *info["mismatched_keys"], *(info["unexpected_keys"] if strict else ())]
     if wrong:
         listed = ", ".join(map(str, wrong[:5]))
@@ -344,3 +346,7 @@ def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:
     for layer, kept in enumerate(layers):
         mask[layer, kept] = False
     return mask
+
+
+def _line(error: BaseException, most: int = 300) -> str:
+    return " ".join(str(error).split())[:most]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,12 +33,54 @@ CROSS_MARKS = ("encoder_attn", "EncDecAttention", "crossattention", "cross_attn"
 
 # Families whose q, k, v and o slices are known to be exact (each one checked by moving a single head's weights).
 EXACT = frozenset(
-    """bert roberta xlm-roberta electra distilbert deberta-v2 mpnet modernbert openai-gpt gpt2 gpt_neox llama mistral qwen2
-    qwen3 gemma2 phi3 t5 bart vit""".split()
+    [
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "electra",
+        "distilbert",
+        "deberta-v2",
+        "mpnet",
+        "modernbert",
+        "openai-gpt",
+        "gpt2",
+        "gpt_neox",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "phi3",
+        "t5",
+        "bart",
+        "vit",
+    ]
 )
 DECODERS = frozenset(
-    """openai-gpt gpt2 gptj gpt_neo gpt_neox opt bloom falcon mpt llama mistral qwen2 qwen3 gemma2 gemma3 gemma3_text phi phi3
-    olmo2 starcoder2 stablelm cohere""".split()
+    [
+        "openai-gpt",
+        "gpt2",
+        "gptj",
+        "gpt_neo",
+        "gpt_neox",
+        "opt",
+        "bloom",
+        "falcon",
+        "mpt",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "phi",
+        "phi3",
+        "olmo2",
+        "starcoder2",
+        "stablelm",
+        "cohere",
+    ]
 )
 NO_HEADS = {
     "xlnet": "its output projection is a bare parameter inside an einsum, so no module ever sees the heads' outputs",
@@ -79,7 +122,7 @@ BIAS_OF_ENCODER = ("mpnet",)  # the encoder gives one position bias per head to 
 RETURNS_LIST = ("openai-gpt",)
 LAST_DROPOUTS = ("resid_dropout", "out_drop")  # what an attention does after its output projection
 # Families whose configuration states the head size apart from the hidden size, so that fewer heads are a plain model.
-OWN_HEAD_SIZE = frozenset("llama mistral qwen2 qwen3 gemma2 phi3 t5".split())
+OWN_HEAD_SIZE = frozenset(["llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "t5"])
 
 
 @dataclass(frozen=True)
@@ -90,7 +133,7 @@ class Part:
     input axis. k and v have one row of places per key-value group.
     """
 
-    module: nn.Module
+    module: Any  # a Linear, a Conv1D, or what an adapter makes of one
     axis: int
     rows: torch.Tensor  # (H or G, D), on the CPU
 
@@ -104,7 +147,7 @@ def transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"
 
 
-def input_width(module: nn.Module) -> int | None:
+def input_width(module: Any) -> int | None:
     """How wide the input of a projection is; None for a module that is no projection."""
     weight = getattr(module, "weight", None)
     if weight is None or getattr(weight, "ndim", 0) != 2:
@@ -114,7 +157,7 @@ def input_width(module: nn.Module) -> int | None:
     return weight.shape[0] if transposed(module) else weight.shape[1]
 
 
-def output_width(module: nn.Module) -> int:
+def output_width(module: Any) -> int:
     return module.weight.shape[1] if transposed(module) else module.weight.shape[0]
 
 

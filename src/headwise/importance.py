@@ -5,6 +5,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,14 @@ import torch
 from torch import nn
 
 from headwise.batching import Encoded, Order, encode
-from headwise.errors import HeadwiseError
-from headwise.evaluate import TOKENS, evaluating, to_device
-from headwise.heads import Heads, captured, eager, gated, touched
+from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.evaluate import default_tokens, evaluating, to_device
+from headwise.heads import Heads, touched
 from headwise.model import MultiTaskModel
 from headwise.registry import Registry
 from headwise.selection import top
+
+CHUNK = 4096  # examples sorted by length together
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,12 @@ class Importance:
         return settled
 
     def to_record(self) -> dict[str, Any]:
-        return {"by": self.by, "examples": self.examples, "scores": self.scores.tolist(), "stderr": self.stderr.tolist()}
+        return {
+            "by": self.by,
+            "examples": self.examples,
+            "scores": self.scores.tolist(),
+            "stderr": self.stderr.tolist(),
+        }
 
     def __str__(self) -> str:
         order = self.scores.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:5].tolist()
@@ -69,9 +77,9 @@ class Sample(NamedTuple):
     seed: int
 
     def batches(self) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-        """Batches of a thousand or so random examples at a time, so that stopping early stays fair."""
-        for start in range(0, len(self.items), 1024):
-            chunk = self.items[start : start + 1024]
+        """Batches of similar lengths out of a few thousand random examples at a time: stopping early stays fair."""
+        for start in range(0, len(self.items), CHUNK):
+            chunk = self.items[start : start + CHUNK]
             for batch in Order(self.data.lengths[chunk], tokens=self.tokens).plain():
                 part = chunk[batch]
                 yield len(part), to_device(self.data.batch(part), self.model.device)
@@ -114,8 +122,13 @@ class Moments:
 
 Estimator = Callable[..., Importance]
 estimators: Registry[Estimator] = Registry("importance")
-for _name in ("integrated_gradients", "attribution", "shapley"):
-    estimators.add(_name, f"headwise.attribution:{_name}")
+for _home, _names in {
+    "ablation": ("ablation", "all_but_one", "mean_ablation", "random", "magnitude", "confidence"),
+    "attribution": ("integrated_gradients", "attribution", "shapley"),
+}.items():
+    for _name in _names:
+        estimators.add(_name, f"headwise.{_home}:{_name}")
+estimators.add("l0", "headwise.methods.l0:l0_importance")
 
 
 def importance(
@@ -138,9 +151,9 @@ def importance(
         task: its name.
         by: the estimator. From one pass over activations and their gradients: gradient (Li et al. 2023, Eq. 4:
             E|∂L/∂ξ| per example), token (|·| per token, as Michel et al. and the released code), batch (|·| per batch),
-            weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (|mean|, signs cancel). From repeated forwards: ablation,
-            mean_ablation, all_but_one. Through captum: integrated_gradients, attribution, shapley. Controls: random,
-            magnitude, confidence.
+            weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (|mean|, signs cancel). From repeated forwards:
+            ablation, mean_ablation, all_but_one. Through captum: integrated_gradients, attribution, shapley.
+            Controls: random, magnitude, confidence.
         examples: how many, drawn at random.
         split: of which split.
         normalize: "l2" scales every layer's scores to length 1.
@@ -160,11 +173,27 @@ def importance(
         data = encode(model.tasks[task], split, model.tokenizer, model.max_length)
     items = np.random.default_rng([seed, 3]).permutation(len(data))[:examples]
     heads = Heads.of(model.encoder)
-    budget = tokens or (TOKENS if model.device.type == "cpu" else 8 * TOKENS)
-    sample = Sample(model, task, data, items, heads, budget, seed)
+    sample = Sample(model, task, data, items, heads, tokens or default_tokens(model), seed)
     with evaluating(model), frozen(model):
-        found = estimators[by](sample, **options)
+        found = _fitting(estimators[by], sample, options)
     return _finished(found, heads, normalize)
+
+
+def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:
+    """The estimate; where the device's memory does not hold a batch, smaller ones, and a warning that says so."""
+    while True:
+        try:
+            return estimator(sample, **options)
+        except torch.OutOfMemoryError:
+            if sample.tokens < 64:
+                raise
+            sample = sample._replace(tokens=sample.tokens // 2)
+        torch.cuda.empty_cache()
+        warnings.warn(
+            f"the device is out of memory: going on with {sample.tokens} tokens in a batch",
+            HeadwiseWarning,
+            stacklevel=3,
+        )
 
 
 def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
@@ -200,7 +229,9 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
-            product = (z_BTHD.detach() * grad_BTHD).sum(axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None)
+            product = (z_BTHD.detach() * grad_BTHD).sum(
+                axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
+            )
             found[layer] = _spread(product, absent.get(layer), sample.heads.num_heads)
 
         z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
@@ -276,128 +307,3 @@ def _per_batch(name: str, divide: bool) -> None:
 
 _per_batch("batch", divide=False)  # |∂ mean L/∂ξ| per batch, averaged over batches (run_bertology)
 _per_batch("weight", divide=True)  # |⟨W_O, ∂W_O⟩| per batch over examples (TextPruner): equal gradient, other divisor
-
-
-# -- repeated forwards
-
-
-@torch.no_grad()
-def _lesion_losses(sample: Sample, batch: dict[str, torch.Tensor], gates_KLH: torch.Tensor) -> torch.Tensor:
-    """Losses (B, K) of a batch under K lesions."""
-    losses = []
-    for gate in gates_KLH:
-        with gated(sample.model.encoder, gate, heads=sample.heads):
-            losses.append(sample.losses(batch).float().cpu())
-    return torch.stack(losses, 1)
-
-
-@estimators("ablation")
-def ablation(sample: Sample) -> Importance:
-    """The loss each head's absence adds."""
-    layers, heads = sample.heads.shape
-    gates = torch.cat([torch.zeros(1, layers * heads), torch.eye(layers * heads)])
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        losses = _lesion_losses(sample, batch, 1 - gates.view(-1, layers, heads))
-        moments.add((losses[:, 1:] - losses[:, :1]).view(-1, layers, heads))
-    return moments.result(sample.task, "ablation", len(sample.items))
-
-
-@estimators("all_but_one")
-def all_but_one(sample: Sample) -> Importance:
-    """How much of the loss of closing a whole layer a head alone makes good (after Michel et al. 2019)."""
-    layers, heads = sample.heads.shape
-    gates = torch.ones(layers, 1 + heads, layers, heads)
-    for layer in range(layers):
-        gates[layer, 0, layer] = 0
-        gates[layer, 1:, layer] = torch.eye(heads)
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        losses = _lesion_losses(sample, batch, gates.flatten(0, 1)).view(-1, layers, 1 + heads)
-        moments.add(losses[..., :1] - losses[..., 1:])
-    return moments.result(sample.task, "all_but_one", len(sample.items))
-
-
-@estimators("mean_ablation")
-@torch.no_grad()
-def mean_ablation(sample: Sample) -> Importance:
-    """The loss added when a head says its average in place of what it would."""
-    means_LHD, moments = _mean_outputs(sample), Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        whole = sample.losses(batch)
-        change = torch.zeros(len(whole), *sample.heads.shape)
-        for site in sample.heads.sites:
-            for place, head in enumerate(site.kept):
-
-                def touch(layer: int, z: torch.Tensor, at=site.layer, place=place, head=head) -> torch.Tensor | None:
-                    if layer != at:
-                        return None
-                    z = z.clone()
-                    z[..., place, :] = means_LHD[at, head].to(z)
-                    return z
-
-                with touched(sample.model.encoder, touch, sample.heads):
-                    change[:, site.layer, head] = (sample.losses(batch) - whole).float().cpu()
-        moments.add(change)
-    return moments.result(sample.task, "mean_ablation", len(sample.items))
-
-
-def _mean_outputs(sample: Sample) -> torch.Tensor:
-    total: torch.Tensor | float = 0.0
-    tokens = 0
-    for _, batch in sample.batches():
-        mask = batch["attention_mask"][..., None, None]
-        with captured(sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads) as sums:
-            sample.losses(batch)
-        total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
-    return total / tokens  # type: ignore[return-value]
-
-
-# -- controls: they know nothing of the task
-
-
-@estimators("random")
-def random(sample: Sample) -> Importance:
-    """Scores drawn at random."""
-    rng = np.random.default_rng([sample.seed, 4])
-    scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
-    return Importance(sample.task, "random", scores, torch.full_like(scores, torch.nan), 0, torch.stack([scores, scores]))
-
-
-@estimators("magnitude")
-@torch.no_grad()
-def magnitude(sample: Sample) -> Importance:
-    """The mean length of what a head adds to its layer, ‖W_O,h z_h‖."""
-    grams = [_gram(site, sample.heads) for site in sample.heads.sites]
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        mask = batch["attention_mask"]
-        with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
-            sample.losses(batch)
-        sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in zip(outputs, grams)]
-        per_token = torch.stack(sizes, 2) * mask[:, :, None, None]
-        moments.add(per_token.sum(1) / mask.sum(1)[:, None, None])
-    return moments.result(sample.task, "magnitude", len(sample.items))
-
-
-def _gram(site: Any, heads: Heads) -> torch.Tensor:
-    weight = site.module.weight.detach()
-    weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
-    per_head = weight.view(len(site.kept), heads.head_dim, -1)
-    whole = weight.new_zeros(heads.num_heads, heads.head_dim, heads.head_dim)
-    whole[list(site.kept)] = per_head @ per_head.transpose(1, 2)
-    return whole
-
-
-@estimators("confidence")
-@torch.no_grad()
-def confidence(sample: Sample) -> Importance:
-    """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
-    moments = Moments(sample.heads.shape)
-    with eager(sample.model.encoder) as maps:
-        for _, batch in sample.batches():
-            attention = maps(**{k: batch[k] for k in sample.model._inputs if k in batch})  # per layer (B, H, T, T)
-            mask = batch["attention_mask"][:, None]
-            sure = torch.stack([(a.amax(-1) * mask).sum(-1) / mask.sum(-1) for a in attention], 1)
-            moments.add(sure)
-    return moments.result(sample.task, "confidence", len(sample.items))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from headwise.errors import HeadwiseError
@@ -77,9 +77,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.measuring = False
         self._hook: Any = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
         self.model = unwrap(model)
         self.heads = Heads.of(self.model, stack=self.stack)
         self.heads.require_exact("important-head training")
@@ -87,9 +85,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.takes_task = self.key in inspect.signature(self.model.forward).parameters
         self._hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.seen = []
         if state.global_step < self.first or self.alpha == 1 or self.held:
             return
@@ -100,19 +96,15 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.held = HeldHeads(self.heads, masks, self.params)
         self.held.attach()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, optimizer: Any, **_: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
         if self.held:
             self.held.save(optimizer, self.seen)
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.held:
             self.held.restore()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._hook.remove()
         if self.held:
             self.held.detach()
@@ -170,14 +162,14 @@ def task_of(value: Any, key: str = "task") -> str:
     """The one task a batch names."""
     if isinstance(value, torch.Tensor | np.ndarray):
         value = value.tolist()
-    names = (
-        {str(name) for name in value} if isinstance(value, Sequence) and not isinstance(value, str) else {str(value)}
-    )
-    if value is None or len(names) != 1:
-        seen = f"a batch without {key!r}" if value is None else f"a batch of several tasks: {', '.join(sorted(names))}"
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    names = set(value) if several else {value}
+    if None in names or len(names) != 1:
+        listed = ", ".join(sorted(map(str, names)))
+        seen = f"a batch without {key!r}" if None in names else f"a batch of several tasks: {listed}"
         hint = "TrainingArguments(remove_unused_columns=False) and a collator that keeps the name"
         raise HeadwiseError(seen, f"one task for the whole batch under {key!r}", hint)
-    return names.pop()
+    return str(names.pop())
 
 
 def _items(data: Any) -> Iterable[Mapping[str, Any]]:

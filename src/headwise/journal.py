@@ -97,8 +97,8 @@ class Journal:
         """Look at the losses; one that is no number stops the run before anything of it is kept."""
         if not self.waiting:
             return
-        values = self.run.accelerator.reduce(torch.stack([loss for *_, loss, _ in self.waiting]), "mean").tolist()
-        waiting, self.waiting = self.waiting, []
+        losses: Any = self.run.accelerator.reduce(torch.stack([loss for *_, loss, _ in self.waiting]), "mean")
+        values, waiting, self.waiting = losses.tolist(), self.waiting, []
         entries = []
         for (step, task, _, items), value in zip(waiting, values):
             if not math.isfinite(value):

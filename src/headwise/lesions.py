@@ -51,7 +51,7 @@ def dissociate(
         >>> scores = {task: importance(model, task) for task in model.tasks}
         >>> print(dissociate(model, scores, fractions=(0.1, 0.3, 0.5)))
     """
-    grid = [fractions] if isinstance(fractions, (int, float)) else list(fractions)
+    grid = [float(f) for f in ([fractions] if isinstance(fractions, (int, float)) else fractions)]
     tasks, maps = list(scores), [score.scores if isinstance(score, Importance) else score for score in scores.values()]
     if len(tasks) < 2:
         raise HeadwiseError(f"one task, {tasks}", "two tasks or more: heads come apart between tasks")
@@ -77,7 +77,9 @@ def _masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, 
     return torch.stack(rows)
 
 
-def _assembled(tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int) -> Dissociation:
+def _assembled(
+    tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int
+) -> Dissociation:
     counts = [_counts(found[task], len(grid)) for task in tasks]
     collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)
     result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, resamples=resamples, seed=seed)

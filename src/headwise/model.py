@@ -62,7 +62,8 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
-        self.encoder, self.tokenizer = encoder, tokenizer
+        self.encoder: Any = encoder
+        self.tokenizer = tokenizer
         self.pooling, self.layer, self.max_length = pooling, layer, max_length
         self.use_heads = use_heads
         self.tasks: dict[str, Task] = {}
@@ -73,7 +74,9 @@ class MultiTaskModel(nn.Module):
             self.add(task)
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, tasks: Iterable[Task | str], *, seed: int = 0, **options: Any) -> MultiTaskModel:
+    def from_pretrained(
+        cls, name: str | Path, tasks: Iterable[Task | str], *, seed: int = 0, **options: Any
+    ) -> MultiTaskModel:
         """Load an encoder by Hub name or folder and give it fresh output heads."""
         from headwise import tasks as catalog
 
@@ -108,7 +111,7 @@ class MultiTaskModel(nn.Module):
         config = getattr(self.config, "text_config", self.config)
         return config.hidden_size
 
-    def forward(self, task: str, batch: Mapping[str, torch.Tensor]) -> Output:
+    def forward(self, task: str, batch: dict[str, torch.Tensor]) -> Output:
         """The loss of each example and the scores of a task's output head."""
         if task not in self.tasks:
             raise unknown("task of this model", task, self.tasks)
@@ -118,6 +121,8 @@ class MultiTaskModel(nn.Module):
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
         inputs = {name: batch[name] for name in self._inputs if name in batch}
+        if "pixel_values" in inputs:  # pictures are kept in half precision
+            inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
         mask = batch.get("attention_mask")
         if self.use_heads is not None:
             states = self._head_states(inputs)
@@ -129,6 +134,7 @@ class MultiTaskModel(nn.Module):
 
     def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         chosen = self.use_heads
+        assert chosen is not None
         with captured(self.encoder, lambda out_BTHD: out_BTHD) as layers:
             self.encoder(**inputs)
         picked = [out[:, :, mask.to(out.device)] for out, mask in zip(layers, chosen) if mask.any()]
@@ -147,7 +153,12 @@ class MultiTaskModel(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
         tasks = {
-            name: {"kind": plain(task.kind), "metric": task.metric, "language": task.language, "origin": task.source.origin}
+            name: {
+                "kind": plain(task.kind),
+                "metric": task.metric,
+                "language": task.language,
+                "origin": task.source.origin,
+            }
             for name, task in self.tasks.items()
         }
         chosen = None if self.use_heads is None else self.use_heads.tolist()
@@ -176,7 +187,9 @@ class MultiTaskModel(nn.Module):
         model = cls(encoder, tokenizer, found, about["pooling"], about["layer"], chosen, about["max_length"])
         for name, task in model.tasks.items():
             if plain(task.kind) != about["tasks"][name]["kind"]:
-                raise HeadwiseError(f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"]))
+                raise HeadwiseError(
+                    f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
+                )
         model.heads.load_state_dict(load_file(path / "heads.safetensors"))
         return model
 
@@ -203,7 +216,9 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
         model = AutoModel.from_pretrained(name, trust_remote_code=False, local_files_only=local, dtype=torch.float32)
-        loader = AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
+        loader = (
+            AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
+        )
         tokenizer = loader.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except Exception as error:  # every library below has its own; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {_first_line(error)}", _what_loads(name)) from error

@@ -20,7 +20,11 @@ PANEL = "Training plan"
 def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb ``--plan FILE`` and one flag per field of `Plan`; it receives ``plan=``."""
     hints = typing.get_type_hints(verb, include_extras=True)
-    own = [p.replace(annotation=hints.get(n, p.annotation)) for n, p in inspect.signature(verb).parameters.items() if n != "plan"]
+    own = [
+        p.replace(annotation=hints.get(n, p.annotation))
+        for n, p in inspect.signature(verb).parameters.items()
+        if n != "plan"
+    ]
     kinds = typing.get_type_hints(Plan)
     file = typer.Option("--plan", help="a TOML file with any of these fields", rich_help_panel=PANEL)
     flags = [_parameter("plan_file", Path | None, file)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -10,13 +12,18 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 
 CHOICES = {
-    "sampling": ("proportional", "annealed", "square_root", "temperature", "uniform", "round_robin", "fixed"),
     "balance": ("none", "moving_average"),
     "precision": ("fp32", "bf16"),
     "schedule": ("linear", "constant"),
     "train": ("all", "heads"),
     "window": ("same", "mixed"),
 }
+RANGES = (
+    ("epochs batch_size accumulate steps tokens max_examples max_dev patience", lambda v: v > 0, "a number above 0"),
+    ("lr head_lr weight_decay clip temperature evaluate_every checkpoint_every seed", lambda v: v >= 0, "0 or more"),
+    ("warmup", lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    ("beta1 beta2", lambda v: 0 <= v < 1, "a number from 0 to below 1"),
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Plan:
     order: tuple[str, ...] = ()
     """The cycle of tasks of sampling="fixed"."""
     balance: str = "none"
-    """Weights of the tasks' losses."""
+    """Weights of the tasks' losses: all 1 (none), or the tasks' mean recent loss over a task's own (moving_average)."""
     precision: str = "fp32"
     train: str = "all"
     """Train everything, or the output heads alone on a frozen encoder."""
@@ -76,21 +83,17 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
+        for item in fields(self):
+            _check_type(item.name, getattr(self, item.name), str(item.type))
+        object.__setattr__(self, "order", tuple(self.order))
+        for name, allowed in {**CHOICES, "sampling": _samplings()}.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"{name} of a plan", getattr(self, name), allowed)
-        positive = {"epochs": self.epochs, "batch_size": self.batch_size, "accumulate": self.accumulate}
-        positive |= {"steps": self.steps, "tokens": self.tokens, "max_examples": self.max_examples, "max_dev": self.max_dev}
-        for name, value in positive.items():
-            if value is not None and not value > 0:
-                raise HeadwiseError(f"{name}={value}", "a number above 0")
-        for name in ("lr", "head_lr", "weight_decay", "clip", "temperature"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise HeadwiseError(f"{name}={value}", "a number that is not negative")
-        for name in ("warmup", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise HeadwiseError(f"{name}={getattr(self, name)}", "a number from 0 to 1")
+        for names, fits, wanted in RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not fits(value):
+                    raise HeadwiseError(f"{name}={value}", wanted)
 
     def with_(self, **changes: Any) -> Plan:
         """The plan with some fields changed; unknown fields are refused."""
@@ -98,8 +101,6 @@ class Plan:
         for name in changes:
             if name not in known:
                 raise unknown("field of a plan", name, known)
-        if "order" in changes:
-            changes["order"] = tuple(changes["order"])
         return replace(self, **changes)
 
     @classmethod
@@ -113,20 +114,37 @@ class Plan:
             raise HeadwiseError(f"{path} is no TOML ({error})", "lines such as: lr = 2e-5") from None
         try:
             return cls().with_(**values)
-        except TypeError as error:
-            raise HeadwiseError(f"{path}: a value of the wrong type ({error})") from None
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
         """The plan as a TOML file; fields that are not set are left out."""
-        lines = []
-        for name, value in asdict(self).items():
-            if value is None:
-                continue
-            if isinstance(value, str):
-                text = f'"{value}"'
-            elif isinstance(value, (list, tuple)):
-                text = "[" + ", ".join(f'"{v}"' for v in value) + "]"
-            else:
-                text = repr(value)
-            lines.append(f"{name} = {text}")
-        return "\n".join(lines) + "\n"
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)
+
+
+def _samplings() -> tuple[str, ...]:
+    from headwise.sampling import samplers  # which reads plans; plug-ins register there
+
+    return (*samplers, "fixed")
+
+
+def _check_type(name: str, value: Any, kind: str) -> None:
+    """``kind`` is the field's annotation: int, float, str or a tuple of texts, maybe "| None"."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind.startswith("tuple"):
+        fits, wanted = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value), "a list of texts"
+    elif kind.startswith("str"):
+        fits, wanted = isinstance(value, str), "a text"
+    elif kind.startswith("int"):
+        fits, wanted = number and isinstance(value, int), "a whole number"
+    else:
+        fits, wanted = number, "a number"
+    if not fits and not (value is None and kind.endswith("None")):
+        raise HeadwiseError(f"{name}={value!r}", wanted)

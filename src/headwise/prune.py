@@ -29,6 +29,9 @@ from headwise.heads import Heads, Site, unwrap
 from headwise.remains import Absent, HandsBiasOn, OwnCount, TakesBias, take_role
 from headwise.selection import close_groups
 
+PLAIN_HOMES = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
+PLAIN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.Module:
     """Cut the heads that a mask selects out of a model, in place: True means the head is removed.
@@ -133,14 +136,17 @@ def refuse_wrapped(model: nn.Module, purpose: str) -> None:
 
 
 def _require_plain(module: Any, name: str) -> None:
-    weight = module.weight
-    if type(module).__name__ not in ("Linear", "Conv1D") or type(weight) is not nn.Parameter:
-        seen = f"{name} is a {type(module).__name__} with a weight of type {type(weight).__name__}"
-    elif not weight.is_floating_point():
-        seen = f"{name} has weights of {weight.dtype}"
-    else:
-        return
-    raise HeadwiseError(seen, "a plain Linear or Conv1D in floating point", "cut before quantising or adapting")
+    weight, kind = module.weight, type(module)
+    if (
+        not kind.__module__.startswith(PLAIN_HOMES)
+        or type(weight) is not nn.Parameter
+        or weight.dtype not in PLAIN_TYPES
+    ):
+        raise HeadwiseError(
+            f"{name} is a {kind.__name__} whose weight is a {type(weight).__name__} of {weight.dtype}",
+            "plain weights in floating point",
+            "cut before quantising or adapting",
+        )
 
 
 def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
@@ -200,8 +206,10 @@ def _recount(attention: Any, num_heads: int, num_groups: int, heads: Heads) -> N
 
 def _remove(heads: Heads, site: Site) -> None:
     """Leave of an attention without heads what it still does."""
-    attention: Any = getattr(site.attention, "self", site.attention)  # BERT's kind keeps the output projection apart
-    own_output = attention is site.attention
+    attention: Any = site.attention
+    own_output = not site.name.endswith(".output.dense")
+    if not own_output:  # BERT's kind: one module for the heads, one for the output
+        attention = next(child for name, child in attention.named_children() if name != "output")
     if heads.family in BIAS_OF_FIRST and attention.has_relative_attention_bias:
         _bequeath_bias(attention, [heir.attention for heir in heads.sites[site.layer + 1 :] if heir.kept])
     if transposed(site.module):  # Conv1D cannot take an input of width zero

@@ -34,17 +34,22 @@ class HandsBiasOn(nn.Module):
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self.whole = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
-        return self.whole[:, list(self.o.headwise_kept)]  # type: ignore[index]
+        return self._share(self.whole)
 
     def forward(self, *args: Any, position_bias: torch.Tensor | None = None, **kwargs: Any) -> tuple:
         if kwargs.get("key_value_states") is not None:  # cross attention has no bias: each layer makes its own zeros
             attended, _, *rest = super().forward(*args, **kwargs)
             return attended, None, *rest
-        self.whole = position_bias
-        share = None if position_bias is None else position_bias[:, list(self.o.headwise_kept)]
-        attended, _, *rest = super().forward(*args, position_bias=share, **kwargs)
-        whole, self.whole = self.whole, None
-        return attended, whole, *rest
+        if position_bias is not None:
+            attended, _, *rest = super().forward(*args, position_bias=self._share(position_bias), **kwargs)
+            return attended, position_bias, *rest
+        attended, share, *rest = super().forward(*args, **kwargs)
+        whole, self.whole = self.whole[:, :, -share.shape[2] :], None  # type: ignore[index]
+        masked = share - self._share(whole)  # early transformers 5 adds the mask here, once for all layers
+        return attended, whole + masked[:, :1], *rest
+
+    def _share(self, bias: Any) -> torch.Tensor:
+        return bias[:, list(self.o.headwise_kept)]
 
 
 class TakesBias(nn.Module):

@@ -1,4 +1,4 @@
-"""Records: everything a result depends on makes its name; JSON and safetensors, written whole or not at all (no torch)."""
+"""Records named by everything they depend on; JSON and safetensors, written whole or not at all (no torch)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ class Results:
         return digest(kind, config, code_version())
 
     def save(
-        self, kind: str, config: Mapping[str, Any], result: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+        self,
+        kind: str,
+        config: Mapping[str, Any],
+        result: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
     ) -> str:
         """Write a record; one that is there already stays as it is."""
         key = self.key(kind, config)

@@ -31,7 +31,8 @@ class Screen:
 
     def __init__(self, quiet: bool = False):
         self.quiet = quiet
-        self.console = Console(stderr=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+        wide = None if sys.stdout.isatty() else 240  # a file has no edge to wrap at
+        self.console = Console(highlight=False, soft_wrap=wide is not None, width=wide)
         self.begun = time.perf_counter()
 
     def progress(self) -> Progress:
@@ -76,7 +77,9 @@ class Screen:
             able = "gate, capture" + (", train single heads, cut" if row["train_and_cut"] else "")
             self.say(f"  can: {able}")
             if not row["train_and_cut"]:
-                self.say("  cannot: train or cut single heads (their q, k, v slices are not verified, or layers share weights)")
+                self.say(
+                    "  cannot: train or cut single heads (slices not verified, or layers share weights)"
+                )
             self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
 
     def score_maps(self, maps: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -101,6 +104,9 @@ class Screen:
                 self.say("examples:")
                 for example in value:
                     self.say(f"  {_short(example, 300)}")
+            elif name == "lengths":
+                self.say("lengths in words:")
+                self._bars({f"{low}-{high}": count for low, high, count in value})
             elif isinstance(value, Mapping):
                 self.say(f"{name}:")
                 self._bars(value)

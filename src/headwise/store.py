@@ -146,5 +146,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 def cache_folder(name: str) -> Path:
     """Where things that can be made again are kept: ``$HEADWISE_CACHE`` or the user's cache folder."""
-    root = os.environ.get("HEADWISE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
+    root = (
+        os.environ.get("HEADWISE_CACHE")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
+    )
     return Path(root) / name

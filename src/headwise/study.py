@@ -1,4 +1,4 @@
-"""The main job: model and tasks in; train, importance, lesions, dissociation, IAT, pruning; a page and a verdict out."""
+"""The main job: model and tasks in; training, importance, lesions, IAT and pruning; a page and a verdict out."""
 
 from __future__ import annotations
 
@@ -110,6 +110,8 @@ class Study:
                 continue
             self.told(stage, "")
             study |= getattr(self, f"stage_{stage}")(study)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # other runs may share the device
         study["trust"] = self._trust(study)
         study["verdict"] = verdict(study, self.settings.alpha)
         write_json(self.out / "study.json", study)
@@ -136,9 +138,12 @@ class Study:
         now = about()
         reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}
         reproduce["hashes"] = {"model": self.base["model"], **self.base["data"]}
-        return {"title": f"{model['name']} · {', '.join(self.tasks)}", "created": now["created"], "model": model, "tasks": rows} | {
-            "reproduce": reproduce
-        }
+        return {
+            "title": f"{model['name']} · {', '.join(self.tasks)}",
+            "created": now["created"],
+            "model": model,
+            "tasks": rows,
+        } | {"reproduce": reproduce}
 
     def _kept(self, kind: str, config: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A stage's result, from the records where it was made before."""
@@ -202,13 +207,20 @@ class Study:
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
-            return dissociate(self.model, self._scores(study), s.fractions, random=s.random, limit=s.dev, told=told).to_record()
+            return dissociate(
+                self.model, self._scores(study), s.fractions, random=s.random, limit=s.dev, told=told
+            ).to_record()
 
         return {"dissociation": self._kept("dissociation", config, make)}
 
     def stage_looks(self, study: dict) -> dict[str, Any]:
         """Where heads look, over a few development texts."""
-        texts = [row["text"] for t in self.model.tasks.values() for row in t.rows("dev")[:40] if isinstance(row.get("text"), str)]
+        texts = [
+            row["text"]
+            for t in self.model.tasks.values()
+            for row in t.rows("dev")[:40]
+            if isinstance(row.get("text"), str)
+        ]
         if not texts:
             return {}
 
@@ -254,7 +266,7 @@ class Study:
     def stage_prune(self, study: dict) -> dict[str, Any]:
         """What cutting the heads that no task needs would cost."""
         s = self.settings
-        total = sum(scores / scores.nansum() for scores in self._scores(study).values())
+        total = torch.stack([scores / scores.nansum() for scores in self._scores(study).values()]).sum(0)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
 
         def make() -> dict[str, Any]:
@@ -264,7 +276,9 @@ class Study:
             rows = [
                 {
                     "fraction": fraction,
-                    "kept": int(self.heads.num_layers * self.heads.num_heads - masks[i - 1].sum()) if i else masks[0].numel(),
+                    "kept": int(self.heads.num_layers * self.heads.num_heads - masks[i - 1].sum())
+                    if i
+                    else masks[0].numel(),
                     "task scores": {task: scores[task][i] for task in self.tasks},
                 }
                 for i, fraction in enumerate([0.0, *s.prune])

@@ -71,7 +71,15 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": _GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
     "gemma3_text": _GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
     "phi3": _GROUPED | {"bos_token_id": 1, "eos_token_id": 2},
-    "t5": {"d_model": 24, "d_kv": 5, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "vocab_size": 64},
+    "t5": {
+        "d_model": 24,
+        "d_kv": 5,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_decoder_layers": 3,
+        "num_heads": 4,
+        "vocab_size": 64,
+    },
     "bart": _SEQ2SEQ | {"max_position_embeddings": 64},
     "whisper": _SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16},
     "vit": _IMAGE,
@@ -86,7 +94,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 FAMILIES = tuple(_FAMILIES)
 
 
-def tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: str = "AutoModel", **config: Any) -> nn.Module:
+def tiny(
+    family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: str = "AutoModel", **config: Any
+) -> Any:
     """A random model of a family with two layers of four heads, in evaluation mode.
 
     Example:
@@ -111,7 +121,7 @@ def tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: s
     return model.to(dtype).eval()
 
 
-def tiny_batch(model: nn.Module, batch: int = 3, length: int = 7, seed: int = 0) -> dict[str, torch.Tensor]:
+def tiny_batch(model: Any, batch: int = 3, length: int = 7, seed: int = 0) -> dict[str, torch.Tensor]:
     """Inputs that fit a tiny model: token ids without padding, pictures or sound features."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config

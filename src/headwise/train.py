@@ -107,11 +107,15 @@ class Run:
         return 1.0 if self.plan.schedule == "constant" else max(0.0, (self.total - step) / max(1.0, self.total - warm))
 
     def weight(self, task: str) -> float:
-        """A task's loss weight: the others' recent losses over its own (moving average of five), or 1."""
+        """A task's loss weight: the tasks' mean loss over its own, each averaged over its last five batches, or 1.
+
+        The stem-cell code's weight is the sum over tasks in place of the mean: the same but for a factor common to all
+        tasks, which Adam does not see. With the mean, equal losses weigh 1 and clipping means what it says.
+        """
         if self.plan.balance == "none" or not all(self.recent.values()):
             return 1.0
         means = {name: sum(values) / len(values) for name, values in self.recent.items()}
-        return sum(means.values()) / means[task] / len(means)
+        return sum(means.values()) / max(means[task], 1e-8) / len(means)
 
     def identity(self) -> str:
         """What a checkpoint must agree with to be gone on from."""
@@ -328,8 +332,8 @@ def _restore(run: Run, found: tuple[dict, dict] | None, whole: bool) -> None:
 
 
 def _gather_random(run: Run) -> dict[str, torch.Tensor]:
-    own = checkpoint.pack_random()
-    return {name: run.accelerator.gather(state[None].to(run.device)).cpu() for name, state in own.items()}
+    gather: Any = run.accelerator.gather
+    return {name: gather(state[None].to(run.device)).cpu() for name, state in checkpoint.pack_random().items()}
 
 
 def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:

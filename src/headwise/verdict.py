@@ -57,7 +57,11 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
     lines = [f"Closing a task's own heads costs it {_percent(mean)} more than closing another task's (mean D)."]
-    distinct = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("distinct", "double") and (p["p"] or 1) < 0.05]
+    distinct = [
+        f"{p['a']} and {p['b']}"
+        for p in table["pairs"]
+        if p["verdict"] in ("distinct", "double") and (p["p"] or 1) < 0.05
+    ]
     none = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("none", "both negative")]
     if distinct:
         lines.append(f"They come apart (double dissociation, p < 0.05): {'; '.join(distinct)}.")
@@ -92,8 +96,12 @@ def _cut(study: Mapping[str, Any]) -> list[str]:
         if loss <= 0.01:
             cheap = row["fraction"], loss
     if cheap is None:
-        return [f"Cutting even {rows[1]['fraction']:.0%} of the least needed heads costs some task more than one point."]
-    return [f"The {cheap[0]:.0%} of heads that are needed least can be cut at a cost of {100 * max(cheap[1], 0):.1f} points at most."]
+        return [
+            f"Cutting even {rows[1]['fraction']:.0%} of the least needed heads costs some task more than one point."
+        ]
+    return [
+        f"The {cheap[0]:.0%} of heads that are needed least can be cut for {100 * max(cheap[1], 0):.1f} points at most."
+    ]
 
 
 def _sure(study: Mapping[str, Any]) -> list[str]:
@@ -103,13 +111,15 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
     if halves:
         lowest = min(halves, key=lambda task: halves[task])
         lines.append(
-            f"How sure: the two halves of the examples agree on {min(halves.values()):.0%} or more of each task's heads "
+            f"How sure: the two halves of the examples agree on {min(halves.values()):.0%} or more of a task's heads "
             f"(least for {lowest})."
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
     if trust.get("leakage"):
-        lines.append(f"Beware: texts are shared between training and evaluation ({len(trust['leakage'])} cases, listed below).")
+        lines.append(
+            f"Beware: texts are shared between training and evaluation ({len(trust['leakage'])} cases, listed below)."
+        )
     return lines
 
 

@@ -69,7 +69,9 @@ def _moments(run: Run, parameter: torch.Tensor) -> list[torch.Tensor]:
 
 def moved(method: Watched) -> set[tuple[int, int]]:
     return {
-        key[:2] for key in method.before if any(not torch.equal(a, b) for a, b in zip(method.before[key], method.after[key]))
+        key[:2]
+        for key in method.before
+        if any(not torch.equal(a, b) for a, b in zip(method.before[key], method.after[key]))
     }
 
 
@@ -177,7 +179,9 @@ def test_groups_move_with_any_of_their_heads():
     assert free[id(attention.o_proj.weight)].view(4, 6).all(1).tolist() == [False, False, False, True]
 
 
-@pytest.mark.parametrize("bad", [{"alpha": 1.1}, {"delta": -0.1}, {"choose": "best"}, {"freeze": "hard"}, {"params": "v"}])
+@pytest.mark.parametrize(
+    "bad", [{"alpha": 1.1}, {"delta": -0.1}, {"choose": "best"}, {"freeze": "hard"}, {"params": "v"}]
+)
 def test_bad_settings(bad):
     with pytest.raises(HeadwiseError):
         IAT(**bad)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from headwise.metrics import metrics
 from headwise.tasks import Rows, Task, describe, get, names, statistics
 from headwise.tasks.catalog import catalog
 from headwise.tasks.formats import formats
-from headwise.tasks.known import Finder, Known
+from headwise.tasks.known import NOT_FOUND, Finder, Known
 from headwise.tasks.lookup import KINDS, kind_class
 from headwise.tasks.shape import SHAPES
 from headwise.tasks.task import SPLITS, Kind
@@ -41,6 +42,7 @@ def test_every_entry_is_consistent(entry):
     assert all(layout.format in formats for layout in entry.layouts)
     assert entry.dev in SPLITS
     assert set(entry.sizes) <= {*SPLITS, "all"}
+    assert pickle.loads(pickle.dumps(entry)) == entry  # tasks travel to workers
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,8 @@ def test_a_task_literal_can_be_added_to_the_catalog():
 def test_statistics_count_rows_labels_lengths_and_empties():
     rows = [{"text": "w " * n, "text_b": None, "label": "x" if n else "y"} for n in (0, 3, 3, 12)]
     task = Task("t", kind_class("classify")(("x", "y")), Rows(train=rows), "accuracy", sizes={"train": 9})
-    found = statistics(task, "train")
+    found = statistics(task)
+    assert found["split"] == "train"
     assert (found["rows"], found["published"], found["empty"], found["left_out"]) == (4, 9, 1, 0)
     assert found["labels"] == {"x": 3, "y": 1}
     assert found["lengths"] == [(0, 0, 1), (1, 4, 2), (10, 19, 1)]
@@ -132,7 +135,7 @@ def packed_files(folder: Path) -> dict[str, list[tuple[Known, str]]]:
     found: dict[str, list[tuple[Known, str]]] = {}
     for entry in ENTRIES:
         finder = Finder(entry, folder, ("folder",))
-        if "nowhere" not in finder.origin:
+        if finder.origin != NOT_FOUND:
             for split in finder.splits:
                 for path in finder.place.paths(split):  # type: ignore[union-attr]
                     found.setdefault(str(path.relative_to(folder)), []).append((entry, split))

@@ -41,12 +41,7 @@ def test_planted_overlaps_are_found_and_no_others():
         ("first/train", "first/dev", "text"): 1,
         ("first/train", "second/dev", "text"): 1,
         ("first/train", "second/test", "text"): 1,
-        ("first/dev", "second/test", "text"): 1,
-    } or found(first, second) == {
-        ("first/train", "first/dev", "text"): 1,
-        ("first/train", "second/dev", "text"): 1,
-        ("first/train", "second/test", "text"): 1,
-        ("second/test", "first/dev", "text"): 1,
+        ("second/test", "first/dev", "text"): 1,  # all of first/dev, so told from its side
     }
     report = leakage([first, second])
     assert [o.leak for o in report.overlaps] == [True, True, True, False]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks import get, own
 from headwise.tasks.formats import formats
-from headwise.tasks.known import Finder, Known
+from headwise.tasks.known import NOT_FOUND, Finder, Known
 from headwise.tasks.lookup import known
-from headwise.tasks.sources import Files, Layout, portions
+from headwise.tasks.sources import Files, Hub, Layout, portions
 
 pytestmark = pytest.mark.filterwarnings("ignore::headwise.errors.HeadwiseWarning")
 
@@ -426,4 +426,18 @@ def test_a_source_says_where_rows_come_from(tmp_path):
     source = Files(layout, tmp_path, "classify")
     assert source.origin == f"csv files, {tmp_path}"
     assert source.splits == ["train"]
-    assert "nowhere" in Finder(known("cola"), tmp_path, ("folder",)).origin  # type: ignore[arg-type]
+    assert Finder(known("cola"), tmp_path, ("folder",)).origin == NOT_FOUND  # type: ignore[arg-type]
+
+
+def test_the_real_library_reads_a_folder_of_the_hubs_form(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    data = datasets.Dataset.from_dict({"sentence": ["x"], "label": [1]}, features=features)
+    data.to_parquet(str(tmp_path / "set" / "validation-00000-of-00001.parquet"))
+    layout = Layout(
+        "hub", {"dev": "validation"}, {"text": "sentence", "label": "label"}, options={"path": str(tmp_path / "set")}
+    )
+    assert Hub(layout, "classify", ("no", "yes")).read("dev") == [one("x", "yes")]

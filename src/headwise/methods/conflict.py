@@ -76,7 +76,8 @@ class Conflict(Method):
             return
         row = self.rows.setdefault(self.task, [None] * len(self.shared))
         for number, parameter in enumerate(self.shared):
-            grad, parameter.grad = parameter.grad, None
+            grad: Any = parameter.grad
+            parameter.grad = None
             if grad is not None and not synced:
                 grad = run.accelerator.reduce(grad, "mean")  # the loop lets processes meet on a step's last batch only
             if grad is not None:

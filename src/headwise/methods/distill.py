@@ -89,7 +89,7 @@ class Distill(Method):
     def start(self, run: Run) -> None:
         _check_pair(run.model, self.teacher, stage_two=self.share < 1)
         self.teacher.to(run.device).eval()
-        self.map = layer_map(*(Heads.of(m.encoder).num_layers for m in (run.model, self.teacher)), self.layers)
+        self.map = layer_map(_depth(run.model), _depth(self.teacher), self.layers)
         self.last = round(self.share * run.total)  # steps in stage one
 
     def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -126,6 +126,10 @@ class Distill(Method):
     def describe(self) -> dict[str, Any]:
         settings = {"share": self.share, "layers": list(self.layers or ()), "temperature": self.temperature}
         return {"method": self.name, "teacher": self.identity, **settings}
+
+
+def _depth(model: MultiTaskModel) -> int:
+    return Heads.of(model.encoder).num_layers
 
 
 def layer_map(student: int, teacher: int, given: Sequence[int] | None = None) -> list[int]:
@@ -183,7 +187,7 @@ def observed(model: MultiTaskModel) -> Iterator[Seen]:
             yield seen
     if len(seen.scores) != heads.num_layers or len(seen.states) != heads.num_layers + 1:
         raise HeadwiseError(
-            f"{len(seen.scores)} softmax calls and {len(seen.states)} hidden states in {heads.num_layers} layers of {heads.family}",
+            f"{len(seen.scores)} softmax calls, {len(seen.states)} states of {heads.num_layers} {heads.family} layers",
             "one softmax in every layer's eager attention, and the embeddings' and every layer's states",
             "Distill(teacher, share=0), which looks at predictions only",
         )
@@ -253,9 +257,7 @@ def _soft(mine: torch.Tensor, theirs: torch.Tensor, temperature: float) -> torch
 def _check_pair(student: MultiTaskModel, teacher: MultiTaskModel, stage_two: bool) -> None:
     missing = [name for name in student.tasks if name not in teacher.tasks]
     if missing:
-        raise HeadwiseError(
-            f"the teacher knows nothing of {', '.join(missing)}", f"its tasks: {', '.join(teacher.tasks)}"
-        )
+        raise HeadwiseError(f"a teacher without {', '.join(missing)}", f"its tasks: {', '.join(teacher.tasks)}")
     if fingerprint(student.tokenizer) != fingerprint(teacher.tokenizer):
         raise HeadwiseError("a teacher and a student that cut texts differently", "one tokenizer for both")
     for name, task in student.tasks.items():

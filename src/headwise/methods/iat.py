@@ -25,7 +25,7 @@ class HeldHeads:
     """Holds still, on a task's batches, the rows of all heads the task did not choose."""
 
     def __init__(self, heads: Heads, masks: Mapping[str, torch.Tensor], params: str = "qkv"):
-        """``masks`` are bool (L, H) per task: the heads that may move. A key-value group moves if one of its heads may."""
+        """``masks`` are bool (L, H) per task: the heads that may move; a key-value group may if one of its may."""
         self.rows = [_Rows(parameter, axis) for parameter, axis in _parameters(heads, params)]
         for task, mask in masks.items():
             for rows in self.rows:

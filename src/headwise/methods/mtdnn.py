@@ -1,4 +1,4 @@
-"""An MT-DNN-style baseline (Liu et al. 2019): dropout of each task's own, pairs answered by a stochastic answer network.
+"""An MT-DNN-style baseline (Liu et al. 2019): each task has its dropout, pairs get a stochastic answer network.
 
 What differs from the original is said here: the optimizer is AdamW in place of Adamax, and QNLI stays a classification
 in place of a ranking of sentences.
@@ -51,7 +51,7 @@ def _prepared(task: Task, rate: float) -> Task:
         )
     if type(task.kind) is Classify and task.rows("train")[0].get("text_b") is not None:
         return replace(task, kind=SAN(task.kind.labels, rate, task.kind.inner))
-    return replace(task, kind=replace(task.kind, dropout=rate))
+    return replace(task, kind=replace(task.kind, dropout=rate))  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,11 @@ class PruneLeast(Method):
 
     @torch.no_grad()
     def finish(self, run: Run) -> None:
-        for site in self.heads.sites if self.closed is not None else ():
+        if self.closed is None:
+            return
+        for site in self.heads.sites:
             gone = self.closed[site.layer, list(site.kept)].repeat_interleave(self.heads.head_dim)
-            weight = site.module.weight
+            weight: Any = site.module.weight
             (weight if transposed(site.module) else weight.T)[gone.to(weight.device)] = 0
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 
-HISTORY = 8
-STEPS = 200
+HISTORY = 10
+STEPS = 300
+HALVINGS = 20
 TOLERANCE = 2e-5  # of the next step, relative to the largest coefficient
 ROTATED = 1536  # wider vectors are only centred: their principal axes cost more than they save
 
@@ -104,29 +105,49 @@ class _Logistic:
         self.penalty[..., -1] = 0
         prior = (self.wanted * self.share).sum(-1).clamp(1e-6, 1 - 1e-6)  # (S, c)
         self.prior = prior.logit() if classes == 2 else prior.log()
-        flat = (prior * (1 - prior))[..., None]  # curvature where the scores say no more than the prior
-        self.curvature = flat * torch.cat([axes.spread, x.new_ones(len(x), 1)], 1)[:, None, None] + self.penalty
+        self.spread = torch.cat([axes.spread, x.new_ones(len(x), 1)], 1)[:, None, None]  # (P, 1, 1, D + 1)
+        self.share_of = prior[..., None]  # (S, c, 1)
 
     def start(self) -> Tensor:
         theta = self.x.new_zeros(len(self.x), *self.prior.shape, self.x.shape[-1])
         theta[..., -1] = self.prior
         return theta
 
+    def newton(self, gradient: Tensor) -> Tensor:
+        """The gradient over the curvature at the prior π: λ (diag(π) - ππ') + l2 along an axis of variance λ."""
+        if self.scores == 1:
+            return gradient / (self.share_of * (1 - self.share_of) * self.spread + self.penalty)
+        floor = self.penalty.clone()
+        floor[..., -1] = 0.1 / self.scores  # all biases together are free to move: any floor will do
+        diagonal = self.spread * self.share_of + floor
+        part = self.share_of / diagonal
+        whole = 1 - (self.spread * self.share_of * part).sum(2, keepdim=True)
+        pull = self.spread * (part * gradient).sum(2, keepdim=True) / whole
+        return gradient / diagonal + part * pull
+
     def logits(self, theta: Tensor) -> Tensor:
         return (theta.flatten(1, 2) @ self.x.mT).unflatten(1, self.prior.shape)
 
-    def value(self, theta: Tensor, logits: Tensor) -> Tensor:
-        """The loss of every problem, (P, S)."""
+    def errors(self, theta: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of every problem ``(P, S)``, and what its gradient by the scores is."""
         if self.scores == 1:
             losses = torch.nn.functional.softplus(logits) - self.wanted * logits
+            found = logits.sigmoid()
         else:
-            losses = logits.logsumexp(2, keepdim=True) - (self.wanted * logits).sum(2, keepdim=True)
-        return (losses * self.share).sum((2, 3)) + (self.penalty * theta.square()).sum((2, 3)) / 2
+            top = logits.amax(2, keepdim=True)
+            found = (logits - top).exp_()
+            total = found.sum(2, keepdim=True)
+            losses = top + total.log() - (self.wanted * logits).sum(2, keepdim=True)
+            found /= total
+        value = (losses * self.share).sum((2, 3)) + (self.penalty * theta.square()).sum((2, 3)) / 2
+        return value, found.sub_(self.wanted).mul_(self.share)
 
-    def gradient(self, theta: Tensor, logits: Tensor) -> Tensor:
-        found = logits.sigmoid() if self.scores == 1 else logits.softmax(2)
-        error = found.sub_(self.wanted).mul_(self.share)
-        return (error.flatten(1, 2) @ self.x).unflatten(1, self.prior.shape) + self.penalty * theta
+    def gradient(self, theta: Tensor, errors: Tensor) -> Tensor:
+        return (errors.flatten(1, 2) @ self.x).unflatten(1, self.prior.shape) + self.penalty * theta
+
+    def keep(self, heads: Tensor) -> None:
+        """Go on with some of the heads."""
+        self.x, self.spread = self.x[heads], self.spread[heads]
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -138,53 +159,91 @@ def _lbfgs(problem: _Logistic) -> tuple[Tensor, Tensor]:
     """L-BFGS on all problems side by side, each with its own step length and its own end."""
     theta = problem.start()
     logits = problem.logits(theta)
-    value, gradient = problem.value(theta, logits), problem.gradient(theta, logits)
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
-    active = torch.ones_like(value, dtype=torch.bool)
+    value, errors = problem.errors(theta, logits)
+    gradient, pairs = problem.gradient(theta, errors), []
+    found, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
+    left = torch.arange(len(theta), device=theta.device)  # the heads still at work
+    active = ~settled
     for _ in range(STEPS):
-        direction = _two_loop(gradient, pairs, problem.curvature)
+        direction = _two_loop(gradient, pairs, problem)
         size = direction.abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1)
         active = active & (size > TOLERANCE)
-        if not active.any():
+        found[left], settled[left] = theta, ~active
+        busy = active.any(1)
+        if not busy.any():
             break
+        if busy.float().mean() <= 0.75:
+            problem.keep(busy)
+            left, active, theta, logits, value = left[busy], active[busy], theta[busy], logits[busy], value[busy]
+            gradient, direction = gradient[busy], direction[busy]
+            pairs = [tuple(part[busy] for part in pair) for pair in pairs]
         moved = problem.logits(direction)
-        step = _step(problem, theta, logits, value, gradient, direction, moved, active)
+        step, value, errors = _step(problem, theta, logits, value, gradient, direction, moved, active)
         change = step * direction
-        theta = theta + change
-        logits = logits + step * moved
-        value = problem.value(theta, logits)
-        before, gradient = gradient, problem.gradient(theta, logits)
+        theta, logits = theta + change, logits + step * moved
+        before, gradient = gradient, problem.gradient(theta, errors)
         turned = gradient - before
         bend = _dot(change, turned)
         pairs = [*pairs[1 - HISTORY :], (change, turned, torch.where(bend > 0, 1 / bend, 0.0))]
-    return theta, ~active
+    return found, settled
 
 
-def _two_loop(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]], curvature: Tensor) -> Tensor:
-    """The descent direction of Nocedal and Wright's Algorithm 7.4, scaled by the diagonal of the curvature."""
+def _two_loop(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]], problem: _Logistic) -> Tensor:
+    """The descent direction of Nocedal and Wright's Algorithm 7.4, starting from the curvature at the prior."""
     q, along = -gradient, []
     for change, turned, inverse in reversed(pairs):
         along.append(inverse * _dot(change, q))
         q = q - along[-1] * turned
-    q = q / curvature
+    q = problem.newton(q)
     if pairs:
         change, turned, inverse = pairs[-1]
-        fit = _dot(turned, turned / curvature)
+        fit = _dot(turned, problem.newton(turned))
         q = q * torch.where((inverse > 0) & (fit > 0), 1 / (inverse * fit), 1.0)
     for (change, turned, inverse), a in zip(pairs, reversed(along)):
         q = q + (a - inverse * _dot(turned, q)) * change
     return q
 
 
-def _step(problem, theta, logits, value, gradient, direction, moved, active) -> Tensor:
+def _step(problem, theta, logits, value, gradient, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
     """The largest of 1, 1/2, 1/4, ... that lowers the loss enough (Armijo); 0 for problems that are at their end."""
     slope = _dot(gradient, direction)[..., 0, 0]
     step = active.to(theta)[..., None, None]
-    for _ in range(20):
-        reached = problem.value(theta + step * direction, logits + step * moved)
-        slack = 1e-7 * value.abs() if theta.dtype == torch.float32 else 0
+    slack = 4 * torch.finfo(value.dtype).eps * value.abs()  # a sum of many terms is no truer than this
+    for _ in range(HALVINGS):
+        reached, errors = problem.errors(theta + step * direction, logits + step * moved)
         short = reached > value + 1e-4 * step[..., 0, 0] * slope + slack
         if not short.any():
-            return step
+            return step, reached, errors
         step = torch.where(short[..., None, None], step / 2, step)
-    return torch.where(short[..., None, None], 0.0, step)
+    step = torch.where(short[..., None, None], 0.0, step)
+    return step, *problem.errors(theta + step * direction, logits + step * moved)
+
+
+def ridge(x_PND: Tensor, y_TN: Tensor, l2: list[float], weight_TN: Tensor | None = None) -> Linear:
+    """Ridge probes of every head, target and L2 strength: the minimum of mean (y - score)² + l2 * |weight|².
+
+    scikit-learn's alpha is l2 * N. Along the principal axes all strengths cost one division.
+    """
+    if min(l2) <= 0:
+        raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0")
+    counts = x_PND.new_ones(y_TN.shape) if weight_TN is None else weight_TN.to(x_PND)
+    found = [_ridge(x_PND, y, l2, count / count.sum()) for y, count in zip(y_TN, counts)]
+    weight, bias = (torch.stack(parts, 1).to(x_PND.dtype) for parts in zip(*found))
+    return Linear(weight[..., None, :], bias[..., None], torch.ones_like(bias, dtype=torch.bool))
+
+
+def _ridge(x_PND: Tensor, y_N: Tensor, l2: list[float], share_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights ``(P, K, D)`` and biases ``(P, K)`` of one target."""
+    share, strength = share_N[:, None], torch.tensor(l2, dtype=torch.float64, device=x_PND.device)
+    mean, middle = (x_PND * share).sum(1), (y_N * share_N).sum()
+    x = x_PND - mean[:, None]
+    gram = (x.mT @ (x * share)).double()
+    pull = (x * (share * (y_N - middle).to(x)[:, None])).sum(1).double()  # (P, D)
+    if x.shape[-1] <= ROTATED:
+        spread, turn = torch.linalg.eigh(gram)
+        along = (pull[:, None] @ turn) / (spread.clamp_min(0)[:, None] + strength[:, None])  # (P, K, D)
+        weight = along @ turn.mT
+    else:
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        weight = torch.stack([torch.linalg.solve(gram + s * eye, pull) for s in strength], 1)
+    return weight, middle - (weight @ mean.double()[..., None]).squeeze(-1)

@@ -78,7 +78,7 @@ GLUE = (
     text(
         "mnli_mm",
         NLI,
-        parquet("mnli", odd={"dev": "dev_mismatched_1k"}),
+        parquet("mnli_mm", odd={"train": "mnli/train", "dev": "mnli/dev_mismatched_1k"}),
         glue("MNLI", two("sentence1", "sentence2", "gold_label"), dev="dev_mismatched"),
         hub=hub(
             "nyu-mll/glue",

@@ -44,7 +44,7 @@ class Ragged:
     def take(self, rows: Iterable[int]) -> Ragged:
         """The chosen rows, in the order given."""
         rows = np.asarray(rows, np.int64)
-        lengths = self.lengths[rows]
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return Ragged(self.values[np.repeat(self.offsets[rows], lengths) + inside], offsets)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headwise import store
 from headwise.errors import HeadwiseError
+from headwise.metrics import bio_spans
 from headwise.tasks import brackets
 from headwise.tasks.formats import Format, Numbered, Record, read_text, text_lines
 
@@ -181,7 +182,7 @@ def write_conll2012(path: Path, records: Sequence[Record]) -> Path:
     for record in records:
         words = record["words"]
         bits = _bits(brackets.parse(record["tree"]))
-        columns = [_starred(len(words), _entity_spans(record["ner"]))]
+        columns = [_starred(len(words), bio_spans(record["ner"]))]
         lemmas, senses = ["-"] * len(words), ["-"] * len(words)
         for frame in record["frames"]:
             at = frame["predicate"]
@@ -221,17 +222,6 @@ def _starred(length: int, found: Sequence[tuple]) -> list[str]:
         cells[start] = f"({label}{cells[start]}"
         cells[end - 1] += ")"
     return cells
-
-
-def _entity_spans(labels: Sequence[str]) -> list[tuple[int, int, str]]:
-    starts = [i for i, label in enumerate(labels) if label.startswith("B-")]
-    found = []
-    for start in starts:
-        end = start + 1
-        while end < len(labels) and labels[end] == f"I-{labels[start][2:]}":
-            end += 1
-        found.append((start, end, labels[start][2:]))
-    return found
 
 
 def read_trees(path: Path) -> Numbered:

@@ -16,6 +16,7 @@ from headwise.store import read_json
 from headwise.tasks.sources import Files, Hub, Layout
 from headwise.tasks.task import Row
 
+NOT_FOUND = "not found"
 _warned: set[tuple] = set()
 
 
@@ -52,9 +53,7 @@ class Finder:
     known: Known
     data: Path | None = None
     order: tuple[str, ...] = ("folder", "hub")
-    differs: dict[str, tuple[int, int]] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # split: found, published
+    differs: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)  # found and published
 
     @cached_property
     def place(self) -> Files | Hub:
@@ -130,14 +129,15 @@ class Finder:
     def origin(self) -> str:
         try:
             return self.place.origin
-        except HeadwiseError as error:
-            return f"nowhere: {error.seen}"
+        except HeadwiseError:
+            return NOT_FOUND
 
 
 def manifest_labels(data: Path, task: str) -> tuple[str, ...]:
     """Label names that ``manifest.json`` beside the data gives for a task, or none."""
     path = data / "manifest.json"
-    given = read_json(path)["tasks"].get(task, {}).get("labels") if path.is_file() else None
+    tasks = read_json(path).get("tasks", {}) if path.is_file() else {}
+    given = tasks.get(task, {}).get("labels")
     if isinstance(given, dict) and "names" in given:
         return tuple(given["names"])
     return tuple(given[key] for key in sorted(given, key=int)) if isinstance(given, dict) else ()

@@ -55,7 +55,7 @@ def table(
     files: Mapping, columns: Columns, *header: str, format: str = "tsv", names: Mapping = NONE, **rest: Any
 ) -> Layout:
     """Text columns; a file without a first line of names is given them as ``header``."""
-    return Layout(format, files, columns, names, {"header": header} if header else {}, **rest)
+    return Layout(format, files, columns, dict(names), {"header": header} if header else {}, **rest)
 
 
 def glue(folder: str, columns: Columns, *header: str, dev: str = "dev", lenient: bool = False) -> Layout:

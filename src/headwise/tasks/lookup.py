@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.metrics import bio_spans
 from headwise.tasks.catalog import catalog
 from headwise.tasks.catalog_words import universal
 from headwise.tasks.known import Finder, Known, data_folder
+from headwise.tasks.leakage import splits_of
 from headwise.tasks.probes import PROPERTIES, build
-from headwise.tasks.shape import bio_spans, row_texts
+from headwise.tasks.shape import row_texts
 from headwise.tasks.sources import Files, Layout
 from headwise.tasks.task import SPLITS, Kind, Row, Task
 
@@ -160,8 +162,9 @@ def _described(
     }
 
 
-def statistics(task: Task, split: str = "train", examples: int = 5) -> dict[str, Any]:
-    """Rows, label balance, lengths in words, empty texts, rows left out, and a few examples of a split."""
+def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]:
+    """Rows, label balance, lengths in words, empty texts, rows left out and examples of a split (the first if none)."""
+    split = split or splits_of(task)[0]
     rows = task.rows(split)
     lengths = [sum(len(text.split()) for text in row_texts(row).values()) for row in rows]
     edges = [*LENGTH_BINS, max([*lengths, LENGTH_BINS[-1]]) + 1]
@@ -169,6 +172,7 @@ def statistics(task: Task, split: str = "train", examples: int = 5) -> dict[str,
     counts = getattr(task.source, "counts", {}).get(split, {})
     chosen = sorted(random.Random(0).sample(range(len(rows)), min(examples, len(rows))))
     return {
+        "split": split,
         "rows": len(rows),
         "published": task.sizes.get(split),
         "origin": task.source.origin,
@@ -188,8 +192,8 @@ def _labels(row: Row) -> list[str]:
     if "tree" in row:
         return [label.strip("(") for label in row["tree"].replace(")", " ").split() if label.startswith("(")]
     if "labels" in row:
-        spans = bio_spans(row["labels"])
-        return [label for _, _, label in spans] or ["O"] if spans or "O" in row["labels"] else row["labels"]
+        entities = all(label == "O" or label[:2] in ("B-", "I-") for label in row["labels"])
+        return [label for _, _, label in bio_spans(row["labels"])] or ["O"] if entities else row["labels"]
     return [str(row["label"])]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.metrics import bio_spans
 from headwise.tasks import brackets
 from headwise.tasks.formats import Record
 from headwise.tasks.task import Row
@@ -183,22 +184,6 @@ def _frame(frame: Record, words: list[str]) -> Record:
     if not 0 <= frame["predicate"] < len(words):
         raise HeadwiseError(f"predicate {frame['predicate']} in a sentence of {len(words)} words", "a word of it")
     return {"predicate": frame["predicate"], "arguments": arguments}
-
-
-def bio_spans(tags: Sequence[str]) -> list[list]:
-    """The spans of BIO tags: ``[start, end, label]``, end exclusive.
-
-    Example:
-        >>> bio_spans(["B-ARG0", "I-ARG0", "O", "B-V"])
-        [[0, 2, 'ARG0'], [3, 4, 'V']]
-    """
-    spans: list[list] = []
-    for i, tag in enumerate(tags):
-        if tag.startswith("B-") or (tag.startswith("I-") and (not spans or spans[-1][1:] != [i, tag[2:]])):
-            spans.append([i, i + 1, tag[2:]])
-        elif tag.startswith("I-"):
-            spans[-1][1] = i + 1
-    return spans
 
 
 def _treebank(record: Record, columns: Mapping[str, Any], names: Names) -> Row:

@@ -30,7 +30,10 @@ class Kind(Protocol):
     Kinds are frozen dataclasses. ``-1`` in a target column of a batch means absent. Losses are per example.
     """
 
-    labels: tuple[str, ...]
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes; empty where they are still to be read from training rows."""
+        ...
 
     def ready(self, rows: Sequence[Row]) -> Kind:
         """The kind with its labels filled in from training rows, where it was given none."""
@@ -41,7 +44,7 @@ class Kind(Protocol):
         ...
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        """Tokenise: ``input_ids`` (Ragged), maybe ``token_type_ids``, targets; ``row`` where rows make several items."""
+        """Tokenise: ``input_ids`` (Ragged), maybe ``token_type_ids``, targets; ``row`` if rows make several items."""
         ...
 
     def head(self, hidden: int) -> torch.nn.Module:

@@ -1,10 +1,10 @@
-"""Questions over a short paragraph: who, what, where; another sentence has the same verb."""
+"""Questions over a short paragraph: who, what, where; a rival sentence tells nearly the same."""
 
 from __future__ import annotations
 
 from headwise.tasks.corpus.derive import GRAMMARS, Draft
 from headwise.tasks.corpus.lexicon import VERBS
-from headwise.tasks.corpus.meaning import GAP, Event, atoms, split_of
+from headwise.tasks.corpus.meaning import GAP, Event, Thing, atoms, split_of
 from headwise.tasks.corpus.sampler import Sampler
 from headwise.tasks.corpus.sentence import Sentence, spell
 from headwise.tasks.task import Row
@@ -19,26 +19,46 @@ def answer(draft: Draft, label: str) -> Row | None:
     target = _fact(draft)
     if split_of(_left(target, asked)) != draft.split:
         return None
-    facts, used = [target], set(atoms(target))
+    facts = [target, _rival(draft, target, asked)]
+    used = {atom for fact in facts for atom in atoms(fact)}
     while len(facts) < 4:
-        fact = _fact(draft, target.verb if len(facts) == 1 else "")
-        if not used & set(atoms(fact)) - {target.verb}:
+        fact = _fact(draft)
+        if not used & set(atoms(fact)):
             facts.append(fact)
             used |= set(atoms(fact))
     draft.rng.shuffle(facts)
     return _row(draft, facts, target, asked)
 
 
-def _fact(draft: Draft, verb: str = "") -> Event:
+def _fact(draft: Draft) -> Event:
     """Someone did something to something somewhere; in the split."""
     while True:
-        sampler = Sampler(draft.rng, draft.split)
-        doing = verb or sampler.verb(sampler.rng.choice(("person", "thing", "thing")))
-        who = sampler.someone()
-        whom = sampler.someone() if VERBS[doing].object == ("person",) else sampler.thing(*VERBS[doing].object, det="the")
-        fact = Event(doing, who, whom, place=sampler.place())
+        sampler = draft.sampler()
+        verb = sampler.verb(sampler.rng.choice(("person", "thing", "thing")))
+        fact = Event(verb, sampler.someone(), _theme(sampler, verb), place=sampler.place())
         if sampler.fits(fact):
             return fact
+
+
+def _theme(sampler: Sampler, verb: str) -> Thing:
+    persons = VERBS[verb].object == ("person",)
+    return sampler.someone() if persons else sampler.thing(*VERBS[verb].object, det="the")
+
+
+def _rival(draft: Draft, target: Event, asked: str) -> Event:
+    """The same deed elsewhere: with the roles swapped, or by someone else, or to something else."""
+    assert target.object is not None
+    while True:
+        sampler = draft.sampler()
+        if VERBS[target.verb].object == ("person",):
+            rival = target._replace(subject=target.object, object=target.subject)
+        elif asked == "subject" or (asked == "place" and sampler.chance(0.5)):
+            rival = target._replace(subject=sampler.someone())
+        else:
+            rival = target._replace(object=_theme(sampler, target.verb))
+        rival = rival._replace(place=sampler.place())
+        if rival.place != target.place and rival[1:3] != target[1:3] and sampler.fits(rival):
+            return rival
 
 
 def _left(event: Event, asked: str) -> Event:
@@ -71,4 +91,3 @@ def _span(sentence: Sentence, asked: str) -> tuple[int, str]:
         first += 1
     end = starts[last - 1] + len(sentence.words[last - 1])
     return starts[first], spoken[starts[first] : end]
-

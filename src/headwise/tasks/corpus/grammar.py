@@ -13,7 +13,6 @@ from headwise.tasks.corpus.meaning import (
     Event,
     Joined,
     Meaning,
-    Place,
     Thing,
     atoms,
     is_plural,
@@ -72,7 +71,9 @@ class Grammar(ABC):
         parts: list[Part] = [(HEAD, first)]
         for node in middle:
             parts += [("punct>", self.comma()), ("conj", node)]
-        return phrase("S", *parts, ("punct>", self.comma()), ("cc>", self.conjunction(joined.link, last)), ("conj", last))
+        return phrase(
+            "S", *parts, ("punct>", self.comma()), ("cc>", self.conjunction(joined.link, last)), ("conj", last)
+        )
 
     def subordination(self, joined: Joined) -> Node:
         over, under = joined.clauses
@@ -239,5 +240,3 @@ def polarity(meaning: Meaning) -> str:
     sign = ADJECTIVES[event.attribute].polarity if event.attribute in ADJECTIVES else 0
     sign = sign or (event.verb in LIKED) - (event.verb in LOATHED)
     return ("neutral", "positive", "negative")[sign * (-1 if event.negated else 1)]
-
-

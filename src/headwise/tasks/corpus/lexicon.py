@@ -1,4 +1,4 @@
-"""The lexicon: what each word means, what it goes with, how it is inflected, and whether it is kept for the test split."""
+"""The lexicon: what each word is, what it goes with, how it is inflected, and whether it is kept for the test split."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def spanish_feminine(adjective: str) -> str:
 
 
 def spanish_verb(spec: str) -> tuple[str, str, str, str, str]:
-    """Third person present and past, singular and plural, and participle of ``infinitive[:present[:past[:participle]]]``."""
+    """Present and past, singular and plural, and participle of ``infinitive[:present[:past[:participle]]]``."""
     infinitive, *given = spec.split(":")
     present, past, participle = (*given, "", "", "")[:3]
     stem, ending = infinitive[:-2], infinitive[-2:].translate(UNACCENTED)
@@ -62,7 +62,7 @@ def spanish_verb(spec: str) -> tuple[str, str, str, str, str]:
 
 
 def spanish_past_plural(past: str, conjugation: str) -> str:
-    """``llegó`` gives ``llegaron``, ``durmió`` ``durmieron``, ``leyó`` ``leyeron``, ``dijo`` ``dijeron``, ``sabía`` ``sabían``."""
+    """``llegó`` gives ``llegaron``, ``durmió`` ``durmieron``, ``leyó`` ``leyeron``, ``dijo`` ``dijeron``."""
     if past.endswith("a"):
         return past + "n"
     if conjugation == "ar" and past.endswith("ó"):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headwise.tasks.corpus import lexicon
-from headwise.tasks.corpus.lexicon import ADJECTIVES, BELIEVED, COMPARATIVES, FACTIVE, OPPOSITE, SYNONYM
+from headwise.tasks.corpus.lexicon import ADJECTIVES, BELIEVED, COMPARATIVES, FACTIVE, OPPOSITE, SYNONYM, adverbs
 from headwise.tasks.corpus.meaning import Event, Joined, Meaning, Place, Thing, is_feminine
 from headwise.tasks.corpus.sampler import MOTION, Sampler
 
@@ -176,6 +176,19 @@ def voice(sampler: Sampler) -> tuple[Meaning, Meaning, Meaning]:
     return event, same, same._replace(subject=event.object, object=event.subject)
 
 
+def fronting(sampler: Sampler) -> tuple[Meaning, Meaning, Meaning]:
+    """Laura followed Emma in Lima. / In Lima, Laura followed Emma. / In Lima, Emma followed Laura."""
+    event = Event(sampler.verb("person"), *_twins(sampler), past=True)
+    if sampler.chance(0.6):
+        event = event._replace(place=sampler.place(), fronted=sampler.rng.choice(("", "place")))
+        same = event._replace(fronted="" if event.fronted else "place")
+    else:
+        event = event._replace(adverb=sampler.word(adverbs, "past"), fronted=sampler.rng.choice(("", "adverb")))
+        same = event._replace(fronted="" if event.fronted else "adverb")
+    assert event.object is not None
+    return event, same, same._replace(subject=event.object, object=event.subject)
+
+
 def dative(sampler: Sampler) -> tuple[Meaning, Meaning, Meaning]:
     """Laura gave Daniel the book. / Laura gave the book to Daniel. / Daniel gave the book to Laura."""
     giver, taker = _twins(sampler)
@@ -201,9 +214,7 @@ def reworded(sampler: Sampler) -> tuple[Meaning, Meaning, Meaning]:
     """The tall lawyer helped Emma. / The tall attorney assisted Emma. / Emma assisted the tall attorney."""
     verb = sampler.among(tuple(key for key in SYNONYM if key in lexicon.VERBS and _takes_person(key)))
     one, other = _twins(sampler, named=False)
-    one, other = (
-        thing._replace(adjectives=(sampler.word(lexicon.adjectives, "person"),)) for thing in (one, other)
-    )
+    one, other = (thing._replace(adjectives=(sampler.word(lexicon.adjectives, "person"),)) for thing in (one, other))
     event = _placed(sampler, Event(verb, one, other, past=sampler.chance(0.7)))
     same = Event(SYNONYM[verb], _reworded(one), _reworded(other), past=event.past, place=event.place)
     if sampler.chance(0.5):
@@ -223,14 +234,25 @@ def _reworded(thing: Thing) -> Thing:
 
 
 def conjoined(sampler: Sampler) -> tuple[Meaning, Meaning, Meaning]:
-    """Laura bought a lamp, and Emma sang. / Emma sang, and Laura bought a lamp. / Laura sang, and Emma bought a lamp."""
-    one = sampler.event("thing", subject=sampler.someone())._replace(negated=False, passive=False, adverb="", fronted="")
+    """Laura ate a pear, and Emma sang. / Emma sang, and Laura ate a pear. / Laura sang, and Emma ate a pear."""
+    one = sampler.event("thing", subject=sampler.someone())._replace(
+        negated=False, passive=False, adverb="", fronted=""
+    )
     other = Event(sampler.verb("-"), sampler.someone(), past=one.past)
     crossed = other._replace(subject=one.subject), one._replace(subject=other.subject)
     return Joined("and", (one, other)), Joined("and", (other, one)), Joined("and", crossed)
 
 
-FORMS: tuple[Callable[[Sampler], tuple[Meaning, Meaning, Meaning]], ...] = (voice, dative, linked, reworded, conjoined)
+FORMS: tuple[Callable[[Sampler], tuple[Meaning, Meaning, Meaning]], ...] = (
+    fronting,
+    fronting,
+    reworded,
+    reworded,
+    dative,
+    voice,
+    linked,
+    conjoined,
+)
 
 
 def paraphrase(sampler: Sampler, label: str) -> Pair:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from headwise.tasks.corpus import lexicon
 from headwise.tasks.corpus.breaks import swapped
 from headwise.tasks.corpus.derive import Draft
 from headwise.tasks.corpus.lexicon import HELD, NOUNS, SYNONYM, VERBS
-from headwise.tasks.corpus.meaning import Event, Joined, Meaning, Thing, atoms, main, split_of, substitute
+from headwise.tasks.corpus.meaning import Event, Joined, Meaning, Thing, atoms, events, main, split_of, substitute
 from headwise.tasks.corpus.sampler import PLURALS, SINGULARS, Sampler, draw
 from headwise.tasks.corpus.sentence import spell
 from headwise.tasks.task import Row
@@ -19,6 +19,16 @@ DEPTHS = ("3", "4", "5", "6", "7")
 DEPTH_LENGTHS = ((10, 11), (12, 13))  # every depth has the same lengths, so that length does not tell depth
 TOPS = ("NP_VP_.", "S_,_CC_S_.", "SBAR_,_NP_VP_.", "PP_,_NP_VP_.", "ADVP_,_NP_VP_.", "NP_ADVP_VP_.")
 SHIFT, ODD, TENSES, NUMBERS = ("I", "O"), ("C", "O"), ("PAST", "PRES"), ("NN", "NNS")
+FREE_ORDERS = {
+    ("VERB", "ADV"),
+    ("ADV", "VERB"),
+    ("NOUN", "ADJ"),
+    ("ADJ", "NOUN"),
+    ("PROPN", "PROPN"),
+    ("PROPN", "VERB"),
+}
+NARROW = tuple(key for key, verb in VERBS.items() if lexicon.frame_of(verb) == "thing" and len(verb.object) < 4)
+THINGS = ("flower", "fruit", "dish", "vehicle", "text", "object", "holder", "garment", "gear", "measure", "landmark")
 TARGETS = tuple(  # the words of word_content: common nouns of the training vocabulary without a synonym
     key
     for key, noun in NOUNS.items()
@@ -73,8 +83,21 @@ def tree_depth(draft: Draft, label: str) -> Row | None:
 
 def top_constituents(draft: Draft, label: str) -> Row | None:
     """Which phrases lie directly under the sentence."""
-    sentence = draft.sentence(draw(draft.rng, draft.split))
+    sentence = draft.sentence(draw(draft.rng, draft.split, lambda sampler: _topped(sampler, label)))
     return _row(sentence.text, label) if sentence.properties["top"] == label else None
+
+
+def _topped(sampler: Sampler, label: str) -> Meaning:
+    """A meaning that is likely to be said with the label's phrases on top."""
+    room = sampler.rng.choice((0, 1, 1, 2, 2, 3))
+    if label.startswith("S"):
+        return sampler.joined(max(room, 1))
+    event = sampler.event("", room)
+    if label.startswith("PP") and event.place is not None:
+        return event._replace(fronted="place")
+    if label.startswith("ADVP") and lexicon.ADVERBS.get(event.adverb, ("",))[0] in ("past", "present"):
+        return event._replace(fronted="adverb")
+    return event
 
 
 def bigram_shift(draft: Draft, label: str) -> Row | None:
@@ -82,10 +105,9 @@ def bigram_shift(draft: Draft, label: str) -> Row | None:
     sentence = draft.sentence(draw(draft.rng, draft.split))
     if label == "O":
         return _row(sentence.text, label)
-    upos = sentence.upos
-    places = [i for i in range(len(upos) - 1) if "PUNCT" not in upos[i : i + 2]]
-    words = swapped(sentence, draft.rng.choice(places))
-    return None if words == list(sentence.words) else _row(spell(words)[0], label)
+    pairs = list(zip(sentence.upos, sentence.upos[1:]))
+    places = [i for i, pair in enumerate(pairs) if "PUNCT" not in pair and pair not in FREE_ORDERS]
+    return _row(spell(swapped(sentence, draft.rng.choice(places)))[0], label) if places else None
 
 
 def past_present(draft: Draft, label: str) -> Row | None:
@@ -117,24 +139,29 @@ def _numbered(draft: Draft, meaning: Meaning, thing: Thing | None, label: str) -
 def odd_man_out(draft: Draft, label: str) -> Row | None:
     """Whether a noun or a verb was changed for one that does not belong (C) or not (O)."""
     meaning = draw(draft.rng, draft.split)
-    if label == "O":
-        return draft.row(label, meaning)
-    words = [atom for atom in atoms(meaning) if atom in VERBS or (atom in NOUNS and not NOUNS[atom].entity)]
-    if not words:
+    changes = [change for event in events(meaning) for change in _oddities(event) if change[1]]
+    if not changes:
         return None
-    old = draft.rng.choice(words)
-    held = old in HELD
-    if old in NOUNS:
-        strangers = [key for key, noun in NOUNS.items() if _strange(noun, NOUNS[old]) and (key in HELD) == held]
-    else:
-        frame = lexicon.frame_of(VERBS[old])
-        same_shape = lexicon.verbs(frame, "general", held=held) if frame != "that" else ()
-        strangers = [key for key in same_shape if not set(VERBS[key].object) & set(VERBS[old].object)]
-    return draft.row(label, substitute(meaning, old, draft.rng.choice(strangers))) if strangers else None
+    old, strangers = draft.rng.choice(changes)
+    return draft.row(label, meaning if label == "O" else substitute(meaning, old, draft.rng.choice(strangers)))
 
 
-def _strange(noun: lexicon.Noun, old: lexicon.Noun) -> bool:
-    return not noun.entity and noun.kind != old.kind and (noun.kind == "person") != (old.kind == "person")
+def _oddities(event: Event) -> Iterator[tuple[str, list[str]]]:
+    """The words of a clause that can be changed, each with words of the same part of speech that do not fit there."""
+    if event.verb not in VERBS:
+        return
+    if not NOUNS[event.subject.noun].entity:
+        yield event.subject.noun, _strangers(event.subject.noun, THINGS)
+    kinds = VERBS[event.verb].object
+    if event.object is not None and lexicon.frame_of(VERBS[event.verb]) == "thing" and "work" not in kinds:
+        yield event.object.noun, _strangers(event.object.noun, ("person", "place", "landmark", "contest"))
+        yield event.verb, [key for key in NARROW if not set(VERBS[key].object) & set(kinds)]
+
+
+def _strangers(old: str, kinds: tuple[str, ...]) -> list[str]:
+    """Nouns of the kinds but not of the old noun's; held-out ones where the old noun is held out."""
+    own, held = NOUNS[old].kind, old in HELD
+    return [key for key, noun in NOUNS.items() if noun.kind in kinds and noun.kind != own and (key in HELD) == held]
 
 
 def coordination_inversion(draft: Draft, label: str) -> Row | None:

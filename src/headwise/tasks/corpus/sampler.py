@@ -19,13 +19,19 @@ FRAMES = ("-", "-", "person", "person", "thing", "thing", "thing", "animal", "to
 MOTION = ("arrive", "return", "disappear")  # said without a place: Spanish would want another preposition
 SUBORDINATORS = ("because", "although", "when", "before", "after")
 SITES = {  # where a kind of noun is said to be: prepositions, kinds
-    "person": ((("near", "behind", "beside"), ("landmark", "place")), (("with",), ("garment", "holder")), (("from",), ("LOC",))),
+    "person": (
+        (("near", "behind", "beside"), ("landmark", "place")),
+        (("with",), ("garment", "holder")),
+        (("from",), ("LOC",)),
+    ),
     "animal": ((("near", "behind", "under"), ("landmark", "surface")),),
     "place": ((("near", "behind"), ("landmark",)), (("in",), ("LOC",))),
     "landmark": ((("near", "behind"), ("place",)), (("in",), ("LOC",))),
     "surface": ((("in", "near"), ("place",)), (("near", "beside"), ("opening",))),
     "holder": ((("on", "under"), ("surface",)), (("near",), ("opening",))),
-} | dict.fromkeys(("object", "garment", "text", "gear", "dish"), ((("on", "under", "beside"), ("surface",)), (("in",), ("holder",))))
+} | dict.fromkeys(
+    ("object", "garment", "text", "gear", "dish"), ((("on", "under", "beside"), ("surface",)), (("in",), ("holder",)))
+)
 COMPANIES = frozenset(COMPANY_VERBS.split())
 
 
@@ -111,8 +117,12 @@ class Sampler:
 
     def novel_clause(self, thing: Thing, kind: str) -> Thing:
         """An owner, an object relative or a participle: constructions that only test sentences have."""
+        if kind in ("place", "landmark"):
+            return thing
         frames = {"person": "person", "animal": "animal"}
-        fitting = [v for v in lexicon.verbs(frames.get(kind, "thing"), self.topic, held=False) if kind in VERBS[v].object]
+        fitting = [
+            v for v in lexicon.verbs(frames.get(kind, "thing"), self.topic, held=False) if kind in VERBS[v].object
+        ]
         if kind != "person" and (not fitting or self.chance(0.34)):
             return thing._replace(det="the", owner=self.person(det="the"))
         agent = self.thing("animal", det="the") if kind == "animal" else self.person()

@@ -43,7 +43,7 @@ class Node:
         self, label: str, parts: Sequence[tuple[str, Node]] = (), word: str = "", upos: str = "", entity: str = "O"
     ):
         self.label, self.parts, self.word, self.upos, self.entity = label, parts, word, upos, entity
-        self.span = (0, 0)
+        self.span: tuple[int, int] = (0, 0)
 
 
 def leaf(label: str, upos: str, word: str, entity: str = "O") -> Node:

@@ -174,7 +174,9 @@ class Corpus:
         draft = Draft(Random(f"{self.seed}/{self.name}/{split}/{index}"), split, self.language)
         for _ in range(TRIES):
             row = make(draft, label)
-            key = row and str(row.get("words") or (row.get("text") or row["context"], row.get("text_b") or row.get("question")))
+            key = row and str(
+                row.get("words") or (row.get("text") or row["context"], row.get("text_b") or row.get("question"))
+            )
             if row and key not in seen:
                 seen.add(str(key))
                 return row | {"id": f"{split}-{index}"} if "question" in row else row

@@ -83,10 +83,10 @@ person > - general: smile/sonreír:sonríe:sonrió:sonreído laugh/reír:ríe:ri
 person > - general: sing:sang:sung/cantar dance/bailar cry/llorar
 person > - general: work/trabajar travel/viajar swim:swam:swum/nadar *yawn/bostezar *shout/gritar
 person > person general: praise/elogiar help/ayudar assist/auxiliar criticize/criticar see:saw:seen/ver:ve:vio:visto
-person > person general: visit/visitar follow/seguir:sigue:siguió call/llamar hug:hugged/abrazar greet/saludar invite/invitar
+person > person general: visit/visitar follow/seguir:sigue:siguió call/llamar hug:hugged/abrazar greet/saludar
 person > person general: protect/proteger defend/defender:defiende find:found/encontrar:encuentra ignore/ignorar
-person > person general: admire/admirar recognize/reconocer blame/culpar *interview/entrevistar *rescue/rescatar
-person > person general: *save/salvar *congratulate/felicitar *push/empujar
+person > person general: invite/invitar admire/admirar recognize/reconocer blame/culpar *interview/entrevistar
+person > person general: *rescue/rescatar *save/salvar *congratulate/felicitar *push/empujar
 person > person sport: defeat/derrotar beat:beat:beaten/vencer train/entrenar challenge/desafiar:desafía
 person > person science: examine/examinar cure/curar
 person > person politics: accuse/acusar replace/reemplazar *arrest/arrestar
@@ -96,7 +96,8 @@ person > object,garment,instrument,vehicle,flower,text,gear,device general: buy:
 person > object,garment,instrument,vehicle,flower,text,gear,device general: purchase/adquirir:adquiere
 person > object,garment,instrument,vehicle,gear,device,holder general: lose:lost/perder:pierde
 person > object,garment,instrument,gear,device,holder general: hide:hid:hidden/esconder steal:stole:stolen/robar
-person > object,garment,gear,device general: choose:chose:chosen/elegir:elige:eligió select/escoger *grab:grabbed/agarrar
+person > object,garment,gear,device general: choose:chose:chosen/elegir:elige:eligió select/escoger
+person > object,garment,gear,device general: *grab:grabbed/agarrar
 person > object,instrument,vehicle,device general: repair/reparar fix/arreglar break:broke:broken/romper:::roto
 person > garment,vehicle,opening,holder general: wash/lavar paint/pintar *polish/pulir
 person > text general: read:read/leer:lee:leyó:leído write:wrote:written/escribir:::escrito publish/publicar
@@ -105,8 +106,8 @@ person > fruit,vegetable,dish food: eat:ate:eaten/comer prepare/preparar taste/p
 person > fruit,vegetable,dish food: cut:cut/cortar order/pedir:pide:pidió devour/devorar *burn/quemar
 person > gear sport: throw:threw:thrown/lanzar kick/patear catch:caught/atrapar *toss/arrojar
 person > contest sport: win:won/ganar organize/organizar play/jugar:juega attend/presenciar *cancel/cancelar
-person > device,study science: invent/inventar study/estudiar analyze/analizar discover/descubrir:::descubierto
-person > device science: build:built/construir:construye:construyó:construido *design/diseñar
+person > device,study science: study/estudiar analyze/analizar discover/descubrir:::descubierto
+person > device science: invent/inventar build:built/construir:construye:construyó:construido *design/diseñar
 person > measure politics: approve/aprobar:aprueba reject/rechazar support/apoyar sign/firmar *veto/vetar
 person > speech politics: announce/anunciar finance/financiar *improve/mejorar
 person > object,garment,flower,text,gear > person general: give:gave:given/dar:da:dio send:sent/enviar:envía
@@ -115,7 +116,8 @@ person > object,garment,flower,text,gear > person general: offer/ofrecer bring:b
 person > object,garment,flower,text,gear > person general: *hand/entregar
 person > fruit,vegetable,dish > person food: pass/pasar *deliver/repartir
 person > work,text,dish,contest general: love/adorar hate/odiar enjoy/disfrutar recommend/recomendar:recomienda
-person > work,text,dish,contest general: dislike/detestar regret:regretted/lamentar *despise/despreciar *treasure/apreciar
+person > work,text,dish,contest general: dislike/detestar regret:regretted/lamentar *despise/despreciar
+person > work,text,dish,contest general: *treasure/apreciar
 person > that general: say:said/decir:dice:dijo:dicho know:knew:known/saber:sabe:sabía believe/creer:cree:creía:creído
 person > that general: think:thought/pensar:piensa remember/recordar:recuerda claim/afirmar *notice/notar
 person > that general: *suspect/sospechar

@@ -1,0 +1,129 @@
+"""Importance from repeated forwards, and controls that know nothing of the task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.heads import Heads, captured, eager, gated, touched
+from headwise.importance import Importance, Moments, Sample
+
+
+@torch.no_grad()
+def _lesion_losses(sample: Sample, batch: dict[str, torch.Tensor], gates_KLH: torch.Tensor) -> torch.Tensor:
+    """Losses (B, K) of a batch under K lesions."""
+    losses = []
+    for gate in gates_KLH:
+        with gated(sample.model.encoder, gate, heads=sample.heads):
+            losses.append(sample.losses(batch).float().cpu())
+    return torch.stack(losses, 1)
+
+
+def ablation(sample: Sample) -> Importance:
+    """The loss each head's absence adds."""
+    layers, heads = sample.heads.shape
+    gates = torch.cat([torch.zeros(1, layers * heads), torch.eye(layers * heads)])
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        losses = _lesion_losses(sample, batch, 1 - gates.view(-1, layers, heads))
+        moments.add((losses[:, 1:] - losses[:, :1]).view(-1, layers, heads))
+    return moments.result(sample.task, "ablation", len(sample.items))
+
+
+def all_but_one(sample: Sample) -> Importance:
+    """How much of the loss of closing a whole layer a head alone makes good (after Michel et al. 2019)."""
+    layers, heads = sample.heads.shape
+    gates = torch.ones(layers, 1 + heads, layers, heads)
+    for layer in range(layers):
+        gates[layer, 0, layer] = 0
+        gates[layer, 1:, layer] = torch.eye(heads)
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        losses = _lesion_losses(sample, batch, gates.flatten(0, 1)).view(-1, layers, 1 + heads)
+        moments.add(losses[..., :1] - losses[..., 1:])
+    return moments.result(sample.task, "all_but_one", len(sample.items))
+
+
+@torch.no_grad()
+def mean_ablation(sample: Sample) -> Importance:
+    """The loss added when a head says its average in place of what it would."""
+    means_LHD, moments = _mean_outputs(sample), Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        whole = sample.losses(batch)
+        change = torch.zeros(len(whole), *sample.heads.shape)
+        for site in sample.heads.sites:
+            for place, head in enumerate(site.kept):
+
+                def touch(layer: int, z: torch.Tensor, at=site.layer, place=place, head=head) -> torch.Tensor | None:
+                    if layer != at:
+                        return None
+                    z = z.clone()
+                    z[..., place, :] = means_LHD[at, head].to(z)
+                    return z
+
+                with touched(sample.model.encoder, touch, sample.heads):
+                    change[:, site.layer, head] = (sample.losses(batch) - whole).float().cpu()
+        moments.add(change)
+    return moments.result(sample.task, "mean_ablation", len(sample.items))
+
+
+def _mean_outputs(sample: Sample) -> torch.Tensor:
+    total: torch.Tensor | float = 0.0
+    tokens = 0
+    for _, batch in sample.batches():
+        mask = batch["attention_mask"][..., None, None]
+        with captured(sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads) as sums:
+            sample.losses(batch)
+        total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
+    return total / tokens  # type: ignore[return-value]
+
+
+# -- controls: they know nothing of the task
+
+
+def random(sample: Sample) -> Importance:
+    """Scores drawn at random."""
+    rng = np.random.default_rng([sample.seed, 4])
+    scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
+    return Importance(
+        sample.task, "random", scores, torch.full_like(scores, torch.nan), 0, torch.stack([scores, scores])
+    )
+
+
+@torch.no_grad()
+def magnitude(sample: Sample) -> Importance:
+    """The mean length of what a head adds to its layer, ‖W_O,h z_h‖."""
+    grams = [_gram(site, sample.heads) for site in sample.heads.sites]
+    moments = Moments(sample.heads.shape)
+    for _, batch in sample.batches():
+        mask = batch["attention_mask"]
+        with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
+            sample.losses(batch)
+        sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in zip(outputs, grams)]
+        per_token = torch.stack(sizes, 2) * mask[:, :, None, None]
+        moments.add(per_token.sum(1) / mask.sum(1)[:, None, None])
+    return moments.result(sample.task, "magnitude", len(sample.items))
+
+
+def _gram(site: Any, heads: Heads) -> torch.Tensor:
+    weight = site.module.weight.detach()
+    weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
+    per_head = weight.view(len(site.kept), heads.head_dim, -1)
+    whole = weight.new_zeros(heads.num_heads, heads.head_dim, heads.head_dim)
+    whole[list(site.kept)] = per_head @ per_head.transpose(1, 2)
+    return whole
+
+
+@torch.no_grad()
+def confidence(sample: Sample) -> Importance:
+    """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
+    moments = Moments(sample.heads.shape)
+    with eager(sample.model.encoder) as maps:
+        for _, batch in sample.batches():
+            attention = maps(**{k: batch[k] for k in sample.model._inputs if k in batch})  # per layer (B, H, T, T)
+            mask = batch["attention_mask"][:, None]
+            sure = torch.stack([(a.amax(-1) * mask).sum(-1) / mask.sum(-1) for a in attention], 1)
+            moments.add(sure)
+    return moments.result(sample.task, "confidence", len(sample.items))

@@ -1,0 +1,361 @@
+"""Learned head gates: hard concrete (Louizos et al. 2018; Voita et al. 2019), as in the stem-cell study.
+
+Every head has one learned number, log a. In training its gate is drawn anew for every batch; in evaluation it is the
+number's own value in [0, 1]; its chance to be open has a closed form, which is the penalty.
+
+Legend: B examples, S sets of gates (one for all tasks, or one per task), L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from headwise.batching import Order, Stream
+from headwise.errors import HeadwiseError, unknown
+from headwise.evaluate import to_device
+from headwise.heads import Heads, gated, touched
+from headwise.importance import Importance, Sample
+from headwise.methods.iat import check_share
+from headwise.methods.method import Method
+from headwise.selection import close_groups
+
+if TYPE_CHECKING:
+    from headwise.model import MultiTaskModel
+    from headwise.plan import Plan
+    from headwise.train import Run
+
+TEMPERATURE, LOW, HIGH = 0.33, -0.1, 1.1
+EDGE = 1e-6  # noise stays this far from 0 and 1
+CLOSED = 1e-3  # a gate up to this counts as closed, and is then 0
+START = 2.5  # log a of init="open": from ln 11 = 2.398 on the settled gate is 1, below -2.398 it is 0
+DAMPING = 10.0  # how much more the present gap moves a price than one step's share of the past ones
+
+
+def draw(log_a: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Gates of one draw; noise is uniform between 0 and 1."""
+    return _stretched(torch.sigmoid((noise.logit() + log_a) / TEMPERATURE))
+
+
+def settle(log_a: torch.Tensor) -> torch.Tensor:
+    """Gates of evaluation: no noise and no temperature."""
+    gates = _stretched(torch.sigmoid(log_a))
+    return gates.masked_fill(gates <= CLOSED, 0.0)
+
+
+def p_open(log_a: torch.Tensor) -> torch.Tensor:
+    """The chance that a drawn gate is above zero (Louizos et al. 2018, Eq. 12)."""
+    return torch.sigmoid(log_a - TEMPERATURE * math.log(-LOW / HIGH))
+
+
+def _stretched(share: torch.Tensor) -> torch.Tensor:
+    return (share * (HIGH - LOW) + LOW).clamp(0, 1)
+
+
+class HardConcrete(nn.Module):
+    """The gates of a model's heads: one set for all tasks, or one for each.
+
+    Example:
+        >>> gates = HardConcrete(Heads.of(model.encoder), tasks=["pos", "ner"])
+        >>> with gates.on(model):
+        ...     model("pos", batch).loss.mean().backward()
+        >>> gates.settled().shape
+        torch.Size([2, 12, 12])
+    """
+
+    alive: torch.Tensor
+
+    def __init__(self, heads: Heads, tasks: Sequence[str] = (), init: str = "open", seed: int = 0):
+        """``init`` is open, or xavier as released: gates between 0.3 and 0.7 for 12 heads."""
+        if init not in ("open", "xavier"):
+            raise unknown("init of gates", init, ("open", "xavier"))
+        super().__init__()
+        self.family, self.tasks = heads.family, tuple(tasks)
+        start = torch.full((max(1, len(self.tasks)), *heads.shape), START)
+        if init == "xavier":
+            reach = math.sqrt(6 / (heads.num_heads + 1))  # of a (1, H, 1, 1) tensor
+            start.uniform_(-reach, reach, generator=torch.Generator().manual_seed(seed))
+        self.log_a = nn.Parameter(start)
+        self.register_buffer("alive", heads.alive)
+
+    def settled(self) -> torch.Tensor:
+        """The gates (S, L, H) of evaluation; 0 for heads that were cut away."""
+        return settle(self.log_a.detach()) * self.alive
+
+    def chances(self) -> torch.Tensor:
+        """Each gate's chance to be open in training, (S, L, H)."""
+        return p_open(self.log_a) * self.alive
+
+    def penalty(self, how: str = "mean") -> torch.Tensor:
+        """Open heads to be expected, (S,): the mean over layers (as released) or the sum."""
+        per_layer = self.chances().sum(-1)
+        return per_layer.mean(-1) if how == "mean" else per_layer.sum(-1)
+
+    def open_share(self) -> torch.Tensor:
+        """The share of living heads to be expected open, (S,)."""
+        return self.chances().detach().sum((1, 2)) / self.alive.sum().clamp_min(1)
+
+    def place(self, task: str | None) -> int:
+        """Which set is a task's."""
+        if self.tasks and task not in self.tasks:
+            raise unknown("task with gates", str(task), self.tasks)
+        return self.tasks.index(task) if task in self.tasks else 0
+
+    @contextmanager
+    def on(self, model: MultiTaskModel) -> Iterator[None]:
+        """Inside, the model runs under its task's gates: in training mode one draw per forward, else settled."""
+        heads = self.fitting(model.encoder)
+        now: list[torch.Tensor] = []
+
+        def choose(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            log_a = self.log_a[self.place(args[0] if args else kwargs["task"])]
+            noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if module.training else None
+            now[:] = [settle(log_a) if noise is None else draw(log_a, noise)]
+
+        def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
+            if not now:
+                raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
+            gate = now[0][layer, list(heads.sites[layer].kept)]
+            return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
+
+        handle = model.register_forward_pre_hook(choose, with_kwargs=True)
+        try:
+            with touched(model.encoder, touch, heads):
+                yield
+        finally:
+            handle.remove()
+
+    def fitting(self, encoder: nn.Module) -> Heads:
+        """The heads of the model these gates belong to; those of another are refused."""
+        heads = Heads.of(encoder)
+        mine, theirs = (self.family, *self.log_a.shape[1:]), (heads.family, *heads.shape)
+        if mine != theirs:
+            raise HeadwiseError(f"gates of a {mine[0]} of {mine[1:]} heads", f"gates of a {theirs[0]} of {theirs[1:]}")
+        return heads
+
+
+class Price:
+    """What an open head costs: a fixed weight, or a multiplier that climbs while too many heads are open.
+
+    With a target share of closed heads the cost is the augmented Lagrangian of "so many heads are open": equality, so
+    that the price falls, below zero if need be, while too few are open.
+    """
+
+    def __init__(self, sets: int, weight: float, target: float | None = None, rate: float = 0.01):
+        self.target, self.rate = target, rate
+        self.multiplier = torch.full((sets,), float(weight))
+
+    def now(self, open_share: torch.Tensor, ramp: float = 1.0) -> torch.Tensor:
+        """Each set's price, (S,); ``ramp`` is how much of the weight or of the target is asked for yet."""
+        price = self.multiplier.to(open_share)
+        return price * ramp if self.target is None else price + DAMPING * self.rate * self._gap(open_share, ramp)
+
+    def move(self, open_share: torch.Tensor, ramp: float = 1.0, share: torch.Tensor | float = 1.0) -> None:
+        """One step of the multiplier; ``share`` is how much of the step was each set's."""
+        if self.target is not None:
+            self.multiplier = self.multiplier.to(open_share) + self.rate * share * self._gap(open_share, ramp)
+
+    def _gap(self, open_share: torch.Tensor, ramp: float) -> torch.Tensor:
+        assert self.target is not None
+        return open_share - (1 - ramp * self.target)
+
+
+class L0(Method):
+    """Learn with the tasks which heads they can do without.
+
+    Gates train beside the model with a learning rate of their own, which no schedule touches (as released), without
+    decay or clipping. The encoder learns along (dynamic), or rests (static) with ``Plan(train="heads")``. Training and
+    its evaluations run under the gates. At the end a shared set is folded into the output projections: the model then
+    is what it was under its gates, and needs none. Sets per task stay beside the model: ``method.gates.on(model)``.
+    With ``plan.patience`` the gates, too, are those of the best evaluation after the warm-up.
+
+    Example:
+        >>> method = L0(weight=0.01)
+        >>> fit(model, Plan(epochs=30, lr=1e-5, clip=1.0), method)
+        >>> method.gates.settled()[0] > 0  # the heads that are left
+        >>> method.cut(model)  # and the others really gone
+    """
+
+    name = "l0"
+
+    def __init__(
+        self,
+        weight: float = 0.01,
+        penalty: str = "mean",
+        lr: float = 1e-3,
+        shared: bool = True,
+        init: str = "open",
+        target: float | None = None,
+        rate: float = 0.01,
+        warmup: float = 0.0,
+        snapshots: int | None = None,
+    ):
+        """Set what an open head costs.
+
+        Args:
+            weight: times the penalty, once per optimizer step and beside any balance of the tasks' losses; with a
+                target, where the multiplier starts.
+            penalty: the heads expected open, "mean" over layers (as released) or "sum".
+            lr: of the gates.
+            shared: one set of gates for all tasks, or one for each.
+            init: "open", or "xavier" as released.
+            target: share of heads to close; the weight then is a Lagrange multiplier.
+            rate: how fast the multiplier moves.
+            warmup: share of the steps in which the weight, or the target, climbs from zero.
+            snapshots: keep the gates every this many steps.
+        """
+        check_share("warmup", warmup)
+        check_share("target", target or 0.0)
+        if penalty not in ("mean", "sum"):
+            raise unknown("penalty", penalty, ("mean", "sum"))
+        for name, value in {"weight": weight, "lr": lr, "rate": rate}.items():
+            if not value >= 0:
+                raise HeadwiseError(f"{name}={value}", "0 or more")
+        self.weight, self.penalty, self.lr, self.shared, self.init = weight, penalty, lr, shared, init
+        self.target, self.rate, self.warmup, self.every = target, rate, warmup, snapshots
+        self.snapshots: dict[int, torch.Tensor] = {}
+        self.best: torch.Tensor | None = None  # log a of the best evaluation
+
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        heads = Heads.of(model.encoder)
+        if self.shared and heads.shared:
+            heads.require_exact("folding gates (shared=False keeps them beside the model)")
+        tasks = () if self.shared else tuple(model.tasks)
+        self.gates = HardConcrete(heads, tasks, self.init, plan.seed).to(model.device)
+        self.price = Price(len(self.gates.log_a), self.weight, self.target, self.rate)
+        self.snapshots, self.best = {}, None
+        return [{"params": [self.gates.log_a], "lr": self.lr, "weight_decay": 0.0}]
+
+    def start(self, run: Run) -> None:
+        run.best_after = math.ceil(self.warmup * run.total)
+
+    def around(self, run: Run) -> AbstractContextManager[Any]:
+        return self.gates.on(run.model)
+
+    def before_step(self, run: Run) -> None:
+        for group in run.optimizer.param_groups:
+            if group["params"][0] is self.gates.log_a:
+                group["lr"] = self.lr
+        self._note(run)
+
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        price = self.price.now(self.gates.open_share(), self._ramp(run))
+        (price * self._shares(tasks) * self.gates.penalty(self.penalty)).sum().backward()
+
+    def after_update(self, run: Run, tasks: list[str]) -> None:
+        self.price.move(self.gates.open_share(), self._ramp(run), self._shares(tasks))
+
+    @torch.no_grad()
+    def finish(self, run: Run) -> None:
+        self._note(run)
+        if self.every:
+            self.snapshots[run.step] = self.gates.settled().cpu()
+        if run.best is not None and self.best is not None and run.history.stopped != "interrupted":
+            self.gates.log_a.copy_(self.best)
+        if self.shared:
+            from headwise.prune import fold
+
+            fold(run.model.encoder, self.gates.settled()[0])
+
+    def cut(self, model: MultiTaskModel, task: str | None = None) -> nn.Module:
+        """Remove the closed heads from a model trained by this, in place; with sets per task, those of one task."""
+        self.gates.fitting(model.encoder)
+        gates = self.gates.settled()[self.gates.place(task)]
+        return cut(model.encoder, (gates > 0).float() if self.shared else gates)  # a shared set is folded already
+
+    def state(self) -> dict[str, torch.Tensor]:
+        kept = {f"snapshot.{step}": gates for step, gates in self.snapshots.items()}
+        best = {} if self.best is None else {"best": self.best}
+        return {"log_a": self.gates.log_a.detach(), "multiplier": self.price.multiplier, **best, **kept}
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        log_a = tensors["log_a"]
+        if log_a.shape != self.gates.log_a.shape:
+            raise HeadwiseError(f"gates of shape {tuple(log_a.shape)}", f"{tuple(self.gates.log_a.shape)}")
+        self.gates.log_a.data.copy_(log_a)
+        self.price.multiplier, self.best = tensors["multiplier"], tensors.get("best")
+        self.snapshots = {int(k.split(".")[1]): v for k, v in tensors.items() if k.startswith("snapshot.")}
+
+    def describe(self) -> dict[str, Any]:
+        settings = {"weight": self.weight, "penalty": self.penalty, "lr": self.lr, "shared": self.shared}
+        settings |= {"init": self.init, "target": self.target, "rate": self.rate, "warmup": self.warmup}
+        return {"method": self.name, **settings, "snapshots": self.every}
+
+    def _ramp(self, run: Run) -> float:
+        return min(1.0, (run.step + 1) / max(1.0, self.warmup * run.total))
+
+    def _shares(self, tasks: list[str]) -> torch.Tensor:
+        """How much of a step's batches each set was under, (S,)."""
+        places = torch.tensor([self.gates.place(task) for task in tasks], device=self.gates.log_a.device)
+        return places.bincount(minlength=len(self.gates.log_a)) / len(tasks)
+
+    def _note(self, run: Run) -> None:
+        """Between steps: a snapshot where one is due, and the gates of an evaluation that was the best."""
+        if self.every and run.step % self.every == 0:
+            self.snapshots[run.step] = self.gates.settled().cpu()
+        best = run.history.best(run.best_after)
+        if run.plan.patience is not None and best is not None and best["step"] == run.step:
+            self.best = self.gates.log_a.detach().clone()
+
+
+def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:
+    """Fold gates ``(L, H)`` into a model and remove the heads whose gate is zero, in place: outputs as under ``gated``.
+
+    Where heads share keys and values, a group goes when all of it is closed; other closed heads stay, silent.
+
+    Example:
+        >>> smaller = cut(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
+    """
+    from headwise.prune import fold, prune
+
+    fold(model, gates)
+    heads = Heads.of(model)
+    closed, _ = close_groups((gates == 0).cpu() | ~heads.alive, heads.num_kv_heads, "all")
+    return prune(model, closed)
+
+
+def l0_importance(
+    sample: Sample, steps: int = 200, size: int = 64, lr: float = 0.1, target: float = 0.5, rate: float = 0.01
+) -> Importance:
+    """How sure a head is to stay open when gates learn, on the frozen model, to close a share of all heads.
+
+    Each half of the examples has a set of gates of its own, drawn anew for every example: scores are their mean chance
+    to be open, and the standard error comes from the halves' difference.
+
+    Args:
+        sample: what `importance` hands over.
+        steps: of the gates.
+        size: examples in a step.
+        lr: of the gates.
+        target: share of heads to close.
+        rate: how fast the Lagrange multiplier moves.
+    """
+    gates = HardConcrete(sample.heads, ("even", "odd")).to(sample.model.device)
+    price, generator = Price(2, 0.0, target, rate), torch.Generator().manual_seed(sample.seed)
+    optimizer = torch.optim.Adam([gates.log_a], lr=lr)
+    stream = Stream(sample.data, Order(sample.data.lengths[sample.items], size), (sample.seed, 5))
+    for step in range(steps):
+        ramp = min(1.0, 2 * (step + 1) / steps)  # the target is reached half-way: a hasty price closes everything
+        _gate_step(sample, gates, price.now(gates.open_share(), ramp), stream.next(), generator)
+        optimizer.step()
+        optimizer.zero_grad()
+        price.move(gates.open_share(), ramp)
+    halves = gates.chances().detach().float().cpu()
+    stderr = (halves[0] - halves[1]).abs() / 2
+    return Importance(sample.task, "l0", halves.mean(0), stderr, len(sample.items), halves)
+
+
+def _gate_step(sample: Sample, gates: HardConcrete, price: torch.Tensor, places: Any, generator: torch.Generator) -> None:
+    """The gradient of one batch's loss, and of what its open heads cost."""
+    batch = to_device(sample.data.batch(sample.items[places]), sample.model.device)
+    half = torch.from_numpy(places % 2).to(gates.log_a.device)
+    log_a_BLH = gates.log_a[half]
+    noise = torch.empty(log_a_BLH.shape).uniform_(EDGE, 1 - EDGE, generator=generator)
+    with gated(sample.model.encoder, draw(log_a_BLH, noise.to(log_a_BLH)), heads=sample.heads):
+        loss = sample.losses(batch)
+        (2 * loss.mean() + (price * gates.penalty("sum")).sum()).backward()  # about half of the batch is each set's

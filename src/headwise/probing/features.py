@@ -1,0 +1,244 @@
+"""One pass over sentences: the output vector of every head, before the output projection, and every layer's output.
+
+Legend: B batch, T tokens, L layers, H heads, D head size (twice for pairs read apart), E layer size, N sentences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+
+from headwise.batching import Encoded, batches, fingerprint
+from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.evaluate import TOKENS, evaluating
+from headwise.heads import Heads, captured, unwrap
+from headwise.model import MultiTaskModel, load_encoder, pool
+from headwise.probing import mapped
+from headwise.store import cache_folder, digest
+from headwise.tasks.columns import Ragged
+from headwise.tasks.sentence import encode_texts
+from headwise.tasks.task import Row
+
+POSITIONS = ("cls", "last", "mean", "post_last")
+PAIRS = ("apart", "together")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+POOL = 4096  # sentences sorted by length together, and written to disk together
+
+
+@dataclass(frozen=True)
+class Features:
+    """What every head and every layer says about N sentences."""
+
+    heads: Tensor = field(repr=False)  # (L, H, N, D); NaN for heads that were cut away
+    layers: Tensor = field(repr=False)  # (L, N, E)
+    cut: int  # texts longer than the model reads
+    place: str  # the device they are on, or the file they are in
+
+    def __len__(self) -> int:
+        return self.layers.shape[1]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How sentences become vectors.
+
+    Example:
+        >>> reader = Reader.of(model, tokenizer, at="cls")
+        >>> reader.read([{"text": "A dog barks."}]).heads.shape
+        torch.Size([12, 12, 1, 64])
+    """
+
+    encoder: nn.Module
+    tokenizer: Any
+    at: str
+    """Which token speaks for the sentence: cls (the first), last, mean (of all), or post_last (a padding token put
+    after the last one, which the released code of Jo and Myaeng 2020 reads for GPT)."""
+    pair: str = "apart"
+    """Two texts: read apart and put together as [|a - b|, a * b], or read together as one input."""
+    max_length: int = 128
+    precision: str = "fp32"
+    tokens: int | None = None
+    """Padded tokens in one forward."""
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("position", self.at, POSITIONS),
+            ("way to read pairs", self.pair, PAIRS),
+            ("precision", self.precision, mapped.DTYPES),
+        ):
+            if value not in known:
+                raise unknown(what, value, known)
+
+    @classmethod
+    def of(
+        cls, model: Any, tokenizer: Any = None, at: str | None = None, max_length: int | None = None, **options
+    ) -> Reader:
+        """A reader of a `MultiTaskModel`, of a Hugging Face model with its tokenizer, or of a folder or Hub name."""
+        if isinstance(model, str | Path):
+            model, tokenizer = load_encoder(model)
+        pooling = None
+        if isinstance(model, MultiTaskModel):
+            tokenizer, max_length, pooling = model.tokenizer, max_length or model.max_length, model.pooling
+            model = model.encoder
+        if tokenizer is None:
+            raise HeadwiseError(
+                "a Hugging Face model without its tokenizer", hint="tokenizer=AutoTokenizer.from_pretrained(...)"
+            )
+        inner = unwrap(model)
+        inner = getattr(inner, "base_model", inner)
+        default = pooling or ("last" if Heads.of(inner).stack == "decoder" else "cls")
+        return cls(inner, tokenizer, at or default, max_length=max_length or 128, **options)
+
+    @cached_property
+    def heads(self) -> Heads:
+        return Heads.of(self.encoder)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.encoder.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return mapped.DTYPES[self.precision][0]
+
+    @cached_property
+    def model_key(self) -> str:
+        """What the model is, as a hash of its configuration and every weight."""
+        about = json.loads(self.encoder.config.to_json_string())
+        told = {k: v for k, v in about.items() if k not in ("_name_or_path", "transformers_version")}
+        sha = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.encoder.state_dict().items()):
+            sha.update(name.encode())
+            sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return digest(sha.hexdigest(), self.heads.alive.tolist())
+
+    def key(self, rows: Sequence[Row]) -> str:
+        """What features are made from, as a hash: the model, the texts and the way they are read."""
+        texts = [[row["text"], row.get("text_b")] for row in rows]
+        way = [self.at, self.pair, self.max_length, self.precision]
+        return digest(self.model_key, fingerprint(self.tokenizer), texts, way)
+
+    def read(self, rows: Sequence[Row], *, cache: bool | str | Path = False, memory: int | None = None) -> Features:
+        """The features of rows ``{"text", "text_b"?}``, on the model's device; on disk where they do not fit.
+
+        Args:
+            rows: the sentences.
+            cache: keep them in a memory-mapped file and read it next time; a folder, or True for the cache folder.
+            memory: bytes that features may take before they go to disk; half of what is free where not given.
+        """
+        shapes = self._shapes(rows)
+        room = free_memory(self.device) // 2 if memory is None else memory
+        if not cache and mapped.nbytes(shapes, self.precision) <= room:
+            out = {name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()}
+            return Features(**out, cut=self._fill(rows, out), place=str(self.device))
+        root = Path(cache) if isinstance(cache, str | Path) else cache_folder("features")
+        return self._cached(rows, shapes, root)
+
+    def _cached(self, rows: Sequence[Row], shapes: mapped.Shapes, root: Path) -> Features:
+        key = self.key(rows)
+        path = root / f"{key}.safetensors"
+        if path.exists():
+            try:
+                return _opened(path, key)
+            except HeadwiseError as error:
+                warnings.warn(HeadwiseWarning(f"feature cache refused and made again: {error}"), stacklevel=2)
+        about = {"key": key}
+        with mapped.written(path, shapes, self.precision, about) as out:
+            about["cut"] = str(self._fill(rows, out))
+        return _opened(path, key)
+
+    def _shapes(self, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
+        """Shapes of the features, with the size of a layer's output asked of the model itself."""
+        if not len(rows):
+            raise HeadwiseError("features of no sentences", "one or more")
+        heads, layers, _ = self.vectors(rows[:1])
+        return {name: (*t.shape[:-2], len(rows), t.shape[-1]) for name, t in (("heads", heads), ("layers", layers))}
+
+    def _fill(self, rows: Sequence[Row], out: Mapping[str, Tensor]) -> int:
+        cut = 0
+        for start in range(0, len(rows), POOL):
+            part = slice(start, start + POOL)
+            heads, layers, lost = self.vectors(rows[part])
+            out["heads"][:, :, part], out["layers"][:, part] = (
+                heads.to(out["heads"].device),
+                layers.to(out["layers"].device),
+            )
+            cut += lost
+        return cut
+
+    def vectors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
+        """Head vectors ``(L, H, n, D)`` and layer vectors ``(L, n, E)`` of a few rows, and how many were cut short."""
+        paired = any(row.get("text_b") is not None for row in rows)
+        if not paired or self.pair == "together":
+            return self._pass(rows)
+        a = self._pass([{"text": row["text"]} for row in rows])
+        b = self._pass([{"text": row.get("text_b") or ""} for row in rows])
+        heads, layers = (torch.cat([(x - y).abs(), x * y], -1) for x, y in zip(a[:2], b[:2]))
+        return heads, layers, a[2] + b[2]
+
+    @torch.no_grad()
+    def _pass(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
+        data = self._tokenised(rows)
+        how = "last" if self.at == "post_last" else self.at
+        shape = (*self.heads.shape, len(rows), self.heads.head_dim)
+        heads, layers = torch.empty(shape, dtype=self.dtype, device=self.device), torch.empty(0)
+        accepted = inspect.signature(self.encoder.forward).parameters
+        batch: dict[str, Tensor] = {}
+
+        def reduce(out_BTHD: Tensor) -> Tensor:
+            vector = pool(out_BTHD.flatten(2), batch["attention_mask"], how)
+            return vector.unflatten(-1, out_BTHD.shape[2:]).to(self.dtype)
+
+        with evaluating(self.encoder), self._autocast(), captured(self.encoder, reduce, heads=self.heads) as kept:
+            for numbers, tensors in batches(data, self._budget(), self.device):
+                items = torch.from_numpy(numbers).to(self.device)
+                kept.clear()
+                batch.update(tensors)
+                inputs = {name: tensors[name] for name in INPUTS if name in tensors and name in accepted}
+                states = self.encoder(**inputs, output_hidden_states=True).hidden_states[1:]
+                outputs_LBE = torch.stack([pool(state, tensors["attention_mask"], how) for state in states])
+                if not layers.numel():
+                    layers = heads.new_empty(len(outputs_LBE), len(rows), outputs_LBE.shape[-1])
+                heads[:, :, items], layers[:, items] = torch.stack(kept).transpose(1, 2), outputs_LBE.to(self.dtype)
+        return heads, layers, int((np.asarray(data.columns["cut"]) > 0).sum())
+
+    def _tokenised(self, rows: Sequence[Row]) -> Encoded:
+        room = self.max_length - (self.at == "post_last")
+        columns = encode_texts(rows, self.tokenizer, room)
+        ids = columns["input_ids"]
+        assert isinstance(ids, Ragged)
+        if self.at == "post_last":
+            columns["input_ids"] = Ragged.of([[*ids[i], 0] for i in range(len(rows))])  # id 0, as released
+        elif ids.lengths.min() == 0:
+            raise HeadwiseError(f"row {int(ids.lengths.argmin())} has no tokens", "a text that is not empty")
+        return Encoded(columns, pad=getattr(self.tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+    def _budget(self) -> int:
+        return self.tokens or (TOKENS if self.device.type == "cpu" else 8 * TOKENS)
+
+    def _autocast(self):
+        mixed = self.device.type == "cuda" and self.precision != "fp32"
+        return torch.autocast("cuda", self.dtype) if mixed else nullcontext()
+
+
+def _opened(path: Path, key: str) -> Features:
+    tensors, about = mapped.read(path, key)
+    return Features(**tensors, cut=int(about.get("cut", 0)), place=str(path))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available

@@ -1,0 +1,133 @@
+"""Probes for many vectors at once: what goes in, what comes out, and as many together as memory holds.
+
+Legend: P vectors of a sentence (heads, layers or any other), N sentences, D dimensions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.probing.features import free_memory
+from headwise.registry import Registry
+
+SIDES = ("train", "dev", "test")
+PRINTED = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # Jo and Myaeng 2020, A.2
+RELEASED = PRINTED[:4]  # what their code runs through
+CHUNK = 1 << 28  # bytes of one chunk of heads on a CPU: its caches like small ones
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Classes (integers) or grades (0 to 1) of the three sides."""
+
+    train: np.ndarray
+    dev: np.ndarray
+    test: np.ndarray
+    classes: int  # 0: grades
+
+    @property
+    def graded(self) -> bool:
+        return self.classes == 0
+
+    def on(self, side: str, device: torch.device) -> Tensor:
+        return torch.from_numpy(getattr(self, side)).to(device)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of the three sides, ``(P, N, D)`` each, in any precision, on any device or disk."""
+
+    train: Tensor
+    dev: Tensor
+    test: Tensor
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def part(self, which: slice, device: torch.device) -> Vectors:
+        """Some of the P as 32-bit numbers on a device."""
+        return Vectors(*(x[which].to(device, torch.float32) for x in (self.train, self.dev, self.test)))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What came out for P vectors."""
+
+    dev: Tensor  # (P,)
+    test: Tensor  # (P,)
+    l2: Tensor  # (P,)
+    predictions: Tensor = field(repr=False)  # (P, N) on the test side: classes, or grades from 0 to 1
+    more: dict[str, Tensor] = field(default_factory=dict, repr=False)  # (P,) each
+
+    PARTS = ("dev", "test", "l2", "predictions")
+
+    def cpu(self) -> Fit:
+        return Fit(
+            *(getattr(self, name).cpu() for name in self.PARTS), {name: t.cpu() for name, t in self.more.items()}
+        )
+
+    @classmethod
+    def joined(cls, parts: list[Fit]) -> Fit:
+        more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
+        return cls(*(torch.cat([getattr(p, n) for p in parts]) for n in cls.PARTS), more)
+
+
+Protocol = Callable[..., Fit]
+protocols: Registry[Protocol] = Registry("protocol")
+for _name in ("sklearn", "anatomy", "mdl", "control"):
+    protocols.add(_name, f"headwise.probing.protocols:{_name}")
+
+
+def fit(
+    protocol: str, vectors: Vectors, labels: Labels, *, memory: int | None = None, device: Any = None, **options: Any
+) -> Fit:
+    """Fit and judge all probes, a few heads (or L2 strengths) at a time where they do not fit in memory together."""
+    run = protocols[protocol]
+    parameters = inspect.signature(run).parameters
+    for name in options:
+        if name not in list(parameters)[2:]:
+            known = ", ".join(list(parameters)[2:])
+            raise HeadwiseError(f"the protocol {protocol!r} has no option {name!r}", f"one of: {known}")
+    place = torch.device(device) if device is not None else vectors.train.device
+    l2 = options.get("l2") or parameters["l2"].default or ((0.0,) if labels.graded else RELEASED)
+    targets = 1 + (options.get("folds") or 0) + options.get("controls", 3 if protocol == "control" else 0)
+    size = _together(vectors, labels, len(l2) * targets, memory, place)
+    groups = [l2] if size else [(strength,) for strength in l2]
+    parts = []
+    for start in range(0, len(vectors), max(size, 1)):
+        part = vectors.part(slice(start, start + max(size, 1)), place)
+        parts.append(_best([run(part, labels, **options | {"l2": group}).cpu() for group in groups]))
+    return Fit.joined(parts)
+
+
+def _together(vectors: Vectors, labels: Labels, problems: int, memory: int | None, device: torch.device) -> int:
+    """How many heads go together: their vectors, three times over, and a handful of scores for every row.
+
+    0 where not even the scores of one head fit.
+    """
+    rows = sum(x.shape[1] for x in (vectors.train, vectors.dev, vectors.test))
+    each = 4 * rows * (3 * vectors.train.shape[-1] + 6 * problems * max(labels.classes, 1))
+    limit = free_memory(device) // 2 if memory is None else memory
+    liked = min(limit, CHUNK) if device.type == "cpu" else limit
+    return max(liked // each, min(1, limit // each))
+
+
+def _best(fits: list[Fit]) -> Fit:
+    """Of fits that differ in their L2 strengths, the one with the best development score for each head."""
+    if len(fits) == 1:
+        return fits[0]
+    which, head = torch.stack([fit.dev for fit in fits]).argmax(0), torch.arange(len(fits[0].dev))
+
+    def pick(parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts)[which, head]
+
+    more = {name: pick([fit.more[name] for fit in fits]) for name in fits[0].more}
+    return Fit(*(pick([getattr(fit, name) for fit in fits]) for name in Fit.PARTS), more)

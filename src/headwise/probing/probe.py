@@ -1,0 +1,245 @@
+"""Probe every head and every layer of a model for what a task asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.model import MultiTaskModel
+from headwise.probing.features import Features, Reader
+from headwise.probing.fitting import SIDES, Fit, Labels, Vectors, fit
+from headwise.probing.splits import Splits, splits
+from headwise.probing.terminal import heat_map
+from headwise.store import plain
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a probe was made from, kept for what comes after: other vectors of the same sentences."""
+
+    reader: Reader
+    splits: Splits
+    features: dict[str, Features]
+    labels: Labels
+    memory: int | None
+    protocol: str
+    options: dict[str, Any]
+
+    def fit(self, vectors: Vectors, **changes: Any) -> Fit:
+        """Probes of these vectors, by the same protocol."""
+        device = self.reader.device
+        return fit(self.protocol, vectors, self.labels, memory=self.memory, device=device, **self.options | changes)
+
+    def vectors(self, of: str) -> Vectors:
+        """The vectors of all heads (cut ones left out), or of all layers."""
+        found = (getattr(self.features[side], of) for side in SIDES)
+        if of == "layers":
+            return Vectors(*found)
+        flat, alive = [x.flatten(0, 1) for x in found], self.reader.heads.alive.flatten()
+        return Vectors(*(flat if alive.all() else [x[alive.to(x.device)] for x in flat]))
+
+    def together(self, heads: list[tuple[int, int]]) -> Vectors:
+        """Some heads' vectors side by side, as one."""
+        return Vectors(*(torch.cat([self.features[side].heads[head] for head in heads], -1)[None] for side in SIDES))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How well a linear probe reads a task's labels off each head and each layer.
+
+    Scores are accuracies, or Pearson's r for grades; NaN for heads that were cut away.
+    """
+
+    task: str
+    metric: str
+    protocol: str
+    accuracy: Tensor  # (L, H), on the test side
+    dev: Tensor  # (L, H)
+    layers: Tensor  # (L,): the output of each layer
+    layers_dev: Tensor
+    chance: float
+    l2: Tensor  # (L, H): the strength the development score chose
+    layers_l2: Tensor
+    select_on: str  # the side that ranks heads and layers
+    more: dict[str, Tensor]  # (L, H) each: control, selectivity; code, compression
+    about: dict[str, Any]  # how it was made
+    bench: Bench = field(repr=False, compare=False)
+    layer_fit: Fit = field(repr=False, compare=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.accuracy.shape[0], self.accuracy.shape[1]
+
+    @property
+    def scores(self) -> Tensor:
+        """What heads are ranked by: the development score, unless the test score was asked for."""
+        return self.accuracy if self.select_on == "test" else self.dev
+
+    def ranking(self) -> list[tuple[int, int]]:
+        """(layer, head) of all living heads, the best first; of equals the lower layer, then the lower head."""
+        flat = self.scores.flatten()
+        order = flat.nan_to_num(-torch.inf).argsort(descending=True, stable=True).tolist()
+        return [divmod(i, self.shape[1]) for i in order if not flat[i].isnan()]
+
+    def best(self, n: int) -> list[tuple[int, int]]:
+        """The n best heads."""
+        ranked = self.ranking()
+        if not 1 <= n <= len(ranked):
+            raise HeadwiseError(f"the best {n} heads", f"1 to {len(ranked)}, the heads there are")
+        return ranked[:n]
+
+    def mask(self, n: int) -> Tensor:
+        """Bool (L, H) of the n best heads, as ``MultiTaskModel(use_heads=...)`` takes it."""
+        mask = torch.zeros(self.shape, dtype=torch.bool)
+        for head in self.best(n):
+            mask[head] = True
+        return mask
+
+    def best_layer(self) -> int:
+        """The layer with the best score of the side that ranks; of equals the lowest."""
+        return int((self.layers if self.select_on == "test" else self.layers_dev).argmax())
+
+    def top(self, n: int) -> Any:
+        """The n best heads as a sentence encoder and scikit-learn transformer.
+
+        Example:
+            >>> probe(model, "sst2").top(12).encode(["A fine film."]).shape
+            (1, 768)
+        """
+        from headwise.probing.transform import HeadFeatures
+
+        reader = self.bench.reader
+        return HeadFeatures(
+            reader.encoder,
+            reader.tokenizer,
+            heads=self.best(n),
+            at=reader.at,
+            pair=reader.pair,
+            max_length=reader.max_length,
+            precision=reader.precision,
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        maps = {"accuracy": self.accuracy, "dev": self.dev, "l2": self.l2, "layers": self.layers}
+        maps |= {"layers_dev": self.layers_dev, "layers_l2": self.layers_l2, **self.more}
+        words = {"metric": self.metric, "protocol": self.protocol, "chance": self.chance, "select_on": self.select_on}
+        return plain({**words, **{name: value.tolist() for name, value in maps.items()}, **self.about})
+
+    def __str__(self) -> str:
+        (layer, head), scores = self.best(1)[0], self.accuracy
+        first = f"{self.task}: {self.metric} of {self.protocol} probes, {self.about['sizes']['test']} test sentences"
+        best = (
+            f"best head {layer}.{head} {scores[layer, head]:.3f}, best layer {self.best_layer()} "
+            f"{self.layers[self.best_layer()]:.3f}, last layer {self.layers[-1]:.3f}, chance {self.chance:.3f} "
+            f"(chosen on {self.select_on})"
+        )
+        return "\n".join([first, heat_map(scores, self.layers), best, *self.about["notes"]])
+
+
+def probe(
+    model: Any,
+    task: Any,
+    *,
+    tokenizer: Any = None,
+    protocol: str = "sklearn",
+    at: str | None = None,
+    pair: str = "apart",
+    select_on: str = "dev",
+    shared: str = "drop",
+    limit: int | None = None,
+    max_length: int | None = None,
+    precision: str = "fp32",
+    cache: Any = False,
+    memory: int | None = None,
+    seed: int = 0,
+    say: Say = lambda line: None,
+    **options: Any,
+) -> Probe:
+    """Probe all heads and layers of a model for a task, in one pass over its sentences.
+
+    Args:
+        model: a Hugging Face encoder with its tokenizer, a `MultiTaskModel`, or a folder or Hub name.
+        task: a task of kind Classify or Regress, or its name.
+        tokenizer: the tokenizer of a Hugging Face model.
+        protocol: sklearn (converged), anatomy (Jo and Myaeng 2020), mdl (online code), control (selectivity).
+        at: cls, last, mean or post_last; where not given, the model's pooling, or last for decoders and cls otherwise.
+        pair: two texts are read apart, as [|a - b|, a * b], or together.
+        select_on: the side that ranks heads and layers: dev; or test, as published, which the record then says.
+        shared: rows whose text is on a later side too: drop, refuse or keep.
+        limit: at most this many training rows, and a fifth of it on the other sides.
+        max_length: longest input in sub-words.
+        precision: fp32, fp16 or bf16, for the features.
+        cache: keep features on disk; a folder, or True for the cache folder.
+        memory: bytes that features, and then probes, may take; half of what is free where not given.
+        seed: of permutations, folds, shuffles and held-out rows.
+        say: called with a line at every stage.
+        options: of the protocol: l2, folds, lr, batch, controls, portions, ...
+
+    Example:
+        >>> found = probe(model, "probing_gold.bigram_shift", tokenizer=tokenizer)
+        >>> found.accuracy.shape, found.top(12).encode(["Dogs bark."]).shape
+        (torch.Size([12, 12]), (1, 768))
+    """
+    if select_on not in ("dev", "test"):
+        raise unknown("side to select on", select_on, ("dev", "test"))
+    if isinstance(model, MultiTaskModel) and isinstance(task, str):
+        task = model.tasks.get(task, task)
+    reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)
+    found = splits(task, limit=limit, shared=shared, seed=seed)
+    features = {side: _read(reader, found, side, cache, memory, say) for side in SIDES}
+    labels = Labels(*(found.labels(side) for side in SIDES), found.classes)
+    bench = Bench(reader, found, features, labels, memory, protocol, {**options, "seed": seed})
+    return _probe(bench, select_on, say)
+
+
+def _read(reader: Reader, found: Splits, side: str, cache: Any, memory: int | None, say: Say) -> Features:
+    say(f"{found.task.name}: reading {len(found.rows[side])} {side} sentences")
+    return reader.read(found.rows[side], cache=cache, memory=memory)
+
+
+def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
+    heads, found = bench.reader.heads, bench.splits
+    say(f"{found.task.name}: probing {int(heads.alive.sum())} heads and {heads.num_layers} layers")
+    by_head, by_layer = bench.fit(bench.vectors("heads")), bench.fit(bench.vectors("layers"))
+
+    def spread(values: Tensor) -> Tensor:
+        whole = torch.full(heads.shape, torch.nan, dtype=torch.float64)
+        whole[heads.alive] = values.double()
+        return whole.float()
+
+    about = {
+        "options": bench.options,
+        "at": bench.reader.at,
+        "pair": bench.reader.pair if any(row.get("text_b") for row in found.rows["train"]) else None,
+        "precision": bench.reader.precision,
+        "sizes": found.sizes,
+        "cut": {side: features.cut for side, features in bench.features.items()},
+        "notes": list(found.notes),
+        "origin": found.task.source.origin,
+        "model": bench.reader.model_key,
+        "data": found.key,
+    }
+    return Probe(
+        found.task.name,
+        "pearson" if found.graded else "accuracy",
+        bench.protocol,
+        spread(by_head.test),
+        spread(by_head.dev),
+        by_layer.test.float(),
+        by_layer.dev.float(),
+        found.chance,
+        spread(by_head.l2),
+        by_layer.l2.float(),
+        select_on,
+        {name: spread(values) for name, values in by_head.more.items()},
+        about,
+        bench,
+        by_layer,
+    )

@@ -1,0 +1,175 @@
+"""Batches: every item once, nothing changed by padding, tokenised once per content, any place gone back to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.batching import Encoded, Order, Stream, batches, encode, fingerprint, sample
+from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.plan import Plan
+from headwise.store import cache_folder
+from headwise.tasks.columns import Ragged
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
+from headwise.testing import tiny_tokenizer, toy_model, toy_tasks
+from headwise.train import fit
+
+lengths = st.lists(st.integers(1, 50), min_size=1, max_size=300).map(np.asarray)
+WORDS = [f"w{i}" for i in range(20)]
+
+
+@given(lengths, st.integers(1, 40), st.integers(0, 5))
+@settings(max_examples=40)
+def test_an_epoch_is_every_item_once_in_batches_of_a_size(sizes, size, seed):
+    made = Order(sizes, size).epoch([seed])
+    assert sorted(np.concatenate(made)) == list(range(len(sizes)))
+    assert all(1 <= len(batch) <= size for batch in made)
+
+
+@given(lengths, st.integers(1, 400))
+@settings(max_examples=40)
+def test_a_token_budget_holds_unless_one_item_is_over_it(sizes, tokens):
+    for made in (Order(sizes, tokens=tokens).epoch([0]), Order(sizes, tokens=tokens).plain()):
+        assert sorted(np.concatenate(made)) == list(range(len(sizes)))
+        assert all(len(batch) == 1 or len(batch) * sizes[batch].max() <= tokens for batch in made)
+
+
+def test_the_order_is_the_seeds_and_batches_hold_like_lengths():
+    sizes = np.random.default_rng(0).integers(1, 100, 2000)
+    one, same, other = (Order(sizes, 16).epoch(seed) for seed in ([0], [0], [1]))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, other))
+    padded = sum(len(batch) * sizes[batch].max() for batch in one)
+    assert padded < 1.1 * sizes.sum()  # random batches would pad by more than half
+    longest = [sizes[batch].max() for batch in one]
+    assert longest != sorted(longest) and longest != sorted(longest, reverse=True)
+
+
+def test_evaluation_takes_the_longest_first():
+    sizes = np.random.default_rng(0).integers(1, 100, 300)
+    made = Order(sizes, tokens=400).plain()
+    longest = [sizes[batch].max() for batch in made]
+    assert longest == sorted(longest, reverse=True)
+
+
+@given(st.integers(1, 30), st.integers(0, 40))
+@settings(max_examples=40)
+def test_a_stream_goes_on_from_any_place(items, steps):
+    sizes = np.arange(1, items + 1)
+    data = Encoded({"input_ids": Ragged.of([[1] * n for n in sizes])}, 0, items)
+    one, other = (Stream(data, Order(sizes, 4), (0, 1)) for _ in range(2))
+    for _ in range(steps):
+        one.next()
+    other.load_state(one.state())
+    assert all(np.array_equal(one.next(), other.next()) for _ in range(2 * len(one) + 1))
+
+
+def test_padding_is_filled_and_masked():
+    columns = {"input_ids": Ragged.of([[5, 6, 7], [8]]), "token_type_ids": Ragged.of([[0, 1, 1], [0]])}
+    data = Encoded(columns | {"labels": Ragged.of([[2, 3], [4]]), "label": np.array([1, 0])}, pad=9, rows=2)
+    batch = data.batch([1, 0])
+    assert batch["input_ids"].tolist() == [[8, 9, 9], [5, 6, 7]]
+    assert batch["attention_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0], [0, 1, 1]]
+    assert batch["labels"].tolist() == [[4, -1], [2, 3]]
+    assert batch["label"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "gpt2", "llama"])
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_padded_batch_gives_what_its_items_give_one_by_one(family, pooling):
+    model = toy_model(1, family, pooling=pooling).eval()
+    data = encode(model.tasks["toy0"], "dev", model.tokenizer)
+    with torch.no_grad():
+        together = model("toy0", data.batch(range(12)))
+        alone = [model("toy0", data.batch([i])) for i in range(12)]
+    assert torch.allclose(together.loss, torch.cat([out.loss for out in alone]), atol=1e-5)
+    assert torch.allclose(together.scores, torch.cat([out.scores for out in alone]), atol=1e-5)
+
+
+@dataclass(frozen=True)
+class Counted(Classify):
+    """Counts how often it tokenises."""
+
+    def encode(self, rows, tokenizer, max_length):
+        CALLS.append(len(rows))
+        return super().encode(rows, tokenizer, max_length)
+
+
+CALLS: list[int] = []
+
+
+def task_of(rows: list[dict]) -> Task:
+    return Task("t", Counted(("a", "b")), Rows(train=rows), "accuracy")
+
+
+def test_the_same_content_is_tokenised_once_and_other_content_anew():
+    CALLS.clear()
+    tokenizer = tiny_tokenizer(WORDS)
+    rows = [{"text": f"w{i} w{i + 1}", "label": "ab"[i % 2]} for i in range(7)]
+    first = encode(task_of(rows), "train", tokenizer)
+    again = encode(task_of([dict(row) for row in rows]), "train", tiny_tokenizer(WORDS))
+    assert CALLS == [7]
+    one, other = first.batch(range(7)), again.batch(range(7))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    encode(task_of(rows[:-1]), "train", tokenizer)
+    encode(task_of(rows), "train", tokenizer, max_length=3)
+    encode(task_of(rows), "train", tiny_tokenizer(WORDS[:-1]))
+    encode(task_of(rows), "train", tokenizer, limit=4)
+    assert CALLS == [7, 6, 7, 7, 4]
+
+
+def test_a_tokenizers_fingerprint_does_not_depend_on_what_it_was_used_for():
+    used = tiny_tokenizer(WORDS)
+    before = fingerprint(used)
+    used("w1 w2", truncation=True, max_length=3, padding="max_length")
+    assert fingerprint(used) == before == fingerprint(tiny_tokenizer(WORDS))
+    assert fingerprint(tiny_tokenizer(WORDS[1:])) != before
+
+
+def test_a_broken_cache_file_is_told_and_made_again():
+    tokenizer, rows = tiny_tokenizer(WORDS), [{"text": "w1 w9 w3", "label": "a"}]
+    first = encode(task_of(rows), "train", tokenizer)
+    newest = max(cache_folder("tokens").glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:20])
+    with pytest.warns(HeadwiseWarning, match=newest.name):
+        again = encode(task_of(rows), "train", tokenizer)
+    assert torch.equal(first.batch([0])["input_ids"], again.batch([0])["input_ids"])
+
+
+def test_a_sample_is_seeded_and_in_order():
+    rows = [{"n": i} for i in range(50)]
+    one = sample(rows, 10)
+    assert one == sample(rows, 10) != sample(rows, 10, seed=1)
+    assert [row["n"] for row in one] == sorted({row["n"] for row in one})
+    assert sample(rows, 50) == sample(rows, None) == rows
+
+
+def test_all_items_come_once_with_their_numbers():
+    model = toy_model(1)
+    data = encode(model.tasks["toy0"], "train", model.tokenizer)
+    seen = np.concatenate([items for items, _ in batches(data, tokens=100)])
+    assert sorted(seen) == list(range(96))
+
+
+def test_pictures_count_as_their_patches():
+    """A budget of tokens bounds the number of pictures in a batch."""
+    data = Encoded({"pixel_values": np.zeros((10, 3, 64, 64), np.float16), "label": np.zeros(10, int)}, 0, 10)
+    assert data.lengths.tolist() == [16] * 10
+    assert [len(items) for items in Order(data.lengths, tokens=64).plain()] == [4, 4, 2]
+
+
+def test_a_task_with_no_training_data_is_named():
+    task = toy_tasks(1)[0]
+    model = toy_model(1)
+    model.tasks["toy0"] = Task("toy0", task.kind, Rows(dev=task.rows("dev")), "accuracy")
+    with pytest.raises(HeadwiseError, match="'toy0' has no train rows"):
+        fit(model, Plan(steps=1))
+    with pytest.raises(HeadwiseError, match="no training items"):
+        Stream(Encoded({"input_ids": Ragged.of([])}, 0, 0), Order(np.empty(0, int)), (0,))

@@ -1,0 +1,198 @@
+"""Important-head training under an ordinary Trainer: what is held is held to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Heads
+from headwise.importance import importance
+from headwise.integrations import ImportantHeadCallback, task_of
+from headwise.testing import tiny, toy_model, toy_tasks
+
+HEADS = {"toy0": [(0, 1), (1, 2)], "toy1": [(0, 1), (1, 3)]}
+
+
+def masks() -> dict[str, torch.Tensor]:
+    out = {task: torch.zeros(2, 4, dtype=torch.bool) for task in HEADS}
+    for task, chosen in HEADS.items():
+        for layer, head in chosen:
+            out[task][layer, head] = True
+    return out
+
+
+def rows(batch: int = 8) -> list[dict]:
+    """Items of both tasks in stretches as long as a batch, so that every batch is of one task."""
+    tokenizer = toy_model().tokenizer
+    made = []
+    for task in toy_tasks():
+        for row in task.rows("train"):
+            ids = tokenizer(row["text"])["input_ids"]
+            made.append({"input_ids": ids, "labels": "ab".index(row["label"]), "task": task.name})
+    stretches = [made[i : i + batch] for i in range(0, len(made), batch)]
+    order = np.random.default_rng(0).permutation(len(stretches))
+    return [row for i in order for row in stretches[i]]
+
+
+def collate(items: list[dict]) -> dict:
+    width = max(len(item["input_ids"]) for item in items)
+    ids = torch.tensor([item["input_ids"] + [0] * (width - len(item["input_ids"])) for item in items])
+    labels = torch.tensor([item["labels"] for item in items])
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).long(),
+        "labels": labels,
+        "task": [i.get("task") for i in items],
+    }
+
+
+def arguments(folder, **changes) -> TrainingArguments:
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": 40,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 3e-3,
+        "weight_decay": 0.1,
+        "remove_unused_columns": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "train_sampling_strategy": "sequential",
+        "logging_strategy": "no",
+    }
+    return TrainingArguments(**settings | changes)
+
+
+class Watch(TrainerCallback):
+    """Every head's q, k, v rows and their moments, before the held phase and at the end."""
+
+    def __init__(self, first: int):
+        self.first = first
+
+    def on_step_begin(self, args, state, control, model, optimizer, **_):
+        if state.global_step == self.first:
+            self.before = snapshot(model, optimizer)
+
+    def on_train_end(self, args, state, control, model, optimizer, **_):
+        self.after = snapshot(model, optimizer)
+
+    @property
+    def moved(self) -> set[tuple[int, int]]:
+        pairs = ((key, zip(self.before[key], self.after[key])) for key in self.before)
+        return {key[:2] for key, tensors in pairs if any(not torch.equal(a, b) for a, b in tensors)}
+
+
+def snapshot(model, optimizer) -> dict:
+    found = {}
+    for site in Heads.of(model).sites:
+        for name in "qkv":
+            part = site.parts[name]
+            for head, places in enumerate(part.rows):
+                state = optimizer.state[part.module.weight]
+                tensors = (part.module.weight.data, state["exp_avg"], state["exp_avg_sq"])
+                found[site.layer, head, name] = [t.index_select(part.axis, places).clone() for t in tensors]
+    return found
+
+
+def train(folder, callback, watch=None, family="bert", data=None, **changes):
+    config = {"pad_token_id": 0} if family == "gpt2" else {}
+    model = tiny(family, auto="AutoModelForSequenceClassification", **config)
+    callbacks = [callback, *([watch] if watch else [])]
+    trainer = Trainer(
+        model, arguments(folder, **changes), data_collator=collate, train_dataset=data or rows(), callbacks=callbacks
+    )
+    trainer.train(resume_from_checkpoint=changes.get("resume_from_checkpoint"))
+    return model
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("changes", [{}, {"gradient_accumulation_steps": 2, "max_steps": 20}, {"max_grad_norm": 0.1}])
+def test_unselected_rows_are_bit_identical_and_selected_ones_move(tmp_path, family, changes):
+    total = changes.get("max_steps", 40)
+    watch = Watch(total // 4)
+    train(tmp_path, ImportantHeadCallback(delta=0.75, masks=masks()), watch, family, **changes)
+    assert watch.moved == {(0, 1), (1, 2), (1, 3)}
+
+
+def test_each_task_moves_its_own_heads_only(tmp_path):
+    watch = Watch(10)
+    data = [row for row in rows() if row["task"] == "toy1"]
+    train(tmp_path, ImportantHeadCallback(delta=0.75, masks=masks()), watch, data=data)
+    assert watch.moved == set(HEADS["toy1"])
+
+
+def test_heads_are_measured_at_one_minus_delta(tmp_path):
+    """The measured importance is that of Eq. 4, and measuring leaves training as it was."""
+    plain = train(tmp_path, ImportantHeadCallback(delta=0.0))
+    measured = ImportantHeadCallback(alpha=1.0, delta=0.5)
+    same = train(tmp_path, measured)
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), same.state_dict().values()))
+    callback, watch = ImportantHeadCallback(alpha=0.25, delta=0.5), Watch(20)
+    train(tmp_path, callback, watch)
+    assert set(callback.masks) == {"toy0", "toy1"} and all(int(m.sum()) == 2 for m in callback.masks.values())
+    assert watch.moved == {tuple(place) for m in callback.masks.values() for place in m.nonzero().tolist()}
+
+
+def test_the_importance_is_that_of_the_library():
+    """On a classifier whose head is the library's, both give the same scores."""
+    ours = toy_model(1).eval()
+    theirs = tiny("bert", auto="AutoModelForSequenceClassification")
+
+    class Same(torch.nn.Module):
+        """The library's model behind the face of a Hugging Face one."""
+
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.config = ours.encoder, theirs.config
+
+        def forward(self, input_ids, attention_mask, labels):
+            batch = {"input_ids": input_ids, "attention_mask": attention_mask, "label": labels}
+            return type("Output", (), {"loss": ours("toy0", batch).loss.mean()})
+
+    callback = ImportantHeadCallback()
+    callback.model = Same()
+    callback.heads = Heads.of(callback.model)
+    data = [row for row in rows() if row["task"] == "toy0"]
+    batches = [collate(data[i : i + 7]) for i in range(0, len(data), 7)]
+    for batch in batches:
+        del batch["task"]
+    assert torch.allclose(callback._importance(batches), importance(ours, "toy0").scores, rtol=1e-4)
+
+
+def test_masks_come_back_when_a_run_is_resumed(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 30, "restore_callback_states_from_checkpoint": True}
+    whole = ImportantHeadCallback(alpha=0.25, delta=0.5)
+    one = train(tmp_path, whole, **settings)
+    resumed = ImportantHeadCallback()
+    model = tiny("bert", auto="AutoModelForSequenceClassification")
+    trainer = Trainer(
+        model, arguments(tmp_path, **settings), data_collator=collate, train_dataset=rows(), callbacks=[resumed]
+    )
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
+    back = next(c for c in trainer.callback_handler.callbacks if isinstance(c, ImportantHeadCallback))
+    assert back.alpha == 0.25 and {t: torch.tensor(m).tolist() for t, m in back.masks.items()} == {
+        t: m.tolist() for t, m in whole.masks.items()
+    }
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), model.state_dict().values()))
+
+
+def test_the_task_of_a_batch():
+    assert task_of("a") == task_of(["a", "a"]) == "a"
+    assert task_of(3) == task_of(torch.tensor([3, 3])) == task_of(np.array(3)) == "3"
+    with pytest.raises(HeadwiseError, match="several tasks: a, b"):
+        task_of(["a", "b"])
+    with pytest.raises(HeadwiseError, match="remove_unused_columns=False"):
+        task_of(None)
+
+
+def test_batches_without_a_name_or_of_unknown_tasks_are_told(tmp_path):
+    with pytest.raises(HeadwiseError, match="remove_unused_columns=False"):
+        train(tmp_path, ImportantHeadCallback(), remove_unused_columns=True)
+    with pytest.raises(HeadwiseError, match=r"'toy\d', which has no heads"):
+        train(tmp_path, ImportantHeadCallback(delta=1.0, masks={"other": masks()["toy0"]}))
+    with pytest.raises(HeadwiseError, match="alpha"):
+        ImportantHeadCallback(alpha=2)

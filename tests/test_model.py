@@ -1,0 +1,181 @@
+"""The model: what is saved comes back, the encoder stays plain, and pooling is what it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer
+
+from headwise.batching import encode
+from headwise.errors import HeadwiseError
+from headwise.heads import Heads, captured
+from headwise.model import MultiTaskModel, load_encoder, pool
+from headwise.plan import Plan
+from headwise.tasks.image import Picture
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
+from headwise.testing import tiny, toy_model, toy_tasks
+from headwise.train import fit
+
+CHOSEN = torch.tensor([[True, False, False, True], [False, True, False, False]])
+
+
+def batch_of(model: MultiTaskModel, task: str = "toy0", items: int = 6) -> dict[str, torch.Tensor]:
+    return encode(model.tasks[task], "dev", model.tokenizer).batch(range(items))
+
+
+OPTIONS = [{}, {"pooling": "mean"}, {"layer": 1}, {"use_heads": CHOSEN, "pooling": "mean"}, {"max_length": 6}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_is_saved_comes_back(tmp_path, options):
+    model = toy_model(**options).eval()
+    model.save_pretrained(tmp_path / "model")
+    back = MultiTaskModel.load(tmp_path / "model", toy_tasks()).eval()
+    assert back.describe() == model.describe()
+    assert model.state_dict().keys() == back.state_dict().keys()
+    assert all(torch.equal(value, back.state_dict()[name]) for name, value in model.state_dict().items())
+    for task in model.tasks:
+        batch = batch_of(model, task)
+        assert torch.equal(model(task, batch).scores, back(task, batch).scores)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_the_encoder_folder_is_a_plain_checkpoint(tmp_path, family):
+    model = toy_model(family=family, pooling="mean").eval()
+    model.save_pretrained(tmp_path / "model")
+    plain = AutoModel.from_pretrained(tmp_path / "model/encoder").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model/encoder")
+    text = "w1 m0a w7"
+    assert tokenizer(text)["input_ids"] == model.tokenizer(text)["input_ids"]
+    batch = dict(tokenizer(text, return_tensors="pt"))
+    with torch.no_grad():
+        wanted = model.hidden(batch).states
+        inputs = {name: value for name, value in batch.items() if name in ("input_ids", "attention_mask")}
+        assert torch.equal(plain(**inputs).last_hidden_state, wanted)
+    again = MultiTaskModel.from_pretrained(tmp_path / "model/encoder", toy_tasks(), pooling="mean")
+    assert set(again.tasks) == {"toy0", "toy1"}
+
+
+def test_saving_over_a_folder_replaces_it(tmp_path):
+    model = toy_model()
+    model.save_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        model.heads["toy0"].out.bias.fill_(7.0)
+    model.save_pretrained(tmp_path / "model")
+    back = MultiTaskModel.load(tmp_path / "model", toy_tasks())
+    assert back.heads["toy0"].out.bias.tolist() == [7.0, 7.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_folders_that_do_not_fit_are_told(tmp_path):
+    model = toy_model()
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(HeadwiseError, match="no file"):
+        MultiTaskModel.load(tmp_path)
+    changed = [Task(t.name, Classify(("b", "a")), t.source, t.metric) for t in toy_tasks()]
+    with pytest.raises(HeadwiseError, match="'toy0' has changed"):
+        MultiTaskModel.load(tmp_path / "model", changed)
+    (tmp_path / "model/headwise.json").write_text('{"format": 99}')
+    with pytest.raises(HeadwiseError, match="format 99"):
+        MultiTaskModel.load(tmp_path / "model", toy_tasks())
+    with pytest.raises(HeadwiseError, match="a folder, not a file"):
+        load_encoder(tmp_path / "model/headwise.json")
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+@settings(max_examples=30)
+def test_pooling_takes_real_tokens_only(sizes):
+    states = torch.randn(len(sizes), 9, 3, generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(9) < torch.tensor(sizes)[:, None]).long()
+    for i, size in enumerate(sizes):
+        real = states[i, :size]
+        assert torch.equal(pool(states, mask, "cls")[i], real[0])
+        assert torch.equal(pool(states, mask, "last")[i], real[-1])
+        assert torch.allclose(pool(states, mask, "mean")[i], real.mean(0), atol=1e-6)
+    left = mask.flip(1)  # padded on the left, as decoders often are
+    for i, size in enumerate(sizes):
+        assert torch.equal(pool(states, left, "last")[i], states[i, -1])
+        assert torch.allclose(pool(states, left, "mean")[i], states[i, 9 - size :].mean(0), atol=1e-6)
+
+
+def test_without_a_mask_all_tokens_are_real():
+    states = torch.randn(2, 4, 3)
+    mask = torch.ones(2, 4)
+    for how in ("cls", "mean", "last"):
+        assert torch.allclose(pool(states, None, how), pool(states, mask, how))
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_layers_output_is_that_layers(layer):
+    model = toy_model(layer=layer).eval()
+    batch = batch_of(model)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    wanted = model.encoder(**inputs, output_hidden_states=True).hidden_states[layer]
+    assert torch.equal(model.hidden(batch).states, wanted)
+    if layer == 2:
+        assert torch.equal(wanted, toy_model().eval().hidden(batch).states)
+
+
+def test_a_set_of_heads_is_their_outputs_side_by_side():
+    model = toy_model(use_heads=CHOSEN, pooling="cls").eval()
+    batch = batch_of(model)
+    with captured(model.encoder, lambda out: out) as layers:
+        model.encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    wanted = torch.cat([layers[0][:, 0, 0], layers[0][:, 0, 3], layers[1][:, 0, 1]], 1)
+    assert model.width == 3 * 6
+    assert torch.equal(model.hidden(batch).pooled, wanted)
+
+
+def test_a_set_of_heads_can_be_trained():
+    """The layers up to the last chosen head learn, its output projection does not."""
+    model = toy_model(use_heads=CHOSEN)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fit(model, Plan(steps=3, lr=1e-2, batch_size=16, evaluate_every=0))
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    sites = [site.name for site in Heads.of(model.encoder).sites]
+    assert f"encoder.{sites[0]}.weight" in moved and f"encoder.{sites[1]}.weight" not in moved
+    assert "heads.toy0.out.weight" in moved or "heads.toy1.out.weight" in moved
+
+
+def test_losses_are_one_per_example():
+    model = toy_model().eval()
+    batch = batch_of(model, items=5)
+    output = model("toy1", batch)
+    assert output.loss.shape == (5,) and output.scores.shape == (5, 2)
+
+
+def test_names_are_checked():
+    model = toy_model()
+    with pytest.raises(HeadwiseError, match="toy1"):
+        model("toi1", batch_of(model))
+    with pytest.raises(HeadwiseError, match="two tasks are named"):
+        model.add(toy_tasks()[0])
+    with pytest.raises(HeadwiseError, match="pooling"):
+        toy_model(pooling="max")
+
+
+def test_fresh_output_heads_are_seeded(tmp_path):
+    toy_model().encoder.save_pretrained(tmp_path)
+    toy_model().tokenizer.save_pretrained(tmp_path)
+    one, same, other = (MultiTaskModel.from_pretrained(tmp_path, toy_tasks(), seed=seed) for seed in (0, 0, 1))
+    weights = [m.heads["toy0"].out.weight for m in (one, same, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_pictures_go_through_a_vision_encoder(tmp_path):
+    """Kept in half precision, computed in the encoder's."""
+    image = pytest.importorskip("PIL.Image")
+    from transformers import ViTImageProcessor
+
+    rows = []
+    for i, colour in enumerate(["red", "blue"] * 8):
+        image.new("RGB", (16, 16), colour).save(tmp_path / f"{i}.png")
+        rows.append({"path": str(tmp_path / f"{i}.png"), "label": colour})
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    task = Task("colours", Picture(("blue", "red")), Rows(rows, rows), "accuracy")
+    model = MultiTaskModel(tiny("vit"), processor, [task])
+    history = fit(model, Plan(steps=30, lr=3e-3, batch_size=8))
+    assert history.scores[-1]["mean"] == 1.0

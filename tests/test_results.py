@@ -1,0 +1,56 @@
+"""Records: named by what determines them, written once, opened without torch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.results import Results, flat
+
+
+@pytest.fixture
+def results(tmp_path):
+    made = Results(tmp_path / "results")
+    made.save("importance", {"task": "sst2", "seed": 0}, {"value": 0.5}, {"scores": np.ones((2, 3))})
+    made.save("importance", {"task": "qnli", "seed": 0}, {"value": 0.25})
+    return made
+
+
+def test_the_name_is_the_configuration(results):
+    same = results.save("importance", {"seed": 0, "task": "sst2"}, {"value": 99})
+    assert results[same].result == {"value": 0.5}, "a record that is there stays"
+    assert Results.key("importance", {"task": "sst2", "seed": 1}) != same
+    assert results.find("importance", {"task": "sst2", "seed": 1}) is None
+    assert results[same].arrays["scores"].shape == (2, 3)
+    assert "torch" in results[same].about["versions"]
+
+
+def test_listing_and_comparing(results):
+    assert [r.config["task"] for r in results.where(kind="importance", task="qnli")] == ["qnli"]
+    a, b = (r.key for r in results)
+    names = [name for name, *_ in results.compare(a, b)]
+    assert names == ["config.task", "result.value"]
+    assert flat({"a": {"b": 1}, "c": [1]}) == {"a.b": 1, "c": [1]}
+
+
+@pytest.mark.parametrize("name", ["all.csv", "all.parquet"])
+def test_export(results, tmp_path, name):
+    path = results.export(tmp_path / name)
+    assert path.stat().st_size > 0
+    with pytest.raises(HeadwiseError, match=r"\.csv or \.parquet"):
+        results.export(tmp_path / "all.xls")
+
+
+def test_broken_records_are_named(results):
+    key = next(iter(results)).key
+    (results.root / key / "record.json").write_text("{")
+    with pytest.raises(HeadwiseError, match=key):
+        results[key]
+    (results.root / key / "record.json").write_text(json.dumps({"key": key}))
+    with pytest.raises(HeadwiseError, match="no record"):
+        results[key]
+    with pytest.raises(HeadwiseError, match="unknown record"):
+        results["ffff"]

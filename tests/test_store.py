@@ -1,0 +1,77 @@
+"""Nothing half written, and the same content under the same name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwise.errors import HeadwiseError
+from headwise.store import digest, folder, read_arrays, read_json, write, write_arrays, write_json
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(plain_values)
+def test_json_round_trip(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    write_json(path, value)
+    assert read_json(path) == value
+
+
+@given(plain_values, plain_values)
+def test_a_hash_is_of_the_content(a, b):
+    assert digest(a) == digest(a)
+    assert (digest(a) == digest(b)) == (repr(a) == repr(b)) or a == b
+
+
+def test_a_hash_sees_values_order_and_type():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert len({digest(x) for x in ([1, 2], [2, 1], {"1": 2}, "12", 12, np.array([1, 2]), np.array([1.0, 2.0]))}) == 7
+    with pytest.raises(HeadwiseError, match="cannot be stored"):
+        digest(object())
+
+
+def test_arrays_round_trip(tmp_path):
+    arrays = {"a": np.arange(6).reshape(2, 3)[:, ::2], "b": np.ones(0, np.float32)}
+    write_arrays(tmp_path / "x.safetensors", arrays, {"by": "me"})
+    found, about = read_arrays(tmp_path / "x.safetensors")
+    assert all(np.array_equal(arrays[k], found[k]) for k in arrays) and about == {"by": "me"}
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
+def test_foreign_files_are_refused_in_one_line(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(HeadwiseError):
+        read_arrays(tmp_path / "x")
+    with pytest.raises(HeadwiseError):
+        read_json(tmp_path / "x")
+    with pytest.raises(HeadwiseError, match="no file"):
+        read_json(tmp_path / "absent")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(ZeroDivisionError), folder(tmp_path / "a") as scratch:
+        (scratch / "half").write_text("x")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with folder(tmp_path / "a") as scratch:
+        (scratch / "whole").write_text("x")
+    with pytest.raises(HeadwiseError, match="there already"), folder(tmp_path / "a"):
+        pass
+    with folder(tmp_path / "a", replace=True) as scratch:
+        (scratch / "new").write_text("y")
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["new"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.txt", "old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write(path, "new")
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
