@@ -140,6 +140,14 @@ def test_a_set_of_heads_can_be_trained():
     assert "heads.toy0.out.weight" in moved or "heads.toy1.out.weight" in moved
 
 
+def test_the_precision_of_training_ends_with_it():
+    trained, fresh = toy_model(), toy_model()
+    fit(trained, Plan(steps=2, precision="bf16", batch_size=16, evaluate_every=0))
+    fresh.load_state_dict(trained.state_dict())
+    batch = batch_of(fresh)
+    assert torch.equal(trained.eval()("toy0", batch).scores, fresh.eval()("toy0", batch).scores)
+
+
 def test_losses_are_one_per_example():
     model = toy_model().eval()
     batch = batch_of(model, items=5)

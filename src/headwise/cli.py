@@ -7,16 +7,53 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headwise.errors import HeadwiseError
-from headwise.options import with_plan
+from headwise.options import (
+    ByOption,
+    DataOption,
+    DeviceOption,
+    ExamplesOption,
+    JsonOption,
+    ModelArg,
+    ModelOption,
+    OutOption,
+    OwnOption,
+    StackOption,
+    TasksOption,
+    chosen_tasks,
+    names_in,
+    pairs_in,
+    plain_encoder,
+    shares_in,
+    trained_model,
+    with_plan,
+)
 from headwise.screen import Screen
 
+
+class Verbs(TyperGroup):
+    """The verbs; typer would swallow a stop by hand and what it says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "stopped") from stop
+
+
+class Stopped(Exception):
+    """Ctrl-C."""
+
+
 app = typer.Typer(
+    cls=Verbs,
     help="Find, measure and use the functional specialization of attention heads.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -24,23 +61,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
-TasksOption = Annotated[
-    str, typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
-]
-OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data [default: $HEADWISE_DATA]")]
-OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, or the accelerator where there is one")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
-StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
-ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
-ExamplesOption = Annotated[int, typer.Option("--examples", help="training examples for importance")]
-
 
 @app.callback()
-def options(debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False) -> None:
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; may stand anywhere")] = False,
+) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers.utils import logging
@@ -77,9 +102,9 @@ def study(
     """
     from headwise.study import Settings, Study
 
-    chosen = _tasks(tasks, task, data)
+    chosen = chosen_tasks(tasks, task, data)
     settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
-    settings = _changed(settings, probes=_names(probes), skip=_names(skip))
+    settings = replace(settings, probes=names_in(probes), skip=names_in(skip))
     folder = out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100]
     screen = Screen(quiet=as_json)
     made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
@@ -116,9 +141,8 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
     Example: headwise heads bert-base-uncased
     """
     from headwise.heads import Heads, stacks_of
-    from headwise.model import load_encoder
 
-    encoder, _ = load_encoder(model)
+    encoder, _ = plain_encoder(model)
     found = [Heads.of(encoder, stack=name) for name in ([stack] if stack else stacks_of(encoder))]
     rows = [
         {
@@ -196,7 +220,7 @@ def train(
 
     screen = Screen(quiet=as_json)
     made = MultiTaskModel.from_pretrained(
-        model, _tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
+        model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
     settings = {"alpha": alpha, "delta": delta, "freeze": freeze} if method == "iat" else {}
     history = fit(made, plan, methods[method](**settings), out=out, device=device, progress=screen.progress())
@@ -209,7 +233,9 @@ def train(
 @app.command()
 def importance(
     model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
-    task: Annotated[str, typer.Option(help="one of its tasks [default: all]")] = "",
+    task: Annotated[
+        list[str], typer.Option(help="one of its tasks, all without; one of your own: mine=reviews.csv:text,label")
+    ] = [],  # noqa: B006
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
     seed: Annotated[int, typer.Option(help="of the draw of examples")] = 0,
@@ -225,8 +251,9 @@ def importance(
     from headwise.importance import importance as measure
     from headwise.store import write_arrays
 
-    made = _multitask(model, data, device)
-    found = {name: measure(made, name, by, examples=examples, seed=seed) for name in _names(task) or made.tasks}
+    made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
+    names = [spec.split("=")[0] for spec in task] or list(made.tasks)
+    found = {name: measure(made, name, by, examples=examples, seed=seed) for name in names}
     if out:
         write_arrays(out, {name: f.scores.numpy() for name, f in found.items()}, {"by": by})
     if as_json:
@@ -241,6 +268,7 @@ def dissociate(
     fractions: Annotated[str, typer.Option(help="shares of heads to close, with commas")] = "0.3",
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
+    task: OwnOption = [],  # noqa: B006
     random: Annotated[int, typer.Option(help="random lesions per share")] = 3,
     dev: Annotated[int | None, typer.Option(help="development rows per task")] = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
@@ -255,9 +283,10 @@ def dissociate(
     from headwise.importance import importance as measure
     from headwise.lesions import dissociate as lesion
 
-    made = _multitask(model, data, device)
+    shares = shares_in(fractions)
+    made = trained_model(model, task, data, device)
     scores = {name: measure(made, name, by, examples=examples, seed=seed) for name in made.tasks}
-    found = lesion(made, scores, [float(f) for f in _names(fractions)], random=random, limit=dev, seed=seed)
+    found = lesion(made, scores, shares, random=random, limit=dev, seed=seed)
     print(json.dumps(found.to_record()) if as_json else found)
 
 
@@ -275,10 +304,9 @@ def prune(
     Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
     """
     from headwise.exports import export, read_mask
-    from headwise.model import load_encoder
 
-    encoder, tokenizer = load_encoder(model)
     cut = read_mask(mask)
+    encoder, tokenizer = plain_encoder(model)
     before = sum(p.numel() for p in encoder.parameters())
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
     shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel(), "parameters": before}
@@ -291,6 +319,7 @@ def prune(
 def report_page(
     studies: Annotated[list[Path], typer.Argument(help="study.json files, or their folders")],
     out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path("report.html"),
+    as_json: JsonOption = False,
 ) -> None:
     """Write the page of one study, or of several with a switch between them.
 
@@ -300,7 +329,8 @@ def report_page(
     from headwise.store import read_json
 
     found = [read_json(path / "study.json" if path.is_dir() else path) for path in studies]
-    Screen().say(f"page: {report(found if len(found) > 1 else found[0], out)}")
+    page = report(found if len(found) > 1 else found[0], out)
+    print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
 
 
 @app.command(name="ls")
@@ -319,10 +349,12 @@ def list_records(
     roots = sorted({p.parent.parent for p in folder.rglob("record.json")})
     if not roots:
         raise HeadwiseError(f"no records under {folder}", "a folder that headwise wrote results to")
-    wanted = dict(pair.split("=", 1) for pair in where)
+    wanted = pairs_in(where)
     found = [(root, record) for root in roots for record in Results(root).where(**wanted)]
+    if export and len(roots) > 1:
+        raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
-        Screen().say(f"table: {Results(roots[0]).export(export)}")
+        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(export)}")
     rows = [
         {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
     ]
@@ -341,58 +373,19 @@ def doctor(as_json: JsonOption = False) -> None:
     print(json.dumps(found)) if as_json else Screen().doctor(found)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
-    from headwise import tasks as catalog
-
-    found = [catalog.get(name, data) for name in _names(names)] + [catalog.own(spec) for spec in own]
-    if not found:
-        raise HeadwiseError("no tasks", "names or files", "--tasks corpus.sentiment,corpus.topic")
-    return found
-
-
-def _multitask(path: Path, data: Path | None, device: str | None) -> Any:
-    import torch
-
-    from headwise import tasks as catalog
-    from headwise.model import MultiTaskModel
-    from headwise.store import read_json
-
-    names = read_json(path / "headwise.json").get("tasks", {})
-    made = MultiTaskModel.load(path, [catalog.get(name, data) for name in names])
-    return made.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _changed(settings: Any, **fields: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(settings, **fields)
-
-
 def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:
-    if as_json:
-        print(
-            json.dumps(
-                {"verdict": study["verdict"], "study": str(folder / "study.json"), "page": str(folder / "report.html")}
-            )
-        )
-    else:
-        screen.verdict(study, folder)
+    made = {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
+    print(json.dumps({"verdict": study["verdict"], **made})) if as_json else screen.verdict(study, folder)
 
 
 def main() -> None:
     """Run the command line; mistakes of use end in one line and exit code 2, failures in one line and 1."""
     try:
-        app(standalone_mode=False)
+        app(args=[word for word in sys.argv[1:] if word != "--debug"] or ["--help"], standalone_mode=False)
     except HeadwiseError as error:
         _stop(str(error), 2)
-    except KeyboardInterrupt as error:
-        _stop(str(error) or "stopped", 130)
-    except (typer.Abort, typer.Exit) as error:
-        sys.exit(getattr(error, "exit_code", 1))
+    except Stopped as error:
+        _stop(str(error), 130)
     except Exception as error:
         if said := getattr(error, "format_message", None):  # a mistake in the options
             _stop(f"{said()} Try: headwise --help", 2)
@@ -404,7 +397,3 @@ def _stop(message: str, code: int) -> None:
         traceback.print_exc()
     print(f"headwise: {message}", file=sys.stderr)
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress
 from headwise.study import Settings, Study, Told
 
-CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.acceptability", "corpus.entailment")
+CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.similarity", "corpus.ner")
 REAL = ("sst2", "agnews", "cola", "qnli")
 PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.bigram_shift")
 
@@ -30,11 +30,11 @@ def demo_study(
     """The study that `headwise demo` runs; with a data folder, on real tasks in place of the embedded corpus."""
     tasks = [catalog.get(name, data) for name in (REAL if data else CORPUS)]
     plan = Plan(
-        epochs=1,
-        lr=2e-4,
+        epochs=2,
+        lr=1e-4,
         head_lr=1e-3,
         batch_size=32,
-        max_examples=600 if quick else 2000,
+        max_examples=500 if quick else 1500,
         max_dev=200,
         seed=seed,
     )

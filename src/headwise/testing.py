@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from headwise.errors import unknown
+from headwise.store import write
 
 _TEXT = {
     "hidden_size": 24,
@@ -94,9 +95,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 FAMILIES = tuple(_FAMILIES)
 
 
-def tiny(
-    family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: str = "AutoModel", **config: Any
-) -> Any:
+def tiny(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, auto: str = "AutoModel", **config: Any) -> Any:
     """A random model of a family with two layers of four heads, in evaluation mode.
 
     Example:
@@ -196,6 +195,31 @@ def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 9
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(count, rows), **options)
+
+
+def playground(folder: str | Path) -> Path:
+    """A tiny random model and two small files of texts, for trying the verbs: bert-tiny/, reviews.csv and news.csv.
+
+    Example:
+        >>> sorted(path.name for path in playground("play").iterdir())
+        ['bert-tiny', 'news.csv', 'reviews.csv']
+    """
+    folder = Path(folder)
+    good, bad = ("great", "lovely", "clever", "warm", "bright"), ("dull", "awful", "weak", "cold", "dreadful")
+    sport, film = ("match", "goal", "player", "team", "race"), ("film", "actor", "scene", "story", "song")
+    frames = ("the {} was {}", "we saw the {} and it was {}", "a {} that was so {}", "they say the {} is {}")
+    texts = [frame.format(noun, word) for frame in frames for noun in sport + film for word in good + bad]
+    labels = {
+        "reviews": [("good" if any(w in good for w in t.split()) else "bad") for t in texts],
+        "news": [("sport" if any(w in sport for w in t.split()) else "film") for t in texts],
+    }
+    for name, found in labels.items():
+        rows = "".join(f"{text},{label}\n" for text, label in zip(texts, found))
+        write(folder / f"{name}.csv", f"text,label\n{rows}")
+    words = sorted({word for text in texts for word in text.split()})
+    tiny("bert").save_pretrained(folder / "bert-tiny")
+    tiny_tokenizer(words).save_pretrained(folder / "bert-tiny")
+    return folder
 
 
 def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any, dict[str, torch.Tensor]]:

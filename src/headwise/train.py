@@ -44,16 +44,7 @@ class Run:
         track: Sequence[str] = (),
     ):
         self.plan, self.method, self.out = plan, method, out
-        mixed = "bf16" if plan.precision == "bf16" else "no"
-        unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
-        AcceleratorState._reset_state()  # accelerate keeps the last run's precision for the whole process otherwise
-        self.accelerator = Accelerator(
-            mixed_precision=mixed,
-            kwargs_handlers=[unused],
-            cpu=device == "cpu",
-            log_with=list(track) or None,
-            project_config=ProjectConfiguration(project_dir=str(out), logging_dir=str(out)) if track else None,
-        )
+        self.accelerator = _accelerator(plan, out, device, track)
         self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
         self.streams = {
@@ -61,13 +52,10 @@ class Run:
             for number, (name, data) in enumerate(self.data.items())
         }
         self.names = list(self.streams)
-        units = [
-            len(s) if plan.window == "mixed" else math.ceil(len(s) / plan.accumulate) for s in self.streams.values()
-        ]
-        self.units = units
-        per_step = plan.accumulate if plan.window == "mixed" else 1
-        self.epoch_steps = math.ceil(sum(units) / per_step)
-        self.total = plan.steps or max(1, round(plan.epochs * sum(units) / per_step))
+        per_unit, per_step = (1, plan.accumulate) if plan.window == "mixed" else (plan.accumulate, 1)
+        self.units = [math.ceil(len(stream) / per_unit) for stream in self.streams.values()]
+        self.epoch_steps = math.ceil(sum(self.units) / per_step)
+        self.total = plan.steps or max(1, round(plan.epochs * sum(self.units) / per_step))
         self.epochs = math.ceil(self.total / self.epoch_steps)
         self.step = 0
         self.history = History()
@@ -76,7 +64,7 @@ class Run:
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
         self.own = method.parameters(self.model, plan)
         self.optimizer = _optimizer(model, plan, self.own)
-        self.wrapped, self.optimizer = self.accelerator.prepare(model, self.optimizer)
+        self.wrapped = self.accelerator.prepare(model)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     @property
@@ -167,6 +155,7 @@ def fit(
         _restore(run, checkpoint.newest(run.out / "checkpoints"), whole=True)
     if branch and not run.step:
         _restore(run, checkpoint.load(Path(branch)), whole=False)
+    run.wrapped.train()
     method.start(run)
     run.history.stopped = _patience_over(run)
     started = time.perf_counter()
@@ -181,10 +170,10 @@ def fit(
             run.model.load_state_dict(run.best)
     run.history.steps, run.history.seconds = run.step, time.perf_counter() - started
     if interrupted():
-        where = (
+        kept = (
             f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
         )
-        raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {where}")
+        raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {kept}")
     return run.history
 
 
@@ -194,14 +183,19 @@ def _finishing(run: Run) -> Iterator[None]:
         yield
     finally:
         run.method.finish(run)
+        run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
+        vars(run.model).pop("forward", None)  # the precision of training ends with it
 
 
 def _step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
-    """One optimizer step: the losses of its batches."""
+    """One optimizer step: the losses of its batches.
+
+    Without loss scaling, torch's own backward and step are all there is to do; accelerate's look for optional packages
+    on the disk at every call, which costs about a millisecond.
+    """
     plan, method, accelerator = run.plan, run.method, run.accelerator
     for group in run.optimizer.param_groups:
         group["lr"] = group["peak"] * run.factor(run.step)
-    run.wrapped.train()
     method.before_step(run)
     tasks, losses, drawn = run.tasks_of_step(run.step), [], []
     with method.around(run):
@@ -211,13 +205,13 @@ def _step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
             method.before_batch(run, task)
             with nullcontext() if last else accelerator.no_sync(run.wrapped):
                 loss = _batch_loss(run, task, items)
-                accelerator.backward(loss * (run.weight(task) / len(tasks)))
+                (loss * (run.weight(task) / len(tasks))).backward()
             losses.append(loss.detach())
             drawn.append(items)
     _share_gradients(run)
     method.before_update(run, tasks)
     if plan.clip is not None:
-        accelerator.clip_grad_norm_(run.model.parameters(), plan.clip)
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), plan.clip)
     run.optimizer.step()
     method.after_update(run, tasks)
     run.optimizer.zero_grad(set_to_none=True)
@@ -334,6 +328,18 @@ def _restore(run: Run, found: tuple[dict, dict] | None, whole: bool) -> None:
 def _gather_random(run: Run) -> dict[str, torch.Tensor]:
     gather: Any = run.accelerator.gather
     return {name: gather(state[None].to(run.device)).cpu() for name, state in checkpoint.pack_random().items()}
+
+
+def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
+    AcceleratorState._reset_state()  # accelerate keeps the last run's precision for the whole process otherwise
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
+    return Accelerator(
+        mixed_precision="bf16" if plan.precision == "bf16" else "no",
+        kwargs_handlers=[unused],
+        cpu=device == "cpu",
+        log_with=list(track) or None,
+        project_config=ProjectConfiguration(project_dir=str(out), logging_dir=str(out)) if track else None,
+    )
 
 
 def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:

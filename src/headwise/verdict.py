@@ -13,7 +13,7 @@ from headwise.stats import overlap_test
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
     """Sentences that answer: which tasks share heads, do they come apart, train together or apart, what may be cut."""
-    parts = [_sharing(study, alpha), _apart(study), _iat(study), _cut(study), _sure(study)]
+    parts = [_apart(study), _sharing(study, alpha), _iat(study), _cut(study), _sure(study)]
     return [sentence for part in parts for sentence in part]
 
 
@@ -39,7 +39,7 @@ def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
     chance = size * size / next(iter(masks.values())).size
     lines = [
         f"Each task's own heads are its top {alpha:.0%} ({size} of {next(iter(masks.values())).size}); "
-        f"by chance two tasks would share {chance:.0f}."
+        f"by chance two tasks would share {chance:.2g}."
     ]
     if most == least:
         return [*lines, f"{_and(most)} share {shared[most]} of them (p = {tests[most].p_more:.2g})."]
@@ -56,7 +56,7 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         return []
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
-    lines = [f"Closing a task's own heads costs it {_percent(mean)} more than closing another task's (mean D)."]
+    lines = [f"Closing a task's own heads costs it {_more(mean)} than closing another task's (mean D)."]
     distinct = [
         f"{p['a']} and {p['b']}"
         for p in table["pairs"]
@@ -91,14 +91,15 @@ def _cut(study: Mapping[str, Any]) -> list[str]:
         return []
     base = rows[0]["task scores"]
     cheap = None
-    for row in rows[1:]:
+    cut = [row for row in rows[1:] if row["kept"] < rows[0]["kept"]]  # a small share of few heads is none
+    for row in cut:
         loss = max(base[t] - row["task scores"][t] for t in base)
         if loss <= 0.01:
             cheap = row["fraction"], loss
+    if not cut:
+        return []
     if cheap is None:
-        return [
-            f"Cutting even {rows[1]['fraction']:.0%} of the least needed heads costs some task more than one point."
-        ]
+        return [f"Cutting even {cut[0]['fraction']:.0%} of the least needed heads costs some task more than one point."]
     return [
         f"The {cheap[0]:.0%} of heads that are needed least can be cut for {100 * max(cheap[1], 0):.1f} points at most."
     ]
@@ -111,20 +112,22 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
     if halves:
         lowest = min(halves, key=lambda task: halves[task])
         lines.append(
-            f"How sure: the two halves of the examples agree on {min(halves.values()):.0%} or more of a task's heads "
+            "How sure: the two halves of the examples agree on every task's heads."
+            if halves[lowest] == 1
+            else f"How sure: the two halves of the examples agree on {halves[lowest]:.0%} or more of a task's heads "
             f"(least for {lowest})."
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
     if trust.get("leakage"):
-        lines.append(
-            f"Beware: texts are shared between training and evaluation ({len(trust['leakage'])} cases, listed below)."
-        )
+        found = f"{len(trust['leakage'])} found; the page lists them"
+        lines.append(f"Beware: texts are shared between training and evaluation ({found}).")
     return lines
 
 
-def _percent(cell: Mapping[str, Any]) -> str:
-    text = f"{100 * cell['value']:.1f} %"
+def _more(cell: Mapping[str, Any]) -> str:
+    """A difference in percent with its interval, said as more or as less."""
+    text = f"{100 * abs(cell['value']):.1f} % {'less' if cell['value'] < 0 else 'more'}"
     if cell.get("low") is not None:
         text += f" (95 % interval {100 * cell['low']:.1f} to {100 * cell['high']:.1f})"
     return text

@@ -170,7 +170,7 @@ def test_float32_scores_keep_their_order():
 
 
 def test_attention_too_big_for_the_page_is_left_out_and_said(monkeypatch, study):
-    monkeypatch.setattr("headwise.report.page.EXAMPLE_BYTES", 15_000)
+    monkeypatch.setattr(sys.modules["headwise.report.page"], "EXAMPLE_BYTES", 15_000)
     shown = data_of(render([study]))["studies"][0]
     assert shown["examples_left_out"] == 2 and len(shown["examples"]) == 1
 

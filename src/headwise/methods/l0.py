@@ -1,7 +1,4 @@
-"""Learned head gates: hard concrete (Louizos et al. 2018; Voita et al. 2019), as in the stem-cell study.
-
-Every head has one learned number, log a. In training its gate is drawn anew for every batch; in evaluation it is the
-number's own value in [0, 1]; its chance to be open has a closed form, which is the penalty.
+"""Learned head gates as a training method and as an importance estimator, after the stem-cell study's code.
 
 Legend: B examples, S sets of gates (one for all tasks, or one per task), L layers, H heads.
 """
@@ -9,8 +6,7 @@ Legend: B examples, S sets of gates (one for all tasks, or one per task), L laye
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,124 +15,18 @@ from torch import nn
 from headwise.batching import Order, Stream
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import to_device
-from headwise.heads import Heads, gated, touched
+from headwise.heads import Heads, gated
 from headwise.importance import Importance, Sample
+from headwise.methods.concrete import EDGE, HardConcrete, cut, draw
 from headwise.methods.iat import check_share
 from headwise.methods.method import Method
-from headwise.selection import close_groups
 
 if TYPE_CHECKING:
     from headwise.model import MultiTaskModel
     from headwise.plan import Plan
     from headwise.train import Run
 
-TEMPERATURE, LOW, HIGH = 0.33, -0.1, 1.1
-EDGE = 1e-6  # noise stays this far from 0 and 1
-CLOSED = 1e-3  # a gate up to this counts as closed, and is then 0
-START = 2.5  # log a of init="open": from ln 11 = 2.398 on the settled gate is 1, below -2.398 it is 0
 DAMPING = 10.0  # how much more the present gap moves a price than one step's share of the past ones
-
-
-def draw(log_a: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Gates of one draw; noise is uniform between 0 and 1."""
-    return _stretched(torch.sigmoid((noise.logit() + log_a) / TEMPERATURE))
-
-
-def settle(log_a: torch.Tensor) -> torch.Tensor:
-    """Gates of evaluation: no noise and no temperature."""
-    gates = _stretched(torch.sigmoid(log_a))
-    return gates.masked_fill(gates <= CLOSED, 0.0)
-
-
-def p_open(log_a: torch.Tensor) -> torch.Tensor:
-    """The chance that a drawn gate is above zero (Louizos et al. 2018, Eq. 12)."""
-    return torch.sigmoid(log_a - TEMPERATURE * math.log(-LOW / HIGH))
-
-
-def _stretched(share: torch.Tensor) -> torch.Tensor:
-    return (share * (HIGH - LOW) + LOW).clamp(0, 1)
-
-
-class HardConcrete(nn.Module):
-    """The gates of a model's heads: one set for all tasks, or one for each.
-
-    Example:
-        >>> gates = HardConcrete(Heads.of(model.encoder), tasks=["pos", "ner"])
-        >>> with gates.on(model):
-        ...     model("pos", batch).loss.mean().backward()
-        >>> gates.settled().shape
-        torch.Size([2, 12, 12])
-    """
-
-    alive: torch.Tensor
-
-    def __init__(self, heads: Heads, tasks: Sequence[str] = (), init: str = "open", seed: int = 0):
-        """``init`` is open, or xavier as released: gates between 0.3 and 0.7 for 12 heads."""
-        if init not in ("open", "xavier"):
-            raise unknown("init of gates", init, ("open", "xavier"))
-        super().__init__()
-        self.family, self.tasks = heads.family, tuple(tasks)
-        start = torch.full((max(1, len(self.tasks)), *heads.shape), START)
-        if init == "xavier":
-            reach = math.sqrt(6 / (heads.num_heads + 1))  # of a (1, H, 1, 1) tensor
-            start.uniform_(-reach, reach, generator=torch.Generator().manual_seed(seed))
-        self.log_a = nn.Parameter(start)
-        self.register_buffer("alive", heads.alive)
-
-    def settled(self) -> torch.Tensor:
-        """The gates (S, L, H) of evaluation; 0 for heads that were cut away."""
-        return settle(self.log_a.detach()) * self.alive
-
-    def chances(self) -> torch.Tensor:
-        """Each gate's chance to be open in training, (S, L, H)."""
-        return p_open(self.log_a) * self.alive
-
-    def penalty(self, how: str = "mean") -> torch.Tensor:
-        """Open heads to be expected, (S,): the mean over layers (as released) or the sum."""
-        per_layer = self.chances().sum(-1)
-        return per_layer.mean(-1) if how == "mean" else per_layer.sum(-1)
-
-    def open_share(self) -> torch.Tensor:
-        """The share of living heads to be expected open, (S,)."""
-        return self.chances().detach().sum((1, 2)) / self.alive.sum().clamp_min(1)
-
-    def place(self, task: str | None) -> int:
-        """Which set is a task's."""
-        if self.tasks and task not in self.tasks:
-            raise unknown("task with gates", str(task), self.tasks)
-        return self.tasks.index(task) if task in self.tasks else 0
-
-    @contextmanager
-    def on(self, model: MultiTaskModel) -> Iterator[None]:
-        """Inside, the model runs under its task's gates: in training mode one draw per forward, else settled."""
-        heads = self.fitting(model.encoder)
-        now: list[torch.Tensor] = []
-
-        def choose(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            log_a = self.log_a[self.place(args[0] if args else kwargs["task"])]
-            noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if module.training else None
-            now[:] = [settle(log_a) if noise is None else draw(log_a, noise)]
-
-        def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
-            if not now:
-                raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
-            gate = now[0][layer, list(heads.sites[layer].kept)]
-            return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
-
-        handle = model.register_forward_pre_hook(choose, with_kwargs=True)
-        try:
-            with touched(model.encoder, touch, heads):
-                yield
-        finally:
-            handle.remove()
-
-    def fitting(self, encoder: nn.Module) -> Heads:
-        """The heads of the model these gates belong to; those of another are refused."""
-        heads = Heads.of(encoder)
-        mine, theirs = (self.family, *self.log_a.shape[1:]), (heads.family, *heads.shape)
-        if mine != theirs:
-            raise HeadwiseError(f"gates of a {mine[0]} of {mine[1:]} heads", f"gates of a {theirs[0]} of {theirs[1:]}")
-        return heads
 
 
 class Price:
@@ -233,6 +123,8 @@ class L0(Method):
 
     def start(self, run: Run) -> None:
         run.best_after = math.ceil(self.warmup * run.total)
+        if self.shared:
+            self._fold(run, torch.ones_like(self.gates.settled()[0]))  # changes nothing: what cannot fold raises now
 
     def around(self, run: Run) -> AbstractContextManager[Any]:
         return self.gates.on(run.model)
@@ -258,9 +150,7 @@ class L0(Method):
         if run.best is not None and self.best is not None and run.history.stopped != "interrupted":
             self.gates.log_a.copy_(self.best)
         if self.shared:
-            from headwise.prune import fold
-
-            fold(run.model.encoder, self.gates.settled()[0])
+            self._fold(run, self.gates.settled()[0])
 
     def cut(self, model: MultiTaskModel, task: str | None = None) -> nn.Module:
         """Remove the closed heads from a model trained by this, in place; with sets per task, those of one task."""
@@ -279,12 +169,18 @@ class L0(Method):
             raise HeadwiseError(f"gates of shape {tuple(log_a.shape)}", f"{tuple(self.gates.log_a.shape)}")
         self.gates.log_a.data.copy_(log_a)
         self.price.multiplier, self.best = tensors["multiplier"], tensors.get("best")
-        self.snapshots = {int(k.split(".")[1]): v for k, v in tensors.items() if k.startswith("snapshot.")}
+        steps = sorted(int(name.split(".")[1]) for name in tensors if name.startswith("snapshot."))
+        self.snapshots = {step: tensors[f"snapshot.{step}"] for step in steps}
 
     def describe(self) -> dict[str, Any]:
         settings = {"weight": self.weight, "penalty": self.penalty, "lr": self.lr, "shared": self.shared}
         settings |= {"init": self.init, "target": self.target, "rate": self.rate, "warmup": self.warmup}
         return {"method": self.name, **settings, "snapshots": self.every}
+
+    def _fold(self, run: Run, gates: torch.Tensor) -> None:
+        from headwise.prune import fold
+
+        fold(run.model.encoder, gates)
 
     def _ramp(self, run: Run) -> float:
         return min(1.0, (run.step + 1) / max(1.0, self.warmup * run.total))
@@ -303,24 +199,8 @@ class L0(Method):
             self.best = self.gates.log_a.detach().clone()
 
 
-def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:
-    """Fold gates ``(L, H)`` into a model and remove the heads whose gate is zero, in place: outputs as under ``gated``.
-
-    Where heads share keys and values, a group goes when all of it is closed; other closed heads stay, silent.
-
-    Example:
-        >>> smaller = cut(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
-    """
-    from headwise.prune import fold, prune
-
-    fold(model, gates)
-    heads = Heads.of(model)
-    closed, _ = close_groups((gates == 0).cpu() | ~heads.alive, heads.num_kv_heads, "all")
-    return prune(model, closed)
-
-
 def l0_importance(
-    sample: Sample, steps: int = 200, size: int = 64, lr: float = 0.1, target: float = 0.5, rate: float = 0.01
+    sample: Sample, steps: int = 200, size: int = 32, lr: float = 0.1, target: float = 0.5, rate: float = 0.01
 ) -> Importance:
     """How sure a head is to stay open when gates learn, on the frozen model, to close a share of all heads.
 
@@ -350,7 +230,9 @@ def l0_importance(
     return Importance(sample.task, "l0", halves.mean(0), stderr, len(sample.items), halves)
 
 
-def _gate_step(sample: Sample, gates: HardConcrete, price: torch.Tensor, places: Any, generator: torch.Generator) -> None:
+def _gate_step(
+    sample: Sample, gates: HardConcrete, price: torch.Tensor, places: Any, generator: torch.Generator
+) -> None:
     """The gradient of one batch's loss, and of what its open heads cost."""
     batch = to_device(sample.data.batch(sample.items[places]), sample.model.device)
     half = torch.from_numpy(places % 2).to(gates.log_a.device)

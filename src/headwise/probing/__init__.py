@@ -11,11 +11,10 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {  # imported when first asked for
-    "probe": ("probe", "Probe"),
+    "measure": ("probe", "Probe"),
     "features": ("Reader", "Features"),
     "transform": ("HeadFeatures",),
-    "fitting": ("protocols",),
-    "utilization": ("utilize", "effect_of_n", "fine_tune"),
+    "utilization": ("utilize", "table", "effect_of_n", "fine_tune"),
     "roles": ("scatter", "change", "profiles", "across"),
     "parameterfree": ("nearest_centroid", "word_centroids", "relations"),
 }

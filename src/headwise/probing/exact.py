@@ -1,9 +1,9 @@
-"""Probes solved to their optimum, many at once: logistic regression by L-BFGS, ridge in closed form.
+"""Probes solved to their optimum, many at once: logistic regression by Newton's method, ridge in closed form.
 
 Every head's vectors are centred and turned to their principal axes, which moves neither the penalty nor the optimum and
 makes the diagonal of the curvature a good guide. All problems of a head (L2 strengths, folds, control labels) share
-its vectors, so that a step of all is two matrix products. A problem that has converged stays where it is: its result
-does not depend on the others.
+its vectors, so that a look at the curvature of all is two matrix products. A problem that has converged stays where it
+is: its result does not depend on the others.
 
 Legend: P heads, N examples, D dimensions, T targets, K L2 strengths, C classes, S = T * K problems of a head.
 """
@@ -17,10 +17,12 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 
-HISTORY = 10
-STEPS = 300
+STEPS = 50  # of Newton's method
+INNER = 100  # conjugate gradients in one of them
+RESIDUAL = 1e-2  # of Newton's equation: what a step leaves of the distance to the optimum
+TOLERANCE = 5e-3  # of the last step, relative to the largest coefficient: the next one would be a hundredth of it
+NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
 HALVINGS = 20
-TOLERANCE = 2e-5  # of the next step, relative to the largest coefficient
 ROTATED = 1536  # wider vectors are only centred: their principal axes cost more than they save
 
 
@@ -79,7 +81,7 @@ def logistic(x_PND: Tensor, y_TN: Tensor, l2: list[float], classes: int, weight_
         raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0, without which separable data have no optimum")
     axes = Axes.of(x_PND)
     problem = _Logistic(axes, y_TN, weight_TN, l2, classes)
-    theta, settled = _lbfgs(problem)
+    theta, settled = _newton(problem)
     weight, bias = axes.back(theta[..., :-1].flatten(1, 2), theta[..., -1].flatten(1))
     shape = (len(x_PND), len(y_TN), len(l2), problem.scores)
     weight, bias = weight.view(*shape, -1), bias.view(shape)
@@ -107,22 +109,24 @@ class _Logistic:
         self.prior = prior.logit() if classes == 2 else prior.log()
         self.spread = torch.cat([axes.spread, x.new_ones(len(x), 1)], 1)[:, None, None]  # (P, 1, 1, D + 1)
         self.share_of = prior[..., None]  # (S, c, 1)
+        self.doubt_at_start = (prior * (1 - prior)).sum(1)[:, None, None]
 
     def start(self) -> Tensor:
         theta = self.x.new_zeros(len(self.x), *self.prior.shape, self.x.shape[-1])
         theta[..., -1] = self.prior
         return theta
 
-    def newton(self, gradient: Tensor) -> Tensor:
+    def preconditioned(self, gradient: Tensor) -> Tensor:
         """The gradient over the curvature at the prior π: λ (diag(π) - ππ') + l2 along an axis of variance λ."""
+        spread = self.spread * self.doubt
         if self.scores == 1:
-            return gradient / (self.share_of * (1 - self.share_of) * self.spread + self.penalty)
+            return gradient / (self.share_of * (1 - self.share_of) * spread + self.penalty)
         floor = self.penalty.clone()
         floor[..., -1] = 0.1 / self.scores  # all biases together are free to move: any floor will do
-        diagonal = self.spread * self.share_of + floor
+        diagonal = spread * self.share_of + floor
         part = self.share_of / diagonal
-        whole = 1 - (self.spread * self.share_of * part).sum(2, keepdim=True)
-        pull = self.spread * (part * gradient).sum(2, keepdim=True) / whole
+        whole = 1 - (spread * self.share_of * part).sum(2, keepdim=True)
+        pull = spread * (part * gradient).sum(2, keepdim=True) / whole
         return gradient / diagonal + part * pull
 
     def logits(self, theta: Tensor) -> Tensor:
@@ -140,14 +144,37 @@ class _Logistic:
             losses = top + total.log() - (self.wanted * logits).sum(2, keepdim=True)
             found /= total
         value = (losses * self.share).sum((2, 3)) + (self.penalty * theta.square()).sum((2, 3)) / 2
-        return value, found.sub_(self.wanted).mul_(self.share)
+        doubt = (found * (1 - found) * self.share).sum((2, 3), keepdim=True)
+        self.doubt = (doubt / self.doubt_at_start).clamp_min(1e-6)
+        self.found = found
+        return value, (found - self.wanted).mul_(self.share)
+
+    def bent(self, direction: Tensor) -> Tensor:
+        """The second derivative times a direction."""
+        moved = self.logits(direction).mul_(self.found)
+        if self.scores == 1:
+            moved.mul_(1 - self.found)
+        else:
+            moved.sub_(self.found * moved.sum(2, keepdim=True))
+        return self.gradient(direction, moved.mul_(self.share))
 
     def gradient(self, theta: Tensor, errors: Tensor) -> Tensor:
         return (errors.flatten(1, 2) @ self.x).unflatten(1, self.prior.shape) + self.penalty * theta
 
+    def unsettled(self, theta: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
+        """Where a step still moved coefficients, moved scores at all, and lowered the loss at all, (P, S).
+
+        The bias of a class that no row has goes on for ever, and nothing is won by it.
+        """
+        weights = step[..., :-1].abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1e-30)
+        biases = step[..., -1].abs().amax(2) / theta[..., -1].abs().amax(2).clamp_min(1)
+        scores = (self.spread * step.square()).sum(3).amax(2).sqrt()
+        won = -(gradient * step).sum((2, 3))
+        return (torch.maximum(weights, biases) > TOLERANCE) & (scores > NOTHING) & (won > NOTHING**2 / 10)
+
     def keep(self, heads: Tensor) -> None:
         """Go on with some of the heads."""
-        self.x, self.spread = self.x[heads], self.spread[heads]
+        self.x, self.spread, self.found, self.doubt = (t[heads] for t in (self.x, self.spread, self.found, self.doubt))
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -155,53 +182,49 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((2, 3), keepdim=True)
 
 
-def _lbfgs(problem: _Logistic) -> tuple[Tensor, Tensor]:
-    """L-BFGS on all problems side by side, each with its own step length and its own end."""
+def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
+    """Newton's method on all problems side by side, each with its own steps and its own end."""
     theta = problem.start()
     logits = problem.logits(theta)
     value, errors = problem.errors(theta, logits)
-    gradient, pairs = problem.gradient(theta, errors), []
     found, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
     left = torch.arange(len(theta), device=theta.device)  # the heads still at work
     active = ~settled
     for _ in range(STEPS):
-        direction = _two_loop(gradient, pairs, problem)
-        size = direction.abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1)
-        active = active & (size > TOLERANCE)
+        gradient = problem.gradient(theta, errors)
+        direction = _conjugate(problem, gradient, active)
+        moved = problem.logits(direction)
+        step, value, errors = _step(problem, theta, logits, value, gradient, direction, moved, active)
+        theta, logits = theta + step * direction, logits + step * moved
+        active = active & problem.unsettled(theta, direction, gradient)
         found[left], settled[left] = theta, ~active
         busy = active.any(1)
         if not busy.any():
             break
-        if busy.float().mean() <= 0.75:
+        if not busy.all():
             problem.keep(busy)
-            left, active, theta, logits, value = left[busy], active[busy], theta[busy], logits[busy], value[busy]
-            gradient, direction = gradient[busy], direction[busy]
-            pairs = [tuple(part[busy] for part in pair) for pair in pairs]
-        moved = problem.logits(direction)
-        step, value, errors = _step(problem, theta, logits, value, gradient, direction, moved, active)
-        change = step * direction
-        theta, logits = theta + change, logits + step * moved
-        before, gradient = gradient, problem.gradient(theta, errors)
-        turned = gradient - before
-        bend = _dot(change, turned)
-        pairs = [*pairs[1 - HISTORY :], (change, turned, torch.where(bend > 0, 1 / bend, 0.0))]
+            left, active, theta, logits, value, errors = (t[busy] for t in (left, active, theta, logits, value, errors))
     return found, settled
 
 
-def _two_loop(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]], problem: _Logistic) -> Tensor:
-    """The descent direction of Nocedal and Wright's Algorithm 7.4, starting from the curvature at the prior."""
-    q, along = -gradient, []
-    for change, turned, inverse in reversed(pairs):
-        along.append(inverse * _dot(change, q))
-        q = q - along[-1] * turned
-    q = problem.newton(q)
-    if pairs:
-        change, turned, inverse = pairs[-1]
-        fit = _dot(turned, problem.newton(turned))
-        q = q * torch.where((inverse > 0) & (fit > 0), 1 / (inverse * fit), 1.0)
-    for (change, turned, inverse), a in zip(pairs, reversed(along)):
-        q = q + (a - inverse * _dot(turned, q)) * change
-    return q
+def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor) -> Tensor:
+    """Newton's direction by preconditioned conjugate gradients, to a residual that shrinks with the gradient."""
+    direction, residual = torch.zeros_like(gradient), -gradient
+    near = problem.preconditioned(residual)
+    search, size = near, _dot(residual, near)
+    goal = RESIDUAL**2 * size
+    for _ in range(INNER):
+        busy = (size > goal) & active[..., None, None]
+        if not busy.any():
+            break
+        bent = problem.bent(search)
+        curve = _dot(search, bent)
+        pace = torch.where(busy & (curve > 0), size / curve.clamp_min(1e-30), 0.0)
+        direction, residual = direction + pace * search, residual - pace * bent
+        near = problem.preconditioned(residual)
+        before, size = size, torch.where(busy, _dot(residual, near), size)
+        search = torch.where(busy, near + size / before.clamp_min(1e-30) * search, search)
+    return direction
 
 
 def _step(problem, theta, logits, value, gradient, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
@@ -234,11 +257,12 @@ def ridge(x_PND: Tensor, y_TN: Tensor, l2: list[float], weight_TN: Tensor | None
 
 def _ridge(x_PND: Tensor, y_N: Tensor, l2: list[float], share_N: Tensor) -> tuple[Tensor, Tensor]:
     """Weights ``(P, K, D)`` and biases ``(P, K)`` of one target."""
-    share, strength = share_N[:, None], torch.tensor(l2, dtype=torch.float64, device=x_PND.device)
-    mean, middle = (x_PND * share).sum(1), (y_N * share_N).sum()
-    x = x_PND - mean[:, None]
-    gram = (x.mT @ (x * share)).double()
-    pull = (x * (share * (y_N - middle).to(x)[:, None])).sum(1).double()  # (P, D)
+    x, y, share = x_PND.double(), y_N.double(), share_N.double()[:, None]  # sums of squares lose half of their digits
+    strength = torch.tensor(l2, dtype=torch.float64, device=x.device)
+    mean, middle = (x * share).sum(1), (y * share[:, 0]).sum()
+    x = x - mean[:, None]
+    gram = x.mT @ (x * share)
+    pull = (x * (share * (y - middle)[:, None])).sum(1)  # (P, D)
     if x.shape[-1] <= ROTATED:
         spread, turn = torch.linalg.eigh(gram)
         along = (pull[:, None] @ turn) / (spread.clamp_min(0)[:, None] + strength[:, None])  # (P, K, D)
@@ -246,4 +270,4 @@ def _ridge(x_PND: Tensor, y_N: Tensor, l2: list[float], share_N: Tensor) -> tupl
     else:
         eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         weight = torch.stack([torch.linalg.solve(gram + s * eye, pull) for s in strength], 1)
-    return weight, middle - (weight @ mean.double()[..., None]).squeeze(-1)
+    return weight, middle - (weight @ mean[..., None]).squeeze(-1)

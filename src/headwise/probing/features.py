@@ -71,7 +71,6 @@ class Reader:
     max_length: int = 128
     precision: str = "fp32"
     tokens: int | None = None
-    """Padded tokens in one forward."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -117,7 +116,8 @@ class Reader:
     @cached_property
     def model_key(self) -> str:
         """What the model is, as a hash of its configuration and every weight."""
-        about = json.loads(self.encoder.config.to_json_string())
+        config: Any = self.encoder.config
+        about = json.loads(config.to_json_string())
         told = {k: v for k, v in about.items() if k not in ("_name_or_path", "transformers_version")}
         sha = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
         for name, tensor in sorted(self.encoder.state_dict().items()):
@@ -203,7 +203,7 @@ class Reader:
             return vector.unflatten(-1, out_BTHD.shape[2:]).to(self.dtype)
 
         with evaluating(self.encoder), self._autocast(), captured(self.encoder, reduce, heads=self.heads) as kept:
-            for numbers, tensors in batches(data, self._budget(), self.device):
+            for numbers, tensors in batches(data, self.budget, self.device):
                 items = torch.from_numpy(numbers).to(self.device)
                 kept.clear()
                 batch.update(tensors)
@@ -226,7 +226,9 @@ class Reader:
             raise HeadwiseError(f"row {int(ids.lengths.argmin())} has no tokens", "a text that is not empty")
         return Encoded(columns, pad=getattr(self.tokenizer, "pad_token_id", None) or 0, rows=len(rows))
 
-    def _budget(self) -> int:
+    @property
+    def budget(self) -> int:
+        """Padded tokens in one forward."""
         return self.tokens or (TOKENS if self.device.type == "cpu" else 8 * TOKENS)
 
     def _autocast(self):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,18 +66,20 @@ class Fit:
     l2: Tensor  # (P,)
     predictions: Tensor = field(repr=False)  # (P, N) on the test side: classes, or grades from 0 to 1
     more: dict[str, Tensor] = field(default_factory=dict, repr=False)  # (P,) each
+    unsettled: int = 0  # converged probes that were stopped before their optimum
 
     PARTS = ("dev", "test", "l2", "predictions")
 
-    def cpu(self) -> Fit:
-        return Fit(
-            *(getattr(self, name).cpu() for name in self.PARTS), {name: t.cpu() for name, t in self.more.items()}
-        )
+    def map(self, change: Callable[[Tensor], Tensor]) -> Fit:
+        """The same with every tensor changed."""
+        parts = {name: change(getattr(self, name)) for name in self.PARTS}
+        return replace(self, **parts, more={name: change(tensor) for name, tensor in self.more.items()})
 
     @classmethod
-    def joined(cls, parts: list[Fit]) -> Fit:
-        more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
-        return cls(*(torch.cat([getattr(p, n) for p in parts]) for n in cls.PARTS), more)
+    def joined(cls, fits: list[Fit]) -> Fit:
+        parts = {name: torch.cat([getattr(fit, name) for fit in fits]) for name in cls.PARTS}
+        more = {name: torch.cat([fit.more[name] for fit in fits]) for name in fits[0].more}
+        return cls(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits))
 
 
 Protocol = Callable[..., Fit]
@@ -104,7 +106,8 @@ def fit(
     parts = []
     for start in range(0, len(vectors), max(size, 1)):
         part = vectors.part(slice(start, start + max(size, 1)), place)
-        parts.append(_best([run(part, labels, **options | {"l2": group}).cpu() for group in groups]))
+        fits = [run(part, labels, **options | {"l2": group}).map(Tensor.cpu) for group in groups]
+        parts.append(_best(fits))
     return Fit.joined(parts)
 
 
@@ -125,9 +128,6 @@ def _best(fits: list[Fit]) -> Fit:
     if len(fits) == 1:
         return fits[0]
     which, head = torch.stack([fit.dev for fit in fits]).argmax(0), torch.arange(len(fits[0].dev))
-
-    def pick(parts: list[Tensor]) -> Tensor:
-        return torch.stack(parts)[which, head]
-
-    more = {name: pick([fit.more[name] for fit in fits]) for name in fits[0].more}
-    return Fit(*(pick([getattr(fit, name) for fit in fits]) for name in Fit.PARTS), more)
+    parts = {name: torch.stack([getattr(fit, name) for fit in fits])[which, head] for name in Fit.PARTS}
+    more = {name: torch.stack([fit.more[name] for fit in fits])[which, head] for name in fits[0].more}
+    return Fit(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits))

@@ -33,9 +33,8 @@ def sklearn(
     if folds is not None:
         return _folded(vectors, labels, l2, folds, seed)
     found = _solved(vectors.train, labels.on("train", vectors.train.device)[None], l2, labels.classes)
-    return _chosen(
-        _scores(found, vectors.dev, labels)[:, 0], _scores(found, vectors.test, labels)[:, 0], vectors, labels, l2
-    )
+    dev, test = (_scores(found, x, labels)[:, 0] for x in (vectors.dev, vectors.test))
+    return replace(_chosen(dev, test, labels, l2), unsettled=_unsettled(found))
 
 
 @protocols("control")
@@ -45,16 +44,15 @@ def control(vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, c
     ``control`` is the score with shuffled labels, ``selectivity`` what the real ones bring beyond it.
     """
     device, generator = vectors.train.device, np.random.default_rng([seed, 6])
-    shuffled = [
-        Labels(*(generator.permutation(getattr(labels, s)) for s in SIDES), labels.classes) for _ in range(controls)
-    ]
-    every = [labels, *shuffled]
+    shuffled = [{side: generator.permutation(getattr(labels, side)) for side in SIDES} for _ in range(controls)]
+    every = [labels, *(replace(labels, **sides) for sides in shuffled)]
     train = torch.stack([each.on("train", device) for each in every])
     found = _solved(vectors.train, train, l2, labels.classes)
     dev, test = _scores(found, vectors.dev, labels), _scores(found, vectors.test, labels)
-    fits = [_chosen(dev[:, t], test[:, t], vectors, each, l2) for t, each in enumerate(every)]
+    fits = [_chosen(dev[:, t], test[:, t], each, l2) for t, each in enumerate(every)]
     baseline = torch.stack([fit.test for fit in fits[1:]]).mean(0)
-    return replace(fits[0], more={"control": baseline, "selectivity": fits[0].test - baseline})
+    more = {"control": baseline, "selectivity": fits[0].test - baseline}
+    return replace(fits[0], more=more, unsettled=_unsettled(found))
 
 
 @protocols("mdl")
@@ -86,7 +84,7 @@ def mdl(
         bits -= ((end * right + 1 / labels.classes) / (end + 1)).log2().sum((2, 3))
     code = bits.amin(1) + math.log2(len(l2))
     result = sklearn(vectors, labels, l2)
-    return replace(result, more={"code": code.float(), "compression": (rows * uniform / code).float()})
+    return replace(result, more={"code": code, "compression": rows * uniform / code})
 
 
 @protocols("anatomy")
@@ -119,7 +117,7 @@ def anatomy(
     if folds is not None:
         return _folded_descent(vectors, labels, strengths, folds, rule)
     dev, test = _descended(vectors, labels, strengths, rule)
-    return _chosen(dev, test, vectors, labels, strengths)
+    return _chosen(dev, test, labels, strengths)
 
 
 # -- what protocols share
@@ -127,6 +125,10 @@ def anatomy(
 
 def _solved(x: Tensor, y_TN: Tensor, l2: tuple[float, ...], classes: int, weight: Tensor | None = None) -> Linear:
     return logistic(x, y_TN, list(l2), classes, weight) if classes else ridge(x, y_TN, list(l2), weight)
+
+
+def _unsettled(found: Linear) -> int:
+    return int((~found.settled).sum())
 
 
 def _scores(found: Linear, x: Tensor, labels: Labels) -> Tensor:
@@ -140,9 +142,7 @@ def judged(answers: Tensor, gold: Tensor, graded: bool) -> Tensor:
     return pearson(answers, gold) if graded else (answers == gold).double().mean(-1)
 
 
-def _chosen(
-    dev: Tensor, test: Tensor, vectors: Vectors, labels: Labels, l2: tuple[float, ...], score: Tensor | None = None
-) -> Fit:
+def _chosen(dev: Tensor, test: Tensor, labels: Labels, l2: tuple[float, ...], score: Tensor | None = None) -> Fit:
     """For each head the L2 strength with the best development score; the weaker one of equals.
 
     ``dev`` and ``test`` are answers ``(P, K, N)``; ``score`` ``(P, K)`` takes the place of the development answers'.
@@ -182,7 +182,7 @@ def _folded(vectors: Vectors, labels: Labels, l2: tuple[float, ...], folds: int,
     answers = _scores(found, x, labels)
     held = [judged(answers[:, f][..., numbers == f], gold[numbers == f], labels.graded) for f in range(folds)]
     test = _scores(found, vectors.test, labels)[:, -1]
-    return _chosen(test, test, vectors, labels, l2, torch.stack(held).mean(0))
+    return replace(_chosen(test, test, labels, l2, torch.stack(held).mean(0)), unsettled=_unsettled(found))
 
 
 def _descended(vectors: Vectors, labels: Labels, l2: tuple[float, ...], rule: Rule) -> tuple[Tensor, Tensor]:
@@ -208,4 +208,4 @@ def _folded_descent(vectors: Vectors, labels: Labels, l2: tuple[float, ...], fol
         part = Vectors(x[:, rows[0]], x[:, rows[1]], vectors.test)
         dev, test = _descended(part, Labels(y[~out], y[out], labels.test, labels.classes), l2, rule)
         scores.append(judged(dev, torch.from_numpy(y[out]).to(x.device), labels.graded))
-    return _chosen(test, test, vectors, labels, l2, torch.stack(scores[:-1]).mean(0))
+    return _chosen(test, test, labels, l2, torch.stack(scores[:-1]).mean(0))

@@ -47,7 +47,7 @@ class Splits:
     @property
     def chance(self) -> float:
         """Accuracy of the most frequent test class; 0 for a correlation."""
-        return 0.0 if self.graded else chance(self.labels("test"))
+        return 0.0 if self.graded else chance(self.labels("test").tolist())
 
     @property
     def key(self) -> str:

@@ -83,7 +83,7 @@ function drawScores(view, data) {
   const rows = Object.entries(entry.tasks).map(([name, score]) => scoreRow(el("span", { class: "name" }, taskDot(view, name), name), score, domain, view.byName[name]));
   const mean = entry.mean ? scoreRow(el("span", { class: "name" }, "Mean D"), entry.mean, domain, null) : null;
   show(view, "scores", el("div", { class: "score-rows" }, rows, mean),
-    entry.mean && known(entry.mean.p) ? el("p", { class: "hint" }, `Permutation test of the mean: ${chance(entry.mean.p)}. Lines at 0 and at 10 points.`) : el("p", { class: "hint" }, "Lines at 0 and at 10 points."));
+    entry.mean && known(entry.mean.p) ? el("p", { class: "hint" }, `Bootstrap test of the mean: ${chance(entry.mean.p)}. Lines at 0 and at 10 points.`) : el("p", { class: "hint" }, "Lines at 0 and at 10 points."));
   drawPairs(view, entry.pairs || []);
 }
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from headwise.tasks.corpus import lexicon, pairs
+from headwise.tasks.corpus import lexicon
 from headwise.tasks.corpus.breaks import disagree, disorder
 from headwise.tasks.corpus.english import English
+from headwise.tasks.corpus.entailment import BLOCKS, JUDGED
 from headwise.tasks.corpus.lexicon import BELIEVED, LIKED, LOATHED, NOUNS, TOPIC, VERBS
 from headwise.tasks.corpus.meaning import Event, Joined, Meaning, atoms, split_of
+from headwise.tasks.corpus.paraphrase import FORMS, graded
 from headwise.tasks.corpus.sampler import Sampler, draw
 from headwise.tasks.corpus.sentence import Sentence, spell
 from headwise.tasks.corpus.spanish import Spanish
@@ -18,7 +21,6 @@ from headwise.tasks.task import Row
 GRAMMARS = {"en": English, "es": Spanish}
 SENTIMENT = ("negative", "positive")
 ACCEPTABILITY = ("unacceptable", "acceptable")
-JUDGED = ("work", "text", "dish", "contest", "speech")
 
 
 class Draft(NamedTuple):
@@ -46,15 +48,31 @@ class Draft(NamedTuple):
 
 
 def entailment(draft: Draft, label: str) -> Row | None:
-    return draft.row(label, *pairs.entailment(draft.sampler(), label))
+    """A premise and a hypothesis that follows, may be true, or cannot be true."""
+    block = draft.rng.choice(BLOCKS)
+    return _until(lambda: draft.row(label, *block(draft.sampler(), label)))
 
 
 def paraphrase(draft: Draft, label: str) -> Row | None:
-    return draft.row(label, *pairs.paraphrase(draft.sampler(), label))
+    """Two forms of one meaning, or of two that differ in who did what or in the verdict."""
+    form = draft.rng.choice(FORMS)
+
+    def make() -> Row | None:
+        text, same, different = form(draft.sampler())
+        return draft.row(label, text, same if label == "paraphrase" else different)
+
+    return _until(make)
+
+
+def _until(make: Callable[[], Row | None]) -> Row:
+    """One way of making a row, tried until the row is of the split, so that no way is rarer in one split."""
+    while (row := make()) is None:
+        continue
+    return row
 
 
 def similarity(draft: Draft, label: float) -> Row | None:
-    return draft.row(label, *pairs.similarity(draft.sampler(), label))
+    return draft.row(label, *graded(draft.sampler(), label))
 
 
 def topic(draft: Draft, label: str) -> Row | None:
@@ -94,7 +112,7 @@ def _verdict(sampler: Sampler, sign: int) -> Event:
 def acceptability(draft: Draft, label: str) -> Row | None:
     """A sentence, or the same broken in agreement, order or selection; the good half is drawn like the bad one."""
     kind = draft.rng.choice((_agreement, _order, _selection))
-    return kind(draft, label == "acceptable")
+    return _until(lambda: kind(draft, label == "acceptable"))
 
 
 def _agreement(draft: Draft, good: bool) -> Row | None:
@@ -131,7 +149,7 @@ def _selection(draft: Draft, good: bool) -> Row | None:
     """``Laura ate the apple`` against ``The apple ate Laura``; ``Emma slept`` against ``Emma slept the apple``."""
     sampler = draft.sampler()
     person, verb = sampler.someone(), sampler.verb("thing")
-    thing = sampler.thing(*VERBS[verb].object, plural=False, det="the")
+    thing = sampler.one(*VERBS[verb].object)
     event = Event(verb, person, thing, past=sampler.chance(0.7))
     if sampler.chance(0.5):
         other = Event(sampler.verb("-"), sampler.someone(), past=event.past)

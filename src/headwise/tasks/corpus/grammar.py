@@ -78,7 +78,7 @@ class Grammar(ABC):
     def subordination(self, joined: Joined) -> Node:
         over, under = joined.clauses
         mark, *fixed = (leaf("IN", "SCONJ", word) for word in self.link(joined.link, joined.fronted))
-        clause = self.clause(under, subjunctive=joined.link == "before")
+        clause = self.clause(under, subjunctive=joined.link in ("before", "after"))
         node = phrase("SBAR", ("mark", mark), *(("fixed<", word) for word in fixed), (HEAD, clause))
         role = (node, LINK_ROLES.get(joined.link, "AM-TMP"))
         return self.clause(over, before=role) if joined.fronted else self.clause(over, after=role)

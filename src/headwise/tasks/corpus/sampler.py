@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.tasks.corpus import lexicon
 from headwise.tasks.corpus.lexicon import FAMILY, HELD, NOUNS, TOPICS, VERBS
-from headwise.tasks.corpus.meaning import GAP, PLURAL, Event, Joined, Meaning, Place, Thing, split_of
+from headwise.tasks.corpus.meaning import GAP, PLURAL, Event, Joined, Meaning, Place, Thing, is_feminine, split_of
 from headwise.tasks.corpus.words import COMPANY_VERBS
 
 NOVELTY = 0.45  # how often a test sentence takes a held-out word or construction where it can
@@ -94,12 +94,24 @@ class Sampler:
             return self.thing("PER")
         return self.thing("person", room=room, plural=plural, det=det)
 
+    def one(self, *kinds: str) -> Thing:
+        """One thing of one of the kinds, with ``the``."""
+        return self.thing(*kinds, plural=False, det="the")
+
     def someone(self) -> Thing:
         """One person: a name, or a calling with ``the``."""
         if self.chance(0.5):
             return self.thing("PER")
-        person = self.thing("person", plural=False, det="the")
+        person = self.one("person")
         return self.novel_clause(person, "person") if self.novel and self.chance(0.2) else person
+
+    def twins(self, *makers: Callable[[], Thing]) -> list[Thing]:
+        """Different things that can change places without a change of articles or endings in Spanish."""
+        while True:
+            things = [make() for make in makers]
+            alike = len({(thing.det, is_feminine(thing)) for thing in things}) == 1
+            if alike and len({thing.noun for thing in things}) == len(things):
+                return things
 
     def modified(self, thing: Thing, room: int) -> Thing:
         """The thing with an adjective, a place, a relative clause or (in test) an owner."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.corpus import derive, pairs, probing
+from headwise.tasks.corpus import derive, entailment, paraphrase, probing
 from headwise.tasks.corpus.answers import ASKED, answer
 from headwise.tasks.corpus.derive import GRAMMARS, Draft
 from headwise.tasks.corpus.lexicon import NOUNS, TOPICS
@@ -53,9 +53,9 @@ MAKERS: dict[str, tuple[Callable[[Draft, Any], Row | None], tuple]] = {  # what 
     "sentiment": (derive.sentiment, derive.SENTIMENT),
     "topic": (derive.topic, TOPICS),
     "acceptability": (derive.acceptability, derive.ACCEPTABILITY),
-    "entailment": (derive.entailment, pairs.ENTAILMENT),
-    "paraphrase": (derive.paraphrase, pairs.PARAPHRASE),
-    "similarity": (derive.similarity, pairs.GRADES),
+    "entailment": (derive.entailment, entailment.LABELS),
+    "paraphrase": (derive.paraphrase, paraphrase.LABELS),
+    "similarity": (derive.similarity, paraphrase.GRADES),
     "qa": (answer, tuple(ASKED)),
     "pos": (pos, ("",)),
     "ner": (ner, ("",)),

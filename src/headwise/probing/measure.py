@@ -194,7 +194,7 @@ def probe(
     reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)
     found = splits(task, limit=limit, shared=shared, seed=seed)
     features = {side: _read(reader, found, side, cache, memory, say) for side in SIDES}
-    labels = Labels(*(found.labels(side) for side in SIDES), found.classes)
+    labels = Labels(**{side: found.labels(side) for side in SIDES}, classes=found.classes)
     bench = Bench(reader, found, features, labels, memory, protocol, {**options, "seed": seed})
     return _probe(bench, select_on, say)
 
@@ -212,8 +212,9 @@ def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
     def spread(values: Tensor) -> Tensor:
         whole = torch.full(heads.shape, torch.nan, dtype=torch.float64)
         whole[heads.alive] = values.double()
-        return whole.float()
+        return whole
 
+    late = by_head.unsettled + by_layer.unsettled
     about = {
         "options": bench.options,
         "at": bench.reader.at,
@@ -221,7 +222,7 @@ def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
         "precision": bench.reader.precision,
         "sizes": found.sizes,
         "cut": {side: features.cut for side, features in bench.features.items()},
-        "notes": list(found.notes),
+        "notes": [*found.notes, *([f"{late} probes were stopped before their optimum"] if late else [])],
         "origin": found.task.source.origin,
         "model": bench.reader.model_key,
         "data": found.key,
@@ -232,11 +233,11 @@ def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
         bench.protocol,
         spread(by_head.test),
         spread(by_head.dev),
-        by_layer.test.float(),
-        by_layer.dev.float(),
+        by_layer.test,
+        by_layer.dev,
         found.chance,
         spread(by_head.l2),
-        by_layer.l2.float(),
+        by_layer.l2,
         select_on,
         {name: spread(values) for name, values in by_head.more.items()},
         about,

@@ -1,0 +1,91 @@
+"""Write docs/api.md from the docstrings: ``python docs/make_api.py``."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import headwise
+from headwise.methods import methods
+
+MODULES = {  # beyond the names of the package itself
+    "headwise.selection": ("random_heads", "close_groups", "overlap", "per_layer", "relabelled"),
+    "headwise.tasks": ("get", "names", "own", "describe", "statistics", "Rows"),
+    "headwise.study": ("Settings", "Study"),
+    "headwise.results": ("Results", "Record"),
+    "headwise.dissociation": ("Dissociation", "verdict"),
+    "headwise.lesions": ("null_matrices",),
+    "headwise.integrations": ("ImportantHeadCallback",),
+    "headwise.testing": ("tiny", "tiny_batch", "tiny_tokenizer", "toy_model", "planted", "playground"),
+}
+HEAD = "# Reference\n\nWritten from the docstrings by `python docs/make_api.py`.\n"
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [HEAD, "## headwise\n", *(entry(name, getattr(headwise, name)) for name in headwise.__all__)]
+    for module, names in MODULES.items():
+        home = import_module(module)
+        parts += [f"## {module}\n", *(entry(name, getattr(home, name)) for name in names)]
+    parts += [
+        "## Methods\n",
+        "As objects for `fit`; `plain` and `iat` also by `headwise train --method`.\n",
+        table(methods),
+    ]
+    return "\n".join(parts)
+
+
+def entry(name: str, thing: Any) -> str:
+    """A function, or a class with its public methods."""
+    found = [f"### {name}\n", block(name, thing)]
+    for part, method in vars(thing).items() if inspect.isclass(thing) else ():
+        method = inspect.unwrap(getattr(method, "__func__", method))
+        if not part.startswith("_") and inspect.isfunction(method) and method.__doc__:
+            found.append(block(f"{name}.{part}", method))
+    return "\n".join(found)
+
+
+def block(name: str, thing: Any) -> str:
+    said = inspect.getdoc(thing) or ""
+    start = inspect.getdoc(thing.__init__) if inspect.isclass(thing) and "__init__" in vars(thing) else None
+    if start and not start.startswith("Initialize self"):
+        said += f"\n\n{start}"
+    return f"```text\n{name}{signature(thing)}\n\n{said}\n```\n"
+
+
+def signature(thing: Any) -> str:
+    """As in the source, where annotations are texts; what has no short form is shown as dots."""
+    words, named = [], False
+    for part in inspect.signature(thing).parameters.values():
+        if part.name in ("self", "cls") or part.name.startswith("_"):
+            continue
+        if part.kind is part.KEYWORD_ONLY and not named:
+            words.append("*")
+        named = named or part.kind in (part.KEYWORD_ONLY, part.VAR_POSITIONAL)
+        stars = {part.VAR_POSITIONAL: "*", part.VAR_KEYWORD: "**"}.get(part.kind, "")
+        kind = f": {part.annotation}" if isinstance(part.annotation, str) else ""
+        words.append(f"{stars}{part.name}{kind}{default(part)}")
+    line = ", ".join(words)
+    return f"({line})" if len(line) < 80 else "(\n" + "".join(f"    {word},\n" for word in words) + ")"
+
+
+def default(part: inspect.Parameter) -> str:
+    if part.default is part.empty:
+        return ""
+    short = part.default is None or isinstance(part.default, bool | int | float | str | tuple)
+    return f" = {part.default!r}" if short else " = ..."
+
+
+def table(registry: Any) -> str:
+    rows = [f"| `{name}` | {first_line(registry[name])} |" for name in registry]
+    return "\n".join(["| name | what |", "|---|---|", *rows]) + "\n"
+
+
+def first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n")[0].replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "api.md").write_text(reference(), encoding="utf-8")

@@ -1,0 +1,88 @@
+"""What cutting the heads that no task needs costs and gains: scores, measured speed, and the ceiling of speed."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.evaluate import evaluate, evaluating
+from headwise.exports import export
+from headwise.heads import Heads
+from headwise.model import MultiTaskModel
+from headwise.prune import prune
+from headwise.selection import bottom, close_groups
+
+BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on
+POINT = 0.01  # a loss up to this is called cheap
+
+
+def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
+    """The heads with the lowest importance over all tasks, each task's scores scaled to sum 1, in whole groups."""
+    total = torch.stack([found / found.nansum() for found in scores.values()]).sum(0)
+    return close_groups(bottom(total, fraction), kv_heads)[0]
+
+
+def trials(
+    model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fractions: Sequence[float], limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Per share of heads cut: every task's score, the measured speed-up and its ceiling."""
+    heads = Heads.of(model.encoder)
+    masks = [least_needed(scores, fraction, heads.num_kv_heads) for fraction in (0.0, *fractions)]
+    gates = torch.stack([(~mask).float() for mask in masks])
+    found = {task: [score.value for score in evaluate(model, task, gates, limit=limit)] for task in scores}
+    whole = seconds(model.encoder) if heads.exact else None
+    rows = []
+    for number, (fraction, mask) in enumerate(zip((0.0, *fractions), masks)):
+        row: dict[str, Any] = {"fraction": fraction, "kept": int((heads.alive & ~mask).sum())}
+        row["task scores"] = {task: values[number] for task, values in found.items()}
+        if whole is not None:
+            cut = prune(copy.deepcopy(model.encoder), mask) if number else model.encoder
+            row |= {"speedup": whole / seconds(cut), "ceiling": ceiling(heads, mask, model.config)}
+        rows.append(row)
+    return rows
+
+
+def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The largest share whose cut costs no task more than a point; 0 where even the smallest costs more."""
+    base = rows[0]["task scores"]
+    cheap = [r["fraction"] for r in rows if max(base[t] - r["task scores"][t] for t in base) <= POINT]
+    return max(cheap)
+
+
+def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
+    """Write the encoder without its least needed heads, really smaller, in place of an earlier one."""
+    mask = least_needed(scores, fraction, Heads.of(model.encoder).num_kv_heads)
+    if path.exists():
+        shutil.rmtree(path)
+    return export(model.encoder, mask, path, "sliced", tokenizer=model.tokenizer)
+
+
+def ceiling(heads: Heads, mask: torch.Tensor, config: Any) -> float:
+    """The speed-up that the share of operations allows: multiplications per token before over after the cut."""
+    width, inner = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    per_head = 4 * width * heads.head_dim + 2 * LENGTH * heads.head_dim  # q, k, v, o; scores and their use
+    rest = heads.num_layers * 2 * width * inner
+    count = int(heads.alive.sum())
+    return (count * per_head + rest) / ((count - int((mask & heads.alive).sum())) * per_head + rest)
+
+
+@torch.no_grad()
+def seconds(encoder: Any, repeats: int = 5) -> float:
+    """The best time of a forward over a fixed batch."""
+    device = next(encoder.parameters()).device
+    ids = torch.randint(5, 50, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0)).to(device)
+    best = float("inf")
+    with evaluating(encoder):
+        for _ in range(repeats + 1):  # the first warms up
+            start = time.perf_counter()
+            encoder(input_ids=ids, attention_mask=torch.ones_like(ids))
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+    return best

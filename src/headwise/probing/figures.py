@@ -1,0 +1,85 @@
+"""Figures of probe scores as Jo and Myaeng (2020) draw them: heat maps, the scatter of heads, the effect of n."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.errors import missing_extra
+from headwise.probing.roles import Scatter, score_map, shared_range, sorted_map
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from headwise.probing.utilization import EffectOfN
+
+COLOURS = "plasma"
+
+
+def heat_maps(maps: Mapping[str, Any], *, ordered: bool = False, shared: bool = False, columns: int = 5) -> Figure:
+    """One map per name, the first layer at the bottom; cut heads stay white.
+
+    Args:
+        maps: probes or ``(layers, heads)`` arrays by title.
+        ordered: sort the heads of each layer, the best at the left (Figures 3 and 6); as they are otherwise (Figure 7).
+        shared: one colour range for all, where maps are compared (Figure 4).
+        columns: maps in a row.
+    """
+    width = min(columns, len(maps))
+    rows = -(-len(maps) // width)
+    figure = _figure((2.2 * width, 2.3 * rows))
+    span = shared_range(list(maps.values())) if shared else (None, None)
+    for number, (title, found) in enumerate(maps.items()):
+        scores = sorted_map(found) if ordered else score_map(found)
+        axis = figure.add_subplot(rows, width, number + 1)
+        drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1])
+        axis.set_title(title, fontsize=8)
+        axis.set_xticks([0.5, scores.shape[1] - 0.5], ["", ""] if ordered else ["0", str(scores.shape[1] - 1)])
+        axis.set_yticks([0.5, len(scores) - 0.5], ["0", str(len(scores) - 1)])
+        axis.tick_params(labelsize=7, length=0)
+        axis.set_xlabel("heads, best first" if ordered else "head", fontsize=7)
+        axis.set_ylabel("layer", fontsize=7)
+        figure.colorbar(drawn, ax=axis).ax.tick_params(labelsize=6)
+    return figure
+
+
+def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
+    """Heads by their scores on two groups of properties, coloured by layer, one plot per model (Figure 5)."""
+    width = min(columns, len(found))
+    rows = -(-len(found) // width)
+    figure = _figure((2.8 * width, 2.6 * rows))
+    for number, (title, points) in enumerate(found.items()):
+        axis = figure.add_subplot(rows, width, number + 1)
+        drawn = axis.scatter(points.x, points.y, c=points.layer, s=7, cmap="gist_rainbow")
+        ends = np.array([points.x.min(), points.x.max()])
+        axis.plot(ends, points.fit.slope * ends + points.fit.intercept, color="0.4", linewidth=0.8)
+        axis.set_title(f"{title}, r = {points.fit.r:.2f}", fontsize=8)
+        names = list(points.groups)
+        axis.set_xlabel(names[0], fontsize=7)
+        axis.set_ylabel(names[1], fontsize=7)
+        axis.tick_params(labelsize=6)
+        figure.colorbar(drawn, ax=axis, label="layer").ax.tick_params(labelsize=6)
+    return figure
+
+
+def curves(found: Sequence[EffectOfN]) -> Figure:
+    """Test score over the number of heads put together."""
+    figure = _figure((4.5, 3.0))
+    axis = figure.add_subplot()
+    for each in found:
+        axis.plot(each.sizes, each.test, marker=".", linewidth=1, label=each.task)
+    axis.set_xscale("log")
+    axis.set_xlabel("heads")
+    axis.set_ylabel("test score")
+    axis.legend(fontsize=6)
+    return figure
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise missing_extra("matplotlib", "plots", "drawing figures") from None
+    return Figure(figsize=size, layout="constrained")

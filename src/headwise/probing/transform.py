@@ -1,0 +1,182 @@
+"""Heads' vectors as sentence vectors: a scikit-learn transformer and an ``encode`` as sentence-transformers has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from headwise.errors import HeadwiseError
+from headwise.probing.features import POOL, Reader
+from headwise.probing.fitting import Labels, Vectors, fit
+from headwise.tasks.task import Row
+
+Head = tuple[int, int]
+
+
+class HeadFeatures(TransformerMixin, BaseEstimator):
+    """Texts to the outputs of chosen heads, side by side.
+
+    Either the heads are given, or ``fit`` probes all of them on the texts and labels it gets, by cross-validation, and
+    takes the best ``n``; in a Pipeline or GridSearchCV the choice then never sees held-out texts.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> pipeline = make_pipeline(HeadFeatures(model, tokenizer, n=12), LogisticRegression())
+        >>> pipeline.fit(texts, labels).score(more_texts, more_labels)  # doctest: +SKIP
+        0.88
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        n: int | None = None,
+        heads: Sequence[Head] | None = None,
+        at: str | None = None,
+        pair: str = "apart",
+        max_length: int | None = None,
+        precision: str = "fp32",
+        folds: int = 3,
+        l2: Sequence[float] = (1e-4, 1e-3, 1e-2),
+        cache: Any = False,
+    ):
+        """Describe the vectors wanted.
+
+        Args:
+            model: a Hugging Face model, a `MultiTaskModel`, or a folder or Hub name; copies of this share it.
+            tokenizer: the tokenizer of a Hugging Face model.
+            n: how many heads ``fit`` takes; as many as a layer has where not given.
+            heads: (layer, head) pairs to take as they are, in this order.
+            at: the token that speaks for a sentence: cls, last, mean or post_last.
+            pair: pairs of texts are read apart, as [|a - b|, a * b], or together.
+            max_length: longest input in sub-words.
+            precision: fp32, fp16 or bf16.
+            folds: of the cross-validation that ranks heads.
+            l2: strengths the probes choose from.
+            cache: keep features on disk; a folder, or True for the cache folder.
+        """
+        self.model, self.tokenizer, self.n, self.heads = model, tokenizer, n, heads
+        self.at, self.pair, self.max_length, self.precision = at, pair, max_length, precision
+        self.folds, self.l2, self.cache = folds, l2, cache
+
+    def __sklearn_clone__(self) -> HeadFeatures:
+        return type(self)(**self.get_params(deep=False))  # the model is shared, not copied
+
+    def _reader(self) -> Reader:
+        options = {"pair": self.pair, "precision": self.precision}
+        return Reader.of(self.model, self.tokenizer, self.at, self.max_length, **options)
+
+    def fit(self, X: Any, y: Any = None) -> HeadFeatures:
+        """Choose the heads: those given, or the best for these texts and labels."""
+        reader = self._reader()
+        if self.heads is not None:
+            self.heads_ = [_checked(head, reader) for head in self.heads]
+            return self
+        if y is None:
+            raise HeadwiseError(
+                "HeadFeatures without heads and without labels", "labels to choose heads by", "fit(X, y)"
+            )
+        scores = self._scores(reader, X, y)
+        alive = int(reader.heads.alive.sum())
+        n = reader.heads.num_heads if self.n is None else self.n
+        if not 1 <= n <= alive:
+            raise HeadwiseError(f"n={n}", f"1 to {alive}, the heads there are")
+        order = scores.flatten().argsort(descending=True, stable=True)[:n].tolist()
+        self.heads_ = [divmod(i, reader.heads.num_heads) for i in order]
+        return self
+
+    def _scores(self, reader: Reader, X: Any, y: Any) -> torch.Tensor:
+        """Cross-validated scores of all heads; -inf for those that were cut away."""
+        features = reader.read(_rows(X), cache=self.cache).heads.flatten(0, 1)
+        alive = reader.heads.alive
+        x = features if alive.all() else features[alive.flatten().to(features.device)]
+        labels = _labels(y)
+        found = fit(
+            "sklearn", Vectors(x, x[:, :0], x[:, :1]), labels, device=reader.device, l2=tuple(self.l2), folds=self.folds
+        )
+        scores = torch.full(alive.shape, -torch.inf, dtype=torch.float64)
+        scores[alive] = found.dev
+        self.scores_ = scores.masked_fill(~alive, torch.nan).numpy()
+        return scores
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Vectors ``(texts, heads * head size)``, twice as wide for pairs read apart."""
+        if self.heads is None:
+            check_is_fitted(self, "heads_")
+            heads = self.heads_
+        else:
+            heads = [_checked(head, self._reader()) for head in self.heads]
+        rows, reader = _rows(X), self._reader()
+        if not rows:
+            raise HeadwiseError("no texts", "one or more")
+        parts = [reader.vectors(rows[i : i + POOL])[0] for i in range(0, len(rows), POOL)]
+        return torch.cat([torch.cat([part[head] for head in heads], -1).float().cpu() for part in parts]).numpy()
+
+    def encode(
+        self,
+        sentences: Any,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+    ) -> Any:
+        """Vectors of sentences; of one text, one vector. Batches are made by length, whatever ``batch_size`` says."""
+        single = isinstance(sentences, str)
+        vectors = self.transform([sentences] if single else sentences)
+        if normalize_embeddings:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        vectors = vectors[0] if single else vectors
+        return vectors if convert_to_numpy and not convert_to_tensor else torch.from_numpy(vectors)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """How wide a single text's vector is."""
+        return len(self.heads if self.heads is not None else self.heads_) * self._reader().heads.head_dim
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Layer, head and place of every column (of single texts)."""
+        heads = self.heads if self.heads is not None else self.heads_
+        size = self._reader().heads.head_dim
+        return np.array([f"layer{layer}_head{head}_{i}" for layer, head in heads for i in range(size)], dtype=object)
+
+
+def _rows(X: Any) -> list[Row]:
+    """Texts, or pairs of texts, as rows."""
+    if isinstance(X, str):
+        raise HeadwiseError("one text", "a list of texts", "[text]")
+    rows = []
+    for item in X:
+        if isinstance(item, str):
+            rows.append({"text": str(item)})
+        elif len(item) == 2 and all(isinstance(text, str) for text in item):
+            rows.append({"text": str(item[0]), "text_b": str(item[1])})
+        else:
+            raise HeadwiseError(f"{item!r}", "a text, or a pair of texts")
+    return rows
+
+
+def _labels(y: Any) -> Labels:
+    """Class numbers, or grades moved to 0-1, for probes that choose by cross-validation."""
+    y = np.asarray(y)
+    if type_of_target(y) == "continuous":
+        grades = (y - y.min()) / ((y.max() - y.min()) or 1.0)
+        return Labels(grades, grades[:0], grades[:1], 0)
+    names, numbers = np.unique(y, return_inverse=True)
+    if len(names) < 2:
+        raise HeadwiseError("labels of one class only", "two classes or more")
+    return Labels(numbers, numbers[:0], numbers[:1], len(names))
+
+
+def _checked(head: Head, reader: Reader) -> Head:
+    layer, number = int(head[0]), int(head[1])
+    layers, heads = reader.heads.shape
+    if not (0 <= layer < layers and 0 <= number < heads) or not reader.heads.alive[layer, number]:
+        raise HeadwiseError(f"head {head}", f"a living head of layers 0 to {layers - 1} and heads 0 to {heads - 1}")
+    return layer, number

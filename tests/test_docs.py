@@ -1,0 +1,218 @@
+"""README and docs keep their word: every code block and every command in them is run.
+
+A block with ``<!-- not run: why -->`` above it is left out, and there are few of those. ``<!-- file: name -->`` writes
+the block to that file, ``<!-- fails -->`` says that each of its commands ends with a message and exit code 2. Each page
+is run in a folder of its own that holds what `headwise.testing.playground` makes, in one namespace, from top to bottom.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headwise import cli
+from headwise.importance import estimators
+from headwise.methods import methods
+from headwise.testing import playground
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "verbs").glob("*.md"))
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+VERBS = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+RUNNABLE = ("python", "sh")
+LEFT_OUT = 10  # no more than this
+
+
+class Block(NamedTuple):
+    line: int
+    note: str  # what the comment above it says
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.finditer(
+        r"(?:^<!-- (?P<note>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", page.read_text(), re.M | re.S
+    )
+    text = page.read_text()
+    return [Block(text[: m.start()].count("\n") + 1, m["note"] or "", m["language"], m["text"]) for m in found]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A playground to stand in; what a page registers is forgotten after it."""
+    monkeypatch.chdir(playground(tmp_path))
+    for registry in (estimators, methods):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_runs_from_top_to_bottom(page, place, monkeypatch, capsys):
+    names: dict = {"__name__": "__main__"}
+    for block in blocks(page):
+        where = f"{name_of(page)}:{block.line}"
+        if block.note.startswith("file: "):
+            (place / block.note.removeprefix("file: ")).write_text(block.text)
+        if block.note.startswith("not run: "):
+            continue
+        if block.language == "python":
+            exec(compile(block.text, where, "exec"), names)
+        elif block.language == "sh":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                run_line(line, block.note == "fails", where, monkeypatch, capsys)
+        elif block.language in ("toml", "json"):
+            (tomllib if block.language == "toml" else json).loads(block.text)
+        else:
+            assert block.language == "text", f"{where}: a block of {block.language or 'no language'}"
+
+
+def run_line(line: str, fails: bool, where: str, monkeypatch, capsys) -> None:
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), f"{where}: no target {words[1]}"
+    elif words[:2] == ["pip", "install"]:
+        check_extras(line, where)
+    else:
+        assert words[0] == "headwise", f"{where}: {line}"
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) if fails else open_end() as stopped:
+            cli.main()
+        said = capsys.readouterr()
+        if fails:
+            assert stopped.value.code == 2 and said.err.startswith("headwise: "), f"{where}: {line}"
+        else:
+            assert said.out, f"{where}: {line} says nothing"
+
+
+class open_end:
+    def __enter__(self):
+        return None
+
+    def __exit__(self, kind, error, trace):
+        assert not isinstance(error, SystemExit) or not error.code, f"ended with {error.code}"
+        return isinstance(error, SystemExit)
+
+
+def check_extras(line: str, where: str) -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extras in re.findall(r"\[([\w,]+)\]", line):
+        for extra in extras.split(","):
+            assert extra in known, f"{where}: no extra {extra}"
+
+
+def test_few_blocks_are_left_out_and_each_says_why():
+    left = [(name_of(p), b.note) for p in PAGES for b in blocks(p) if b.note.startswith("not run")]
+    assert len(left) <= LEFT_OUT, left
+    assert all(re.fullmatch(r"not run: \w.{9,}", note) for _, note in left), left
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_block_and_no_verb_escapes(page):
+    text = page.read_text()
+    assert len(re.findall(r"^ *(?:```|~~~)", text, re.M)) == 2 * len(blocks(page)), "a fence that is no block"
+    named = set(re.findall(r"`headwise (\w+)", text))
+    assert named <= VERBS, named - VERBS
+
+
+def test_every_estimator_is_explained():
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    assert [name for name in estimators if f"`{name}`" not in text] == []
+
+
+def test_every_extra_is_told():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    told = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M))
+    assert told == set(extras) - {"test", "check"}
+
+
+def test_notes_are_known():
+    for page in PAGES:
+        for block in blocks(page):
+            assert re.fullmatch(r"|not run: .+|file: [\w.]+|fails", block.note), f"{name_of(page)}:{block.line}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            assert file.exists(), f"{name_of(page)}: {target}"
+            assert not anchor or anchor in anchors(file), f"{name_of(page)}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# -- what the pages say of the command line
+
+
+def options_of(verb: str) -> set[str]:
+    import typer.main
+
+    command = typer.main.get_command(cli.app)
+    return {option for parameter in command.commands[verb].params for option in parameter.opts} | {"--help"}
+
+
+def test_every_verb_has_a_page_and_a_row():
+    assert {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")} == VERBS
+    rows = re.findall(r"^\| \[`(\w+)`\]\(docs/verbs/(\w+)\.md\)", (ROOT / "README.md").read_text(), re.M)
+    assert sorted(rows) == sorted((verb, verb) for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_a_verbs_page_names_only_its_options(verb):
+    text = (ROOT / "docs" / "verbs" / f"{verb}.md").read_text()
+    described = set(re.findall(r"^\| `(--[a-z-]+)", text, re.M))
+    assert described <= options_of(verb)
+    assert f"headwise {verb}" in text
+
+
+# -- the reference
+
+
+def test_the_reference_is_up_to_date():
+    made = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["reference"]()
+    assert made == (ROOT / "docs" / "api.md").read_text(), "run: python docs/make_api.py"
+
+
+# -- notebooks and short files
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
+def test_a_notebook_runs_from_top_to_bottom(notebook, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = json.loads(notebook.read_text())
+    assert content["nbformat"] == 4 and content["cells"][0]["cell_type"] == "markdown"
+    names: dict = {"__name__": "__main__"}
+    for number, cell in enumerate(content["cells"]):
+        assert set(cell) >= {"cell_type", "id", "metadata", "source"}
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None, "kept without output"
+            exec(compile("".join(cell["source"]), f"{notebook.name} cell {number}", "exec"), names)
+
+
+def test_there_are_two_notebooks():
+    assert len(NOTEBOOKS) == 2
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60

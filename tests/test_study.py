@@ -1,0 +1,231 @@
+"""The main job: what is done is read back, what changed is made again, and nothing of one training meets another's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headwise import study as home
+from headwise.errors import HeadwiseError
+from headwise.methods.iat import IAT
+from headwise.plan import Plan
+from headwise.results import Results
+from headwise.study import STAGES, Settings, Study, weights_digest
+from headwise.tasks import own
+from headwise.testing import playground, toy_model
+from headwise.train import fit
+
+PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
+SMALL = Settings(PLAN, examples=48, fractions=(0.25, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
+COSTLY = ("fit", "importance", "dissociate", "looks")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return playground(tmp_path_factory.mktemp("play"))
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    """One whole study; tests that change it take a copy."""
+    folder = place / "finished"
+    return folder, run(place, folder)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished[0], tmp_path / "copy")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the costly verbs run."""
+    count: Counter = Counter()
+
+    def counted(name):
+        verb = getattr(home, name)
+
+        def wrapped(*args, **kwargs):
+            count[name] += 1
+            return verb(*args, **kwargs)
+
+        return wrapped
+
+    for name in COSTLY:
+        monkeypatch.setattr(home, name, counted(name))
+    return count
+
+
+def tasks_in(place):
+    return [own(f"{name}={place / name}.csv:text,label") for name in ("reviews", "news")]
+
+
+def run(place, out, settings=SMALL, model=None):
+    return Study(model or place / "bert-tiny", tasks_in(place), settings, out).run()
+
+
+# -- the law that lets plain training and IAT share their beginning
+
+
+@pytest.mark.parametrize("delta", [0.25, 0.5])
+def test_branching_is_training_from_the_start_bit_for_bit(tmp_path, delta):
+    plan = Plan(steps=8, batch_size=16, lr=1e-3, evaluate_every=0)
+    step = 8 - round(delta * 8)
+    plan = replace(plan, checkpoint_every=step)
+    fit(toy_model(rows=48), plan, out=tmp_path / "plain")
+    branch = tmp_path / "plain" / "checkpoints" / f"step-{step:08d}"
+    whole, branched = toy_model(rows=48), toy_model(rows=48, seed=5)  # a branch brings all weights along
+    a = fit(whole, plan, IAT(0.25, delta, examples=32))
+    b = fit(branched, plan, IAT(0.25, delta, examples=32), branch=branch)
+    assert a.losses == b.losses
+    for (name, left), right in zip(whole.state_dict().items(), branched.state_dict().values()):
+        assert torch.equal(left, right), name
+    plain = fit(toy_model(rows=48), plan)
+    assert plain.losses != a.losses, "IAT must have changed something for this test to mean anything"
+
+
+def test_a_branch_of_another_plan_is_refused(tmp_path):
+    plan = Plan(steps=4, batch_size=16, checkpoint_every=2, evaluate_every=0)
+    fit(toy_model(rows=48), plan, out=tmp_path)
+    with pytest.raises(HeadwiseError, match="another run"):
+        fit(toy_model(rows=48), replace(plan, lr=1.0), branch=tmp_path / "checkpoints" / "step-00000002")
+
+
+# -- a study
+
+
+def test_a_study_has_every_part_and_writes_the_page(finished):
+    folder, study = finished
+    assert {"training", "importance", "dissociation", "attention", "iat", "prune", "trust", "verdict"} <= set(study)
+    assert json.loads((folder / "study.json").read_text())["verdict"] == study["verdict"]
+    assert "<html" in (folder / "report.html").read_text()[:2000]
+    kinds = Counter(record.kind for record in Results(folder / "records"))
+    assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
+
+
+def test_the_second_run_reads_back(place, copy, finished, calls):
+    again = run(place, copy)
+    assert not calls
+    assert {k: v for k, v in again.items() if k != "created"} == {
+        k: v for k, v in finished[1].items() if k != "created"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ({"alpha": 0.5}, {"fit": 1}),  # IAT alone
+        ({"fractions": (0.25, 0.75)}, {"dissociate": 1}),
+        ({"prune": (0.5,)}, {}),
+        ({"examples": 32}, {"importance": 2, "dissociate": 1, "fit": 1}),
+        ({"by": "taylor"}, {"importance": 2, "dissociate": 1, "fit": 1}),
+        ({"max_length": 12}, {"fit": 2, "importance": 2, "dissociate": 1, "looks": 1}),
+    ],
+)
+def test_a_changed_setting_makes_again_what_depends_on_it(place, copy, calls, change, again):
+    run(place, copy, replace(SMALL, **change))
+    assert calls == again
+
+
+def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished):
+    changed = run(place, copy, replace(SMALL, alpha=0.5, skip=("iat",)))
+    fresh = run(place, copy.parent / "fresh", replace(SMALL, alpha=0.5, skip=("iat",)))
+    assert changed["trust"] == fresh["trust"]
+
+
+def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):
+    first = weights_digest(copy / "model")
+    other = run(place, copy, replace(SMALL, plan=replace(PLAN, lr=5e-3)))
+    assert calls["fit"] == 2 and weights_digest(copy / "model") != first
+    assert other["importance"]["news"]["scores"] != finished[1]["importance"]["news"]["scores"]
+    back = run(place, copy)
+    assert weights_digest(copy / "model") == first, "the model beside the records is that of the settings asked for"
+    assert back["iat"] == finished[1]["iat"]
+
+
+def test_a_lost_model_is_taken_from_its_checkpoint(place, copy):
+    first = weights_digest(copy / "model")
+    shutil.rmtree(copy / "model")
+    run(place, copy)
+    assert weights_digest(copy / "model") == first
+
+
+@pytest.mark.parametrize("delta", [0.5, 1.0])
+def test_another_delta_is_as_in_a_fresh_folder(place, copy, tmp_path, delta):
+    changed = run(place, copy, replace(SMALL, delta=delta))
+    fresh = run(place, tmp_path / "fresh", replace(SMALL, delta=delta))
+    assert changed["iat"] == fresh["iat"]
+    [made] = {weights_digest(p) for p in (tmp_path / "fresh" / "iat").glob("*/model")}
+    assert made in {weights_digest(p) for p in (copy / "iat").glob("*/model")}
+
+
+def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):
+    measure = home.importance
+
+    def fails(model, task, *args, **kwargs):
+        if task == "news":
+            raise KeyboardInterrupt
+        return measure(model, task, *args, **kwargs)
+
+    monkeypatch.setattr(home, "importance", fails)
+    with pytest.raises(KeyboardInterrupt):
+        run(place, tmp_path / "s")
+    monkeypatch.setattr(home, "importance", measure)
+    calls.clear()
+    run(place, tmp_path / "s")
+    assert calls["fit"] == 1 and calls["importance"] == 1, "IAT's training and the task that was missing"
+
+
+# -- leaving out, starting later
+
+
+def test_stages_left_out(place, tmp_path):
+    study = run(place, tmp_path / "s", replace(SMALL, skip=("lesions", "looks", "iat", "prune")))
+    assert not {"dissociation", "attention", "iat", "prune"} & set(study)
+    assert (tmp_path / "s" / "report.html").exists() and study["verdict"]
+
+
+def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
+    folder, whole = finished
+    study = run(place, tmp_path / "s", replace(SMALL, skip=("train",)), model=folder / "model")
+    assert not calls["fit"] and "iat" not in study and "training" not in study
+    assert study["importance"] == whole["importance"]
+    assert study["dissociation"] == whole["dissociation"]
+
+
+def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
+    untrained = run(place, tmp_path / "s", replace(SMALL, skip=("train", "iat")))
+    trained = run(place, tmp_path / "s")
+    assert calls["importance"] == 4
+    assert untrained["importance"] != trained["importance"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"skip": ("lesion",)}, "lesions"),
+        ({"skip": ("importance",)}, "the page"),
+        ({"alpha": 30.0}, "alpha=30"),
+        ({"delta": -0.1}, "delta"),
+        ({"by": "gradeint"}, "gradient"),
+    ],
+)
+def test_mistakes_are_told_before_training(change, said):
+    with pytest.raises(HeadwiseError, match=said):
+        replace(SMALL, **change)
+
+
+def test_one_task_is_no_study(place, tmp_path):
+    with pytest.raises(HeadwiseError, match="two tasks"):
+        Study(place / "bert-tiny", tasks_in(place)[:1], SMALL, tmp_path)
+
+
+def test_stages_are_named_on_the_screen():
+    from headwise.screen import NAMES
+
+    assert set(NAMES) == set(STAGES)
