@@ -45,6 +45,7 @@ def demo_study(
         random=1 if quick else 2,
         dev=120 if quick else 300,
         probes=PROBES[:1] if quick else PROBES,
+        probe_rows=500 if quick else 1500,
         max_length=64,
         pooling="mean",
     )

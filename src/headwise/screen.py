@@ -77,9 +77,7 @@ class Screen:
             able = "gate, capture" + (", train single heads, cut" if row["train_and_cut"] else "")
             self.say(f"  can: {able}")
             if not row["train_and_cut"]:
-                self.say(
-                    "  cannot: train or cut single heads (slices not verified, or layers share weights)"
-                )
+                self.say("  cannot: train or cut single heads (slices not verified, or layers share weights)")
             self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
 
     def score_maps(self, maps: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -56,6 +56,8 @@ class Settings:
     """Development rows per task in lesions and comparisons."""
     probes: tuple[str, ...] = ()
     """Properties to probe every head for."""
+    probe_rows: int = 4000
+    """Training rows of a probe."""
     prune: tuple[float, ...] = (0.1, 0.3, 0.5)
     """Shares of least important heads to try cutting."""
     skip: tuple[str, ...] = ()
@@ -262,9 +264,13 @@ class Study:
 
         found = {}
         for name in self.settings.probes:
-            task = catalog.get(name)
-            config = {"probe": name, "rows": data_digest(task)}
-            found[name] = self._kept("probe", config, lambda task=task: probe(self.model, task).to_record())
+            task, rows = catalog.get(name), self.settings.probe_rows
+            config = {"probe": name, "rows": data_digest(task), "limit": rows}
+            made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
+            found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}
+            self.told(
+                "", f"{name}: best head {100 * max(map(max, made['accuracy'])):.1f}, chance {100 * made['chance']:.1f}"
+            )
         return {"probes": found}
 
     def stage_iat(self, study: dict) -> dict[str, Any]:
