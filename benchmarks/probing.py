@@ -46,7 +46,7 @@ def features(sentences: int, classes: int) -> tuple[Vectors, Labels]:
     return Vectors(*(x[:, s].contiguous() for s in sides)), Labels(*(y[s] for s in sides), classes)
 
 
-def scikit_learn(vectors: Vectors, labels: Labels, heads: list[int], solver: str) -> np.ndarray:
+def scikit_learn(vectors: Vectors, labels: Labels, heads: list[int], **options) -> np.ndarray:
     """One LogisticRegression after the other; the development accuracy of each."""
     out = np.empty((len(heads), len(PRINTED)))
     with warnings.catch_warnings():
@@ -54,7 +54,7 @@ def scikit_learn(vectors: Vectors, labels: Labels, heads: list[int], solver: str
         for i, head in enumerate(heads):
             train, dev = vectors.train[head].numpy(), vectors.dev[head].numpy()
             for k, l2 in enumerate(PRINTED):
-                model = LogisticRegression(C=1 / (l2 * len(train)), max_iter=1000, solver=solver)
+                model = LogisticRegression(C=1 / (l2 * len(train)), max_iter=1000, **options)
                 out[i, k] = model.fit(train, labels.train).score(dev, labels.dev)
     return out
 
@@ -114,11 +114,11 @@ def ratios(sentences: int, repeat: int) -> list[dict]:
         ours, lbfgs, newton = in_turns(
             repeat,
             lambda v=vectors, la=labels: fit("sklearn", v, la),
-            lambda v=vectors, la=labels: scikit_learn(v, la, some, "lbfgs"),
-            lambda v=vectors, la=labels: scikit_learn(v, la, some, "newton-cholesky"),
+            lambda v=vectors, la=labels: scikit_learn(v, la, some),
+            lambda v=vectors, la=labels: scikit_learn(v, la, some, solver="newton-cholesky"),
         )
         away = np.abs(
-            scikit_learn(vectors, labels, some, "newton-cholesky").max(1)
+            scikit_learn(vectors, labels, some, solver="newton-cholesky", tol=1e-9).max(1)
             - fit("sklearn", vectors, labels).dev[some].numpy()
         )
         rows += [

@@ -144,9 +144,9 @@ def descend(train_PND: Tensor, dev_PND: Tensor, target: Target, l2: list[float],
         for _ in range(rule.every):
             order = torch.from_numpy(permutations.permutation(train_PND.shape[1])).to(train_PND.device)
             for items in order.split(rule.batch):
-                state.step(_rows(train_PND, left, items), target, items)
+                state.step(train_PND.index_select(1, items), target, items)
         epoch += rule.every
-        score = target.score(state.scores(dev_PND if len(left) == heads else dev_PND[left]))
+        score = target.score(state.scores(dev_PND))
         better = running[left] & (score > best.score[left])
         _keep(best, left, better, state, score)
         missed = running[left] & ~better
@@ -154,14 +154,10 @@ def descend(train_PND: Tensor, dev_PND: Tensor, target: Target, l2: list[float],
         misses[left] += missed.long()
         best.epochs[left] = torch.where(running[left] | missed | better, epoch, best.epochs[left])
         busy = running[left].any(1)
-        if not busy.all():
-            left = left[busy]
+        if busy.double().mean() <= 0.8:  # a copy of the vectors costs a few steps
+            left, train_PND, dev_PND = left[busy], train_PND[busy], dev_PND[busy]
             state.keep(busy)
     return best
-
-
-def _rows(x_PND: Tensor, heads: Tensor, items: Tensor) -> Tensor:
-    return x_PND.index_select(1, items) if len(heads) == len(x_PND) else x_PND[heads[:, None], items]
 
 
 def _keep(best: Descent, left: Tensor, better: Tensor, state: _State, score: Tensor) -> None:

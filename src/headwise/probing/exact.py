@@ -19,8 +19,8 @@ from headwise.errors import HeadwiseError
 
 STEPS = 50  # of Newton's method
 INNER = 100  # conjugate gradients in one of them
-RESIDUAL = 1e-2  # of Newton's equation: what a step leaves of the distance to the optimum
-TOLERANCE = 5e-3  # of the last step, relative to the largest coefficient: the next one would be a hundredth of it
+RESIDUAL = 3e-2  # of Newton's equation: what a step leaves of the distance to the optimum
+TOLERANCE = 2e-3  # of the last step, relative to the largest coefficient: the next one would be far below it
 NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
 HALVINGS = 20
 ROTATED = 1536  # wider vectors are only centred: their principal axes cost more than they save
