@@ -1,6 +1,6 @@
 """Training speed as ratios in one run on the same data and model: Hugging Face's Trainer, IAT, the reference's way.
 
-    python benchmarks/training.py [--rows 512] [--repeats 5] [--threads 2] [--clock wall] [--json FILE]
+    python benchmarks/training.py [--rows 256] [--repeats 3] [--threads 2] [--clock wall] [--json FILE]
 
 The packaged MiniLM encoder, batch size 32, float32, and sentence lengths as in GLUE. The ways to train take turns, so
 that whatever else the machine does falls on all of them; a ratio is the median over turns, its spread the quartiles.
@@ -185,8 +185,8 @@ def batched(data: Encoded) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=[*CLOCKS], default="wall")
     parser.add_argument("--json", type=Path)

@@ -11,7 +11,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress
 from headwise.study import Settings, Study, Told
 
-CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.similarity", "corpus.ner")
+CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.pos", "corpus.ner")
 REAL = ("sst2", "agnews", "cola", "qnli")
 PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.bigram_shift")
 

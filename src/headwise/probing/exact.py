@@ -19,7 +19,7 @@ from headwise.errors import HeadwiseError
 
 STEPS = 50  # of Newton's method
 INNER = 100  # conjugate gradients in one of them
-RESIDUAL = 3e-2  # of Newton's equation: what a step leaves of the distance to the optimum
+RESIDUAL = 1e-2  # of Newton's equation: what a step leaves of the distance to the optimum
 TOLERANCE = 2e-3  # of the last step, relative to the largest coefficient: the next one would be far below it
 NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
 HALVINGS = 20
