@@ -173,3 +173,13 @@ def test_a_task_with_no_training_data_is_named():
         fit(model, Plan(steps=1))
     with pytest.raises(HeadwiseError, match="no training items"):
         Stream(Encoded({"input_ids": Ragged.of([])}, 0, 0), Order(np.empty(0, int)), (0,))
+
+
+def test_rows_that_are_cut_are_counted_and_told():
+    rows = [{"text": " ".join(["w1"] * n), "label": "a"} for n in (3, 30, 40)]
+    task = Task("long", Classify(("a", "b")), Rows(train=rows), "accuracy")
+    with pytest.warns(HeadwiseWarning, match="2 of 3 rows of long/train are longer than 16 sub-words"):
+        data = encode(task, "train", tiny_tokenizer(["w1"]), max_length=16)
+    assert data.lengths.max() == 16
+    with pytest.warns(HeadwiseWarning, match="2 of 3 rows"):  # also when read from the cache
+        encode(task, "train", tiny_tokenizer(["w1"]), max_length=16)

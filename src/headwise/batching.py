@@ -75,7 +75,15 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
     if columns is None:
         columns = task.kind.encode(rows, tokenizer, max_length)
         write_arrays(path, to_arrays(columns))
+    _tell_cut(f"{task.name}/{split}", columns.get("cut"), max_length)
     return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+
+def _tell_cut(name: str, lost: Any, max_length: int) -> None:
+    """Rows longer than the model takes are counted and told, not lost in silence."""
+    if lost is not None and (longer := int((lost > 0).sum())):
+        words = f"{longer} of {len(lost)} rows of {name} are longer than {max_length} sub-words and were cut"
+        warnings.warn(f"{words}; max_length takes more of them", HeadwiseWarning, stacklevel=3)
 
 
 def _cached(path: Path) -> Columns | None:

@@ -91,6 +91,7 @@ def test_little_memory_changes_nothing(plant, tmp_path, monkeypatch):
         whole = probe(plant[0], task, tokenizer=plant[1], protocol=protocol)
         small = probe(plant[0], task, tokenizer=plant[1], protocol=protocol, memory=20_000)
         assert list(tmp_path.rglob("*.safetensors"))
+        assert (whole.about["features"]["train"]["kept"], small.about["features"]["train"]["kept"]) == ("cpu", "disk")
         assert torch.equal(whole.accuracy, small.accuracy) and torch.equal(whole.dev, small.dev)
 
 

@@ -50,6 +50,12 @@ class Features:
     def __len__(self) -> int:
         return self.layers.shape[1]
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """Where they are kept, and how large they are."""
+        size = sum(t.numel() * t.element_size() for t in (self.heads, self.layers))
+        return {"kept": "disk" if self.place.endswith(".safetensors") else self.place, "bytes": size}
+
 
 @dataclass(frozen=True)
 class Reader:

@@ -221,6 +221,7 @@ def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
         "pair": bench.reader.pair if any(row.get("text_b") for row in found.rows["train"]) else None,
         "precision": bench.reader.precision,
         "sizes": found.sizes,
+        "features": {side: features.about for side, features in bench.features.items()},
         "cut": {side: features.cut for side, features in bench.features.items()},
         "notes": [*found.notes, *([f"{late} probes were stopped before their optimum"] if late else [])],
         "origin": found.task.source.origin,
