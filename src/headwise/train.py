@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import signal
 import threading
@@ -333,13 +334,23 @@ def _gather_random(run: Run) -> dict[str, torch.Tensor]:
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
     AcceleratorState._reset_state()  # accelerate keeps the last run's precision for the whole process otherwise
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
-    return Accelerator(
+    accelerator = Accelerator(
         mixed_precision="bf16" if plan.precision == "bf16" else "no",
         kwargs_handlers=[unused],
         cpu=device == "cpu",
         log_with=list(track) or None,
         project_config=ProjectConfiguration(project_dir=str(out), logging_dir=str(out)) if track else None,
     )
+    if accelerator.num_processes > 1:
+        # Without this the interpreter may end while the group's threads still run, and abort a finished job.
+        atexit.unregister(_leave_group)
+        atexit.register(_leave_group)
+    return accelerator
+
+
+def _leave_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:
