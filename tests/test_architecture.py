@@ -35,6 +35,8 @@ LAYERS = [
         "lesions",
         "similarity",
         "transfer",
+        "rounds",
+        "glue",
         "prune",
         "remains",
         "exports",
@@ -44,7 +46,7 @@ LAYERS = [
         "attention",
     },
     {"features", "probes", "probing", "protocols", "headfeatures", "analyses", "finetune"},
-    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "screen", "options", "cli"},
+    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "jobs", "works", "cli"},
 ]
 FREE = {"testing", "__init__", "__main__"}
 NO_TORCH = [

@@ -383,7 +383,7 @@ def test_a_failure_is_one_line_and_code_1(headwise, monkeypatch):
     def broken(*args):
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(cli, "plain_encoder", broken)
+    monkeypatch.setattr(cli.measuring, "plain_encoder", broken)
     refused(headwise("heads bert-tiny"), "RuntimeError: the disk is full", code=1)
 
 

@@ -226,6 +226,6 @@ def test_one_task_is_no_study(place, tmp_path):
 
 
 def test_stages_are_named_on_the_screen():
-    from headwise.screen import NAMES
+    from headwise.cli.screen import NAMES
 
     assert set(NAMES) == set(STAGES)

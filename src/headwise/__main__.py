@@ -2,4 +2,5 @@
 
 from headwise.cli import main
 
-main()
+if __name__ == "__main__":  # worker processes of a sweep import this module again
+    main()

@@ -73,10 +73,13 @@ def _mean_outputs(sample: Sample) -> torch.Tensor:
     total: torch.Tensor | float = 0.0
     tokens = 0
     for _, batch in sample.batches():
-        mask = batch["attention_mask"][..., None, None]
-        with captured(sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads) as sums:
-            sample.losses(batch)
-        total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
+        for real, inputs in sample.inputs(batch):
+            mask = real[..., None, None]
+            with captured(
+                sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads
+            ) as sums:
+                sample.model.encoder(**inputs)
+            total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
     return total / tokens  # type: ignore[return-value]
 
 
@@ -98,13 +101,20 @@ def magnitude(sample: Sample) -> Importance:
     grams = [_gram(site, sample.heads) for site in sample.heads.sites]
     moments = Moments(sample.heads.shape)
     for _, batch in sample.batches():
-        mask = batch["attention_mask"]
-        with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
-            sample.losses(batch)
-        sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in zip(outputs, grams)]
-        per_token = torch.stack(sizes, 2) * mask[:, :, None, None]
-        moments.add(per_token.sum(1) / mask.sum(1)[:, None, None])
+        total, tokens = _zero(sample), _zero(sample)
+        for real, inputs in sample.inputs(batch):
+            with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
+                sample.model.encoder(**inputs)
+            pairs = zip(outputs, grams)
+            sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in pairs]
+            total = total + (torch.stack(sizes, 2) * real[:, :, None, None]).sum(1)
+            tokens = tokens + real.sum(1)[:, None, None]
+        moments.add(total / tokens)
     return moments.result(sample.task, "magnitude", len(sample.items))
+
+
+def _zero(sample: Sample) -> torch.Tensor:
+    return torch.zeros(1, device=sample.model.device)
 
 
 def _gram(site: Any, heads: Heads) -> torch.Tensor:
@@ -122,8 +132,10 @@ def confidence(sample: Sample) -> Importance:
     moments = Moments(sample.heads.shape)
     with eager(sample.model.encoder) as maps:
         for _, batch in sample.batches():
-            attention = maps(**{k: batch[k] for k in sample.model._inputs if k in batch})  # per layer (B, H, T, T)
-            mask = batch["attention_mask"][:, None]
-            sure = torch.stack([(a.amax(-1) * mask).sum(-1) / mask.sum(-1) for a in attention], 1)
-            moments.add(sure)
+            total, tokens = _zero(sample), _zero(sample)
+            for real, inputs in sample.inputs(batch):
+                attention = maps(**inputs)  # per layer (B, H, T, T)
+                total = total + torch.stack([(a.amax(-1) * real[:, None]).sum(-1) for a in attention], 1)
+                tokens = tokens + real.sum(1)[:, None, None]
+            moments.add(total / tokens)
     return moments.result(sample.task, "confidence", len(sample.items))

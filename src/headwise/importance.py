@@ -22,6 +22,7 @@ from headwise.heads import Heads, touched
 from headwise.model import MultiTaskModel
 from headwise.registry import Registry
 from headwise.selection import top
+from headwise.tasks.windows import parts
 
 CHUNK = 4096  # examples sorted by length together
 
@@ -86,6 +87,12 @@ class Sample(NamedTuple):
 
     def losses(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return self.model(self.task, batch).loss
+
+    def inputs(self, batch: dict[str, torch.Tensor]) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+        """The encoder's inputs, window after window, and which of their tokens are real, (B, T)."""
+        columns = {name: batch[name] for name in self.model._inputs if name in batch}
+        for place, part in parts(columns, batch.get("window")):
+            yield place >= 0, part
 
 
 class Moments:
@@ -152,8 +159,9 @@ def importance(
         by: the estimator. From one pass over activations and their gradients: gradient (Li et al. 2023, Eq. 4:
             E|∂L/∂ξ| per example), token (|·| per token, as Michel et al. and the released code), batch (|·| per batch),
             weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (|mean|, signs cancel). From repeated forwards:
-            ablation, mean_ablation, all_but_one. Through captum: integrated_gradients, attribution, shapley.
-            Controls: random, magnitude, confidence.
+            ablation, mean_ablation, all_but_one. Learned: l0 (hard concrete gates on the frozen model; their chance
+            to be open). Through captum: integrated_gradients, attribution, shapley. Controls: random, magnitude,
+            confidence. `headwise.rounds` scores anew after every cut.
         examples: how many, drawn at random.
         split: of which split.
         normalize: "l2" scales every layer's scores to length 1.
@@ -232,7 +240,10 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
             product = (z_BTHD.detach() * grad_BTHD).sum(
                 axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
             )
-            found[layer] = _spread(product, absent.get(layer), sample.heads.num_heads)
+            product, before = _spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
+            if before is not None:  # a forward for each window of long rows
+                product = torch.cat([before, product], 1) if per_token else before + product
+            found[layer] = product
 
         z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
         z_BTHD.register_hook(score)

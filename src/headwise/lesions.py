@@ -59,7 +59,7 @@ def dissociate(
     for task, scoring in zip(tasks, maps):
         if tuple(scoring.shape) != shape:
             raise HeadwiseError(f"scores of {task!r} have shape {tuple(scoring.shape)}", f"{shape}, the model's heads")
-    masks = _masks(maps, grid, random, keep_per_layer, seed)  # (F, K-1, L, H)
+    masks = lesion_masks(maps, grid, random, keep_per_layer, seed)  # (F, K-1, L, H)
     gates = torch.cat([torch.ones(1, *shape), (~masks.flatten(0, 1)).float()])
     found = {}
     for task in tasks:
@@ -68,7 +68,8 @@ def dissociate(
     return _assembled(tasks, found, grid, resamples, seed)
 
 
-def _masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
+def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
+    """Each map's top heads and random controls at every fraction, (F, maps + random, L, H)."""
     alive = ~maps[0].isnan()
     rows = []
     for fraction in grid:
@@ -80,13 +81,13 @@ def _masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, 
 def _assembled(
     tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int
 ) -> Dissociation:
-    counts = [_counts(found[task], len(grid)) for task in tasks]
+    counts = [lesion_counts(found[task], len(grid)) for task in tasks]
     collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)
     result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, resamples=resamples, seed=seed)
     classes = [all(isinstance(p, int) for p in found[task][0].predictions) for task in tasks]
     if not any(classes):
         return result
-    accuracy = [_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
+    accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
     floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
     return result.beside(counts=accuracy, chance=floors, resamples=resamples, seed=seed)
 
@@ -98,7 +99,7 @@ def _laid(values: list, fractions: int) -> np.ndarray:
     return np.concatenate([first, rest], 1)
 
 
-def _counts(scores: list[Score], fractions: int, name: str | None = None) -> Counts:
+def lesion_counts(scores: list[Score], fractions: int, name: str | None = None) -> Counts:
     """A task's counts under every lesion, (n, F, K, s)."""
     metric = metrics[name or scores[0].metric]
     each = [metric.counts(score.predictions, score.golds) for score in scores]

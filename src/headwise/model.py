@@ -17,6 +17,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, captured
 from headwise.store import folder, plain, read_json, write_json
 from headwise.tasks.task import Hidden, Task
+from headwise.tasks.windows import stitched
 
 POOLINGS = ("cls", "mean", "last")
 FORMAT = 1
@@ -47,6 +48,7 @@ class MultiTaskModel(nn.Module):
         layer: int | None = None,
         use_heads: torch.Tensor | None = None,
         max_length: int = 128,
+        share: Mapping[str, str] | None = None,
     ):
         """Put output heads on an encoder.
 
@@ -57,7 +59,8 @@ class MultiTaskModel(nn.Module):
             pooling: the example's vector: first token (cls), mean of all, or last token.
             layer: take this layer's output (0 is the embeddings) in place of the last.
             use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
-            max_length: longest input in sub-words.
+            max_length: longest input in sub-words; longer sentences of word-level tasks are read in windows.
+            share: tasks that use another's output head, such as one task in several languages.
         """
         super().__init__()
         if pooling not in POOLINGS:
@@ -68,10 +71,11 @@ class MultiTaskModel(nn.Module):
         self.use_heads = use_heads
         self.tasks: dict[str, Task] = {}
         self.heads = nn.ModuleDict()
+        self.shared: dict[str, str] = {}
         accepted = inspect.signature(encoder.forward).parameters
         self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
         for task in tasks:
-            self.add(task)
+            self.add(task, (share or {}).get(task.name))
 
     @classmethod
     def from_pretrained(
@@ -86,14 +90,26 @@ class MultiTaskModel(nn.Module):
             torch.manual_seed(seed)
             return cls(encoder, tokenizer, found, **options)
 
-    def add(self, task: Task) -> None:
-        """Give the model one more task."""
+    def add(self, task: Task, share: str | None = None) -> None:
+        """Give the model one more task, with an output head of its own or that of the task named."""
         task = task.ready()
-        key = _key(task.name)
-        if key in self.heads:
+        if task.name in self.tasks or _key(task.name) in self.heads:
             raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+        if share is not None and share != task.name:
+            if share not in self.tasks or plain(self.tasks[share].kind) != plain(task.kind):
+                raise HeadwiseError(f"{task.name!r} cannot share the output head of {share!r}", "one of the same kind")
+            self.shared[task.name] = self.shared.get(share, share)
+        else:
+            self.heads[_key(task.name)] = task.kind.head(self.width)
         self.tasks[task.name] = task
-        self.heads[key] = task.kind.head(self.width)
+
+    def head(self, task: str) -> nn.Module:
+        """A task's output head."""
+        return self.heads[self.head_key(task)]
+
+    def head_key(self, task: str) -> str:
+        """Its name in ``heads``."""
+        return _key(self.shared.get(task, task))
 
     @property
     def config(self) -> Any:
@@ -115,7 +131,7 @@ class MultiTaskModel(nn.Module):
         """The loss of each example and the scores of a task's output head."""
         if task not in self.tasks:
             raise unknown("task of this model", task, self.tasks)
-        scores = self.heads[_key(task)](self.hidden(batch), batch)
+        scores = self.head(task)(self.hidden(batch), batch)
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
@@ -123,18 +139,18 @@ class MultiTaskModel(nn.Module):
         inputs = {name: batch[name] for name in self._inputs if name in batch}
         if "pixel_values" in inputs:  # pictures are kept in half precision
             inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
-        mask = batch.get("attention_mask")
-        if self.use_heads is not None:
-            states = self._head_states(inputs)
-        elif self.layer is not None:
-            states = self.encoder(**inputs, output_hidden_states=True).hidden_states[self.layer]
-        else:
-            states = self.encoder(**inputs).last_hidden_state
-        return Hidden(states, pool(states, mask, self.pooling))
+        window = batch.get("window")
+        states = self._states(inputs) if window is None else stitched(self._states, inputs, window)
+        return Hidden(states, pool(states, batch.get("attention_mask"), self.pooling))
 
-    def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        chosen = self.use_heads
-        assert chosen is not None
+    def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.use_heads is not None:
+            return self._head_states(inputs, self.use_heads)
+        if self.layer is not None:
+            return self.encoder(**inputs, output_hidden_states=True).hidden_states[self.layer]
+        return self.encoder(**inputs).last_hidden_state
+
+    def _head_states(self, inputs: dict[str, torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
         with captured(self.encoder, lambda out_BTHD: out_BTHD) as layers:
             self.encoder(**inputs)
         picked = [out[:, :, mask.to(out.device)] for out, mask in zip(layers, chosen) if mask.any()]
@@ -169,6 +185,7 @@ class MultiTaskModel(nn.Module):
             "layer": self.layer,
             "use_heads": chosen,
             "max_length": self.max_length,
+            "share": self.shared,
         }
 
     @classmethod
@@ -184,7 +201,8 @@ class MultiTaskModel(nn.Module):
         found = [given.get(name) or catalog.get(name) for name in about["tasks"]]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
-        model = cls(encoder, tokenizer, found, about["pooling"], about["layer"], chosen, about["max_length"])
+        shape = (about["pooling"], about["layer"], chosen, about["max_length"], about.get("share"))
+        model = cls(encoder, tokenizer, found, *shape)
         for name, task in model.tasks.items():
             if plain(task.kind) != about["tasks"][name]["kind"]:
                 raise HeadwiseError(
@@ -192,6 +210,18 @@ class MultiTaskModel(nn.Module):
                 )
         model.heads.load_state_dict(load_file(path / "heads.safetensors"))
         return model
+
+
+def name_of(model: str | Path) -> str:
+    """What people call a model: its folder's name, or that of the folder above where it is just "model"."""
+    path = Path(model)
+    return path.parent.name if path.name in ("model", "encoder") and path.parent.name else path.name or str(model)
+
+
+def default_device(asked: str | None = None) -> torch.device:
+    """The device asked for, else the accelerator where there is one, else the CPU."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device(asked) if asked else found or torch.device("cpu")
 
 
 def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:

@@ -13,6 +13,7 @@ from headwise.errors import HeadwiseError, unknown
 
 CHOICES = {
     "balance": ("none", "moving_average"),
+    "optimizer": ("adamw", "sgd"),
     "precision": ("fp32", "bf16"),
     "schedule": ("linear", "constant"),
     "train": ("all", "heads"),
@@ -43,6 +44,8 @@ class Plan:
     """Peak learning rate of the encoder."""
     head_lr: float | None = None
     """Peak learning rate of the output heads; the encoder's where not given."""
+    optimizer: str = "adamw"
+    """AdamW, or plain SGD with beta1 as its momentum."""
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0

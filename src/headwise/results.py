@@ -62,8 +62,9 @@ class Results:
         config: Mapping[str, Any],
         result: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray] | None = None,
+        beside: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write a record; one that is there already stays as it is."""
+        """Write a record; one that is there already stays as it is. ``beside`` is told in ``about``, as time is."""
         key = self.key(kind, config)
         path = self.root / key
         if (path / "record.json").exists():
@@ -71,7 +72,8 @@ class Results:
         with folder(path, replace=True) as scratch:
             if arrays:
                 write_arrays(scratch / "arrays.safetensors", arrays)
-            record = {"format": FORMAT, "key": key, "kind": kind, "config": config, "result": result, "about": about()}
+            record = {"format": FORMAT, "key": key, "kind": kind, "config": config, "result": result}
+            record["about"] = {**about(), **(beside or {})}
             write_json(scratch / "record.json", record)
         return key
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from headwise.importance import Importance, estimators, importance
 from headwise.journal import History
 from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
-from headwise.model import MultiTaskModel, load_encoder
+from headwise.model import MultiTaskModel, load_encoder, name_of
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.report import report
@@ -145,7 +145,7 @@ class Study:
             for t in self.model.tasks.values()
         ]
         parameters = sum(p.numel() for p in self.model.encoder.parameters())
-        model = {"name": Path(self.name).name or self.name, "family": config.model_type, "layers": h.num_layers}
+        model = {"name": name_of(self.name), "family": config.model_type, "layers": h.num_layers}
         model |= {"heads": h.num_heads, "kv_heads": h.num_kv_heads, "head_dim": h.head_dim, "parameters": parameters}
         now = about()
         reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}
@@ -190,9 +190,8 @@ class Study:
 
     def _train(self) -> History:
         """Train, or take up the last checkpoint of the same training."""
-        plan = replace(self.settings.plan, checkpoint_every=self._branch_step() or None)
-        home = self._home("train", {"delta": self.settings.delta})
-        history = fit(self.model, plan, out=home, device=self.device, progress=self.progress)
+        s, home = self.settings, self._home("train", {"delta": self.settings.delta})
+        history = fit(self.model, s.plan, out=home, device=self.device, progress=self.progress, marks=[s.delta])
         self.model.save_pretrained(self.out / "model")
         return history
 
@@ -202,10 +201,9 @@ class Study:
 
     def _branch_step(self) -> int:
         from headwise.methods import Method
-        from headwise.train import Run
+        from headwise.train import Run, branch_step
 
-        total = Run(self.model, self.settings.plan, Method(), None, self.device).total
-        return total - round(self.settings.delta * total)
+        return branch_step(Run(self.model, self.settings.plan, Method(), None, self.device).total, self.settings.delta)
 
     def stage_importance(self, study: dict) -> dict[str, Any]:
         """Score every head for every task."""
@@ -289,11 +287,8 @@ class Study:
         branch = checkpoint.place(self._home("train", {"delta": s.delta}) / "checkpoints", step)
         common = branch if step and branch.exists() else None  # without it, what they have in common is trained again
         other = self._read_back("model") if common else self._load(list(self.model.tasks.values()))
-        plan, method = (
-            replace(s.plan, checkpoint_every=step or None),
-            IAT(s.alpha, s.delta, by=s.by, examples=s.examples),
-        )
-        fit(other, plan, method, out=home, branch=common, device=self.device, progress=self.progress)
+        method = IAT(s.alpha, s.delta, by=s.by, examples=s.examples)
+        fit(other, s.plan, method, out=home, branch=common, device=self.device, progress=self.progress)
         other.save_pretrained(home / "model")
         rows = [_difference(plain_scores[task], evaluate(other, task, limit=s.dev)) for task in self.tasks]
         return {"rows": rows, "settings": f"α = {s.alpha}, δ = {s.delta}, {s.by}, freeze update"}

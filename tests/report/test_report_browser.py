@@ -284,3 +284,20 @@ def test_large_page_loads_in_under_a_second(browser, tmp_path):
     start = browser.run("const t = performance.now(); setAlpha(views[0], 0.4); return performance.now() - t")
     assert start < 300
     assert browser.console() == []
+
+
+def test_probes_alone_colour_the_map(browser, tmp_path):
+    """A page without tasks: the probes colour the heads, no dial, no counts, silence."""
+    from headwise.report.probes import write_probes
+
+    probe = {"accuracy": [[0.5, 0.9], [0.6, None]], "dev": [[0.5, 0.9], [0.6, None]], "layers": [0.7, 0.6]}
+    probe |= {"layers_dev": [0.7, 0.6], "chance": 0.5, "metric": "accuracy", "select_on": "dev"}
+    browser.open(write_probes({"tense": probe}, {"name": "m", "layers": 2, "heads": 2}, tmp_path))
+    colour = "return getComputedStyle(document.querySelector(`[data-head='${arguments[0]}']`)).backgroundColor"
+    assert browser.run(colour, "0.1") != browser.run(colour, "0.0")
+    assert browser.run("return document.querySelector('[data-head=\"1.1\"]').classList.contains('cut')")
+    assert browser.run("return document.querySelector('[data-part=dial]').hidden")
+    assert "taken" not in browser.text(CARD)
+    browser.point(CELL.format("0.1"))
+    assert "0.9" in browser.text(TIP)
+    assert browser.console() == []

@@ -148,17 +148,6 @@ def test_a_batch_without_predicates_teaches_only_the_ranking():
     assert GIVEN.decode(scores, batch) == [[]]
 
 
-def test_frames_that_lose_words_are_cut():
-    row = {
-        "words": ["dog", "bark", "cat", "see"],
-        "frames": [frame(1, (0, 1, "A0"), (2, 4, "A1")), frame(3, (2, 3, "A0"))],
-    }
-    batch = batch_of(FOUND, [row], max_length=5)
-    assert batch["cut"].tolist() == [1]
-    assert batch["predicates"].tolist() == [[1]]
-    assert batch["arguments"].tolist() == [[[1, 0, 1, 0]]]
-
-
 @pytest.mark.parametrize(
     ("frames", "message"),
     [

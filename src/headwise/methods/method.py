@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headwise.batching import Encoded, Order, Stream
 from headwise.registry import Registry
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class Method:
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
         """Parameter groups of the method's own, each with its ``lr``, for the optimizer; on the model's device."""
         return []
+
+    def stream(self, task: str, data: Encoded, order: Order, seed: Sequence[int]) -> Stream:
+        """Where a task's training batches come from."""
+        return Stream(data, order, seed)
 
     def around(self, run: Run) -> AbstractContextManager[Any]:
         """What the model runs under, such as gates: in the batches of every step and in evaluations while training."""
@@ -69,7 +75,9 @@ class Method:
 methods: Registry[type[Method]] = Registry("method")
 methods.add("plain", Method)
 methods.add("iat", "headwise.methods.iat:IAT")
+methods.add("iat_released", "headwise.methods.released:ReleasedIAT")
 methods.add("prune_least", "headwise.methods.prune_least:PruneLeast")
 methods.add("conflict", "headwise.methods.conflict:Conflict")
 methods.add("distill", "headwise.methods.distill:Distill")
 methods.add("l0", "headwise.methods.l0:L0")
+methods.add("meta", "headwise.methods.meta:Meta")

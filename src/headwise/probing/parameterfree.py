@@ -1,11 +1,11 @@
 """Probes without parameters: nearest centroids of head outputs, and the arg-max of attention for relations.
 
-Legend: B batch, W words, L layers, H heads, D head size, U units, R labels.
+Legend: B batch, T sub-words, W words, L layers, H heads, D head size, U units, N relations, R labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.batching import Encoded, batches, encode, sample
+from headwise.batching import batches, encode, sample
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluating
-from headwise.heads import captured, eager
-from headwise.metrics import bio_spans
+from headwise.heads import Heads, captured, eager
 from headwise.probing.features import INPUTS, Reader
 from headwise.probing.measure import Probe
 from headwise.probing.terminal import heat_map
+from headwise.probing.units import relations_of, units_of
 from headwise.store import plain
-from headwise.tasks.brackets import Node, parse
 from headwise.tasks.task import Row, Task
-from headwise.tasks.wordlevel import words
+from headwise.tasks.windows import parts
 
-Unit = tuple[int, int, str]  # words from, to (exclusive), label
-Relation = tuple[int, int, int, str]  # words from, to (exclusive), the word they hang on (-1: none, the root), label
+Maps = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -38,20 +36,21 @@ class Unlearnt:
     by: str
     labels: tuple[str, ...]
     counts: np.ndarray  # (R,): how often each label was asked for
-    by_label: np.ndarray  # (R, L, H); NaN for a label that was never asked for
+    by_label: np.ndarray  # (R, L, H); NaN for a label that was never asked for, and for heads that were cut away
     about: dict[str, Any]
 
     @property
     def accuracy(self) -> np.ndarray:
         """All labels together, (L, H)."""
-        return np.einsum("r,rlh->lh", self.counts / self.counts.sum(), np.nan_to_num(self.by_label))
+        asked = self.counts > 0
+        return np.einsum("r,rlh->lh", self.counts[asked] / self.counts.sum(), self.by_label[asked])
 
     def best(self) -> dict[str, tuple[int, int, float]]:
         """The best head for every label: layer, head and its accuracy."""
         out = {}
         for label, scores, count in zip(self.labels, self.by_label, self.counts):
             if count:
-                layer, head = np.unravel_index(np.argmax(scores), scores.shape)
+                layer, head = np.unravel_index(np.nanargmax(scores), scores.shape)
                 out[label] = (int(layer), int(head), float(scores[layer, head]))
         return out
 
@@ -64,6 +63,42 @@ class Unlearnt:
         return f"{self.task} by {self.by}\n{heat_map(self.accuracy)}\nbest head by label: {listed}"
 
 
+class Tally:
+    """How often each label was asked for, and how often each head was right."""
+
+    def __init__(self, labels: Sequence[str], heads: Heads, device: torch.device):
+        self.labels, self.alive = tuple(labels), heads.alive.numpy()
+        self.right = torch.zeros(len(labels), *heads.shape, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(len(labels), dtype=torch.long, device=device)
+
+    def add(self, hits_ULH: Tensor, number_U: Tensor) -> None:
+        self.right.index_add_(0, number_U, hits_ULH.double())
+        self.counts += number_U.bincount(minlength=len(self.counts))
+
+    def result(self, task: Task, by: str, about: dict[str, Any]) -> Unlearnt:
+        counts, right = self.counts.cpu().numpy(), self.right.cpu().numpy()
+        if not counts.sum():
+            raise HeadwiseError(f"nothing to ask of {task.name}/{about['split']}", "rows with labels")
+        asked = (counts > 0)[:, None, None] & self.alive
+        scores = np.divide(right, counts[:, None, None], out=np.full(right.shape, np.nan), where=asked)
+        return Unlearnt(task.name, by, self.labels, counts, scores, about)
+
+
+def unlearnt(model: Any, task: Task, **options: Any) -> Unlearnt:
+    """The probe that fits a word-level task: centroids for tags, entities and constituents, attention for relations.
+
+    Example:
+        >>> print(unlearnt(model, tasks.get("ewt_dep"), limit=500))  # doctest: +SKIP
+    """
+    related = type(task.kind).__name__ in ("Dependencies", "Frames")
+    if related:
+        options.pop("fit_on", None)
+    return (relations if related else word_centroids)(model, task, **options)
+
+
+# -- centroids
+
+
 def nearest_centroid(probe: Probe) -> np.ndarray:
     """The test accuracy (L, H) of naming the class whose mean training vector is nearest, by cosine."""
     bench = probe.bench
@@ -73,7 +108,7 @@ def nearest_centroid(probe: Probe) -> np.ndarray:
     gold = bench.labels.on("train", train.device)
     seen = gold[None] == torch.arange(bench.labels.classes, device=train.device)[:, None]  # (C, N)
     centroids = (seen / seen.sum(1, keepdim=True).clamp_min(1)).to(train) @ train  # (P, C, D)
-    near = _unit(test) @ _unit(centroids).mT
+    near = unit(test) @ unit(centroids).mT
     near = near.masked_fill(~seen.any(1), -torch.inf)
     right = (near.argmax(-1) == bench.labels.on("test", train.device)).double().mean(-1)
     return right.view(probe.shape).masked_fill(probe.accuracy.isnan().to(right.device), torch.nan).cpu().numpy()
@@ -91,25 +126,92 @@ def word_centroids(
     """Name each word's tag, entity's type or constituent's label by the nearest centroid of the head's outputs.
 
     A word's vector is the mean over its sub-words, a span's the mean over its words; constituents are those directly
-    above the tags. ``fit_on="test"`` takes centroids from the judged data itself, as the stem-cell study did.
+    above the tags. ``fit_on="test"`` takes centroids from the judged data itself, as the stem-cell study did. A label
+    that has no centroid is never right.
     """
     reader, task = Reader.of(model, tokenizer), task.ready()
-    units = _units_of(task)
-    labels: dict[str, int] = {}
-    sums = torch.zeros(0, *reader.heads.shape, reader.heads.head_dim, device=reader.device)
-    for vectors, names in _unit_vectors(reader, task, fit_on, units, limit):
-        numbers = torch.tensor([labels.setdefault(name, len(labels)) for name in names], device=reader.device)
-        grown = sums.new_zeros(len(labels) - len(sums), *sums.shape[1:])
-        sums = torch.cat([sums, grown]).index_add(0, numbers, vectors)
-    centroids = _unit(sums)
-    right, counts = np.zeros((len(labels), *reader.heads.shape)), np.zeros(len(labels), np.int64)
-    for vectors, names in _unit_vectors(reader, task, split, units, limit):
-        near = torch.einsum("ulhd,rlhd->ulhr", _unit(vectors), centroids).argmax(-1).cpu().numpy()
-        numbers = np.array([labels.get(name, -1) for name in names])
-        known = numbers >= 0  # a label without a centroid cannot be named
-        np.add.at(counts, numbers[known], 1)
-        np.add.at(right, numbers[known], near[known] == numbers[known, None, None])
-    return _result(task, "nearest centroid", labels, right, counts, {"split": split, "fit_on": fit_on})
+    units = units_of(task)
+    sides = [sample(task.rows(side), limit) for side in (fit_on, split)]
+    labels = _numbers(label for rows in sides for row in rows for *_, label in units(row))
+    sums = torch.zeros(len(labels), *reader.heads.shape, reader.heads.head_dim, device=reader.device)
+    seen = torch.zeros(len(labels), dtype=torch.bool, device=reader.device)
+    for vectors, numbers in _unit_vectors(reader, task, fit_on, units, labels, limit):
+        sums.index_add_(0, numbers, vectors)
+        seen[numbers] = True
+    tally, centroids = Tally(tuple(labels), reader.heads, reader.device), unit(sums)
+    for vectors, numbers in _unit_vectors(reader, task, split, units, labels, limit):
+        tally.add(named(vectors, centroids, seen) == numbers[:, None, None], numbers)
+    unseen = [name for name, i in labels.items() if not seen[i]]
+    return tally.result(task, "nearest centroid", {"split": split, "fit_on": fit_on, "unseen": unseen})
+
+
+def named(vectors_ULHD: Tensor, centroids_RLHD: Tensor, seen_R: Tensor) -> Tensor:
+    """The nearest centroid of every unit in every head, by cosine: one matrix product per head. ``(U, L, H)``"""
+    near = torch.einsum("ulhd,rlhd->ulhr", vectors_ULHD, centroids_RLHD)  # the unit's own length moves no order
+    return near.masked_fill_(~seen_R, -torch.inf).argmax(-1)
+
+
+def unit(vectors: Tensor) -> Tensor:
+    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+
+
+def _numbers(labels: Iterator[str]) -> dict[str, int]:
+    return {label: i for i, label in enumerate(sorted(set(labels)))}
+
+
+def _unit_vectors(
+    reader: Reader, task: Task, split: str, units: Callable[[Row], list], labels: Mapping[str, int], limit: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The vectors ``(U, L, H, D)`` and label numbers of the units of one batch after the other."""
+    data, rows = encode(task, split, reader.tokenizer, reader.max_length, limit), sample(task.rows(split), limit)
+    weights = torch.empty(0)
+
+    def reduce(out_BTHD: Tensor) -> Tensor:
+        return torch.sparse.mm(weights, out_BTHD.flatten(0, 1).flatten(1).float()).unflatten(-1, out_BTHD.shape[2:])
+
+    with evaluating(reader.encoder), torch.no_grad(), captured(reader.encoder, reduce, heads=reader.heads) as kept:
+        for items, batch in batches(data, reader.budget, reader.device):
+            found = [(b, start, end, labels[name]) for b, i in enumerate(items) for start, end, name in units(rows[i])]
+            if not found:
+                continue
+            *where, number = torch.tensor(found, device=reader.device).T
+            whole = torch.zeros(1, device=reader.device)
+            for place, part in parts(_columns(batch, "word_of"), batch.get("window")):
+                kept.clear()
+                weights = means(part.pop("word_of").masked_fill(place < 0, -1), *where)
+                reader.encoder(**part)
+                whole = whole + torch.stack(kept, 1)  # a word is in one window: the others add zeros
+            yield whole, number
+
+
+def means(word_of_BT: Tensor, b: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Units as means of their words, words as means of their sub-words: a sparse matrix ``(U, B * T)``."""
+    size = int(torch.maximum(end.max(), word_of_BT.max() + 1))
+    row, place = (word_of_BT >= 0).nonzero(as_tuple=True)
+    word = row * size + word_of_BT[row, place]  # numbered through the batch; sub-words of a word stand together
+    counts = torch.bincount(word, minlength=len(word_of_BT) * size)
+    owner, inside = spread(start, end)
+    which = b[owner] * size + inside
+    first = (counts.cumsum(0) - counts)[which]
+    pair, piece = spread(first, first + counts[which])
+    order = word.argsort(stable=True)
+    token = (row * word_of_BT.shape[1] + place)[order][piece]
+    share = 1 / (counts[which] * (end - start)[owner])[pair].float()
+    return torch.sparse_coo_tensor(torch.stack([owner[pair], token]), share, (len(b), word_of_BT.numel()))
+
+
+def spread(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of spans: for each the number of its span, and the place."""
+    sizes = end - start
+    owner = torch.repeat_interleave(sizes)
+    return owner, start[owner] + torch.arange(len(owner), device=owner.device) - (sizes.cumsum(0) - sizes)[owner]
+
+
+def _columns(batch: Mapping[str, Tensor], *more: str) -> dict[str, Tensor]:
+    return {name: batch[name] for name in (*INPUTS, *more) if name in batch}
+
+
+# -- attention
 
 
 def relations(
@@ -118,133 +220,78 @@ def relations(
     """Dependencies and semantic roles by attention: right where either end attends most to the other.
 
     Between words, attention is summed over the sub-words attended to and averaged over those that attend; the first
-    token stands for the root. A span is right where one of its words is. The maps need eager attention, which the model
-    runs for this pass alone.
+    token stands for the root where it is no word, else (GPT, T5) roots are not asked for. A span is right where one of
+    its words is. The maps need eager attention, which the model runs for this pass alone.
     """
     reader, task = Reader.of(model, tokenizer), task.ready()
-    asked = _relations_of(task)
-    data, rows = _encoded(reader, task, split, limit)
-    right: dict[str, np.ndarray] = {}
-    counts: dict[str, int] = {}
-    lost = 0
+    asked = relations_of(task)
+    data, rows = encode(task, split, reader.tokenizer, reader.max_length, limit), sample(task.rows(split), limit)
+    labels = _numbers(label for row in rows for *_, label in asked(row))
+    tally, rooted = Tally(tuple(labels), reader.heads, reader.device), True
     with evaluating(reader.encoder), torch.no_grad(), eager(reader.encoder) as maps:
         for items, batch in batches(data, reader.budget, reader.device):
-            to = _arg_max(maps(**{k: batch[k] for k in INPUTS if k in batch}), batch["word_of"])
-            kept = (batch["word_of"].amax(1) + 1).tolist()
-            for place, item in enumerate(items):
-                for start, end, head, label in asked(rows[item]):
-                    if max(end - 1, head) >= kept[place]:
-                        lost += 1
-                        continue
-                    span, other = np.arange(start, end) + 1, head + 1
-                    hit = (to[place][..., span] == other).any(-1) | np.isin(to[place][..., other], span)
-                    counts[label] = counts.get(label, 0) + 1
-                    right[label] = right.get(label, 0) + hit
-    labels = {label: i for i, label in enumerate(sorted(right))}
-    if not labels:
-        raise HeadwiseError(f"no relations in {task.name}/{split}", "rows with dependencies or arguments")
-    hits, asked_for = np.stack([right[label] for label in labels]), np.array([counts[label] for label in labels])
-    return _result(task, "attention", labels, hits, asked_for, {"split": split, "cut": lost, "attention": "eager"})
+            to, rooted = _looks(maps, batch, reader.heads), bool((batch["word_of"][:, 0] < 0).all())
+            found = [
+                (b, *relation[:3], labels[relation[3]]) for b, i in enumerate(items) for relation in asked(rows[i])
+            ]
+            found = [relation for relation in found if rooted or relation[3] >= 0]
+            if found:
+                b, start, end, head, number = torch.tensor(found, device=reader.device).T
+                tally.add(hits(to, b, start, end, head), number)
+    root = "first token" if rooted else "not asked for"
+    return tally.result(task, "attention", {"split": split, "attention": "eager", "root": root})
 
 
-def _arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor) -> np.ndarray:
-    """For every word (place 0: the first token) which word it attends to most, ``(B, L, H, 1 + W)``.
+def hits(to_BWLH: Tensor, b: Tensor, start: Tensor, end: Tensor, head: Tensor) -> Tensor:
+    """Whether a word of each span looks at the word it hangs on, or that word at one of them: bool ``(N, L, H)``."""
+    other = head + 1  # place 0 is the first token
+    back = to_BWLH[b, other]
+    owner, word = spread(start, end)
+    forth = to_BWLH[b[owner], word + 1] == other[owner, None, None]
+    some = torch.zeros_like(back).index_add_(0, owner, forth.to(back.dtype)) > 0
+    return some | ((back > start[:, None, None]) & (back <= end[:, None, None]))
 
-    Words that are not there are never attended to.
+
+def _looks(maps: Maps, batch: Mapping[str, Tensor], heads: Heads) -> Tensor:
+    """What every word, and at place 0 the first token, attends to most, each in its own window: ``(B, 1 + W, L, H)``"""
+    size = int(batch["word_of"].max()) + 1
+    full = batch.get("window_word", batch["word_of"])
+    columns = _columns(batch, "word_of") | {"full": full}
+    whole: Tensor | None = None
+    for place, part in parts(columns, batch.get("window")):
+        word_of, full = (part.pop(name).masked_fill(place < 0, -1) for name in ("word_of", "full"))
+        found = arg_max(maps(**part), full, size, heads)
+        if whole is None:
+            whole = found
+        mine = (word_of[:, None] == torch.arange(size, device=word_of.device)[:, None]).any(-1)  # (B, W)
+        whole[:, 1:] = torch.where(mine[..., None, None], found[:, 1:], whole[:, 1:])
+    assert whole is not None
+    return whole
+
+
+def arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor, size: int, heads: Heads | None = None) -> Tensor:
+    """For every word (place 0: the first token) which word it attends to most, ``(B, 1 + W, L, H)``.
+
+    Words that are not there, and a first token that is a word itself, are never attended to.
     """
-    size = int(word_of_BT.max()) + 1
     ids = torch.arange(size, device=word_of_BT.device)[:, None]
     belongs = torch.cat([torch.zeros_like(word_of_BT[:, None]), (word_of_BT[:, None] == ids).long()], 1).to(maps[0])
-    belongs[:, 0, 0] = 1  # the first token
+    belongs[:, 0, 0] = (word_of_BT[:, 0] < 0).to(belongs)
     mean = belongs / belongs.sum(-1, keepdim=True).clamp_min(1)
     absent = (belongs.sum(-1) == 0)[:, None, None]
-    found = [((mean[:, None] @ a @ belongs.mT[:, None]).masked_fill(absent, -1)).argmax(-1) for a in maps]
-    return torch.stack(found, 1).cpu().numpy()
+    found = []
+    for number, a_BHTT in enumerate(maps):
+        queries = (mean @ a_BHTT.transpose(1, 2).flatten(2)).unflatten(2, (-1, mean.shape[2]))  # (B, 1 + W, H, T)
+        between = (queries.flatten(1, 2) @ belongs.mT).unflatten(1, queries.shape[1:3])  # (B, 1 + W, H, 1 + W)
+        to = between.masked_fill_(absent, -1).argmax(-1)
+        found.append(to if heads is None else _whole(to, heads.sites[number].kept, heads.num_heads))
+    return torch.stack(found, 2)
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-
-
-def _encoded(reader: Reader, task: Task, split: str, limit: int | None) -> tuple[Encoded, list[Row]]:
-    return encode(task, split, reader.tokenizer, reader.max_length, limit), sample(task.rows(split), limit)
-
-
-def _unit_vectors(
-    reader: Reader, task: Task, split: str, units: Callable[[Row], list[Unit]], limit: int | None
-) -> Iterator[tuple[Tensor, list[str]]]:
-    """The vectors ``(U, L, H, D)`` and labels of the units of one batch after the other."""
-    data, rows = _encoded(reader, task, split, limit)
-    place: dict[str, Tensor] = {}
-
-    def reduce(out_BTHD: Tensor) -> Tensor:
-        return words(out_BTHD.flatten(2).float(), place["word_of"]).unflatten(-1, out_BTHD.shape[2:])
-
-    with evaluating(reader.encoder), torch.no_grad(), captured(reader.encoder, reduce, heads=reader.heads) as kept:
-        for items, batch in batches(data, reader.budget, reader.device):
-            kept.clear()
-            place["word_of"] = batch["word_of"]
-            reader.encoder(**{name: batch[name] for name in INPUTS if name in batch})
-            vectors_BWLHD = torch.stack(kept, 2)
-            there = (batch["word_of"].amax(1) + 1).tolist()
-            found = [(b, *unit) for b, i in enumerate(items) for unit in units(rows[i]) if unit[1] <= there[b]]
-            if found:
-                parts = [vectors_BWLHD[b, start:end].mean(0) for b, start, end, _ in found]
-                yield torch.stack(parts), [label for *_, label in found]
-
-
-def _units_of(task: Task) -> Callable[[Row], list[Unit]]:
-    kind = type(task.kind).__name__
-    known: dict[str, Callable[[Row], list[Unit]]] = {
-        "Tag": lambda row: [(i, i + 1, label) for i, label in enumerate(row["labels"])],
-        "Spans": lambda row: bio_spans(row["labels"]),
-        "Constituents": lambda row: low_constituents(row["tree"]),
-    }
-    if kind not in known:
-        raise HeadwiseError(f"{task.name} is of kind {kind}", f"one of: {', '.join(known)}")
-    return known[kind]
-
-
-def _relations_of(task: Task) -> Callable[[Row], list[Relation]]:
-    kind = type(task.kind).__name__
-    known: dict[str, Callable[[Row], list[Relation]]] = {
-        "Dependencies": lambda row: [
-            (i, i + 1, head - 1, label) for i, (head, label) in enumerate(zip(row["heads"], row["labels"]))
-        ],
-        "Frames": lambda row: [
-            (start, end, frame["predicate"], role) for frame in row["frames"] for start, end, role in frame["arguments"]
-        ],
-    }
-    if kind not in known:
-        raise HeadwiseError(f"{task.name} is of kind {kind}", f"one of: {', '.join(known)}")
-    return known[kind]
-
-
-def low_constituents(tree: str) -> list[Unit]:
-    """The constituents directly above the tags.
-
-    Example:
-        >>> low_constituents("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
-        [(0, 2, 'NP'), (2, 3, 'VP')]
-    """
-    found: list[Unit] = []
-
-    def walk(node: Node, start: int) -> int:
-        if node.word is not None:
-            return start + 1
-        end = start
-        for child in node.children:
-            end = walk(child, end)
-        if all(child.word is not None for child in node.children):
-            found.append((start, end, node.label))
-        return end
-
-    walk(parse(tree), 0)
-    return found
-
-
-def _result(
-    task: Task, by: str, labels: dict[str, int], right: np.ndarray, counts: np.ndarray, about: dict
-) -> Unlearnt:
-    scores = np.divide(right, counts[:, None, None], out=np.full(right.shape, np.nan), where=counts[:, None, None] > 0)
-    return Unlearnt(task.name, by, tuple(labels), counts, scores, about)
+def _whole(to_BWH: Tensor, kept: Sequence[int], heads: int) -> Tensor:
+    """With places for heads that were cut away, which have no map."""
+    if len(kept) == heads:
+        return to_BWH
+    whole = to_BWH.new_zeros(*to_BWH.shape[:2], heads)
+    whole[..., list(kept)] = to_BWH
+    return whole

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headwise.errors import HeadwiseError
 from headwise.report.page import render
-from headwise.store import write
+from headwise.store import read_json, write
 
 
 def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
@@ -23,3 +24,12 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     """
     studies = [study] if isinstance(study, Mapping) else list(study)
     return write(Path(path), render(studies))
+
+
+def read_study(path: str | Path) -> dict:
+    """The study in a folder that `headwise study` or `demo` wrote, or in its ``study.json``."""
+    path = Path(path)
+    file = path / "study.json" if path.is_dir() else path
+    if not file.is_file():
+        raise HeadwiseError(f"no study at {path}", "a folder of headwise study or demo", "headwise demo")
+    return read_json(file)

@@ -58,8 +58,8 @@ def _check_names(data: dict[str, Any]) -> None:
     for name in data["importance"]:
         if name not in names:
             raise unknown("task in importance", name, names)
-    if not data["importance"]:
-        raise HeadwiseError("a study without importance scores", "scores of at least one task")
+    if not data["importance"] and not data.get("probes"):
+        raise HeadwiseError("a study without importance scores or probes", "those of at least one task")
 
 
 def _matrices(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -73,7 +73,7 @@ FILTERS = {
 def sections(study: dict[str, Any]) -> list[tuple[str, str]]:
     """The sections this study has something to say in: anchor and name."""
     known = (
-        ("map", "Head map", "importance"),
+        ("map", "Head map", "model"),
         ("overlap", "Overlap", "importance"),
         ("lesions", "Lesions", "dissociation"),
         ("trust", "Trust", "trust"),

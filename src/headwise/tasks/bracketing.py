@@ -61,18 +61,16 @@ class Tree:
         phrases = [(posts[0], posts[-1], label) for label, posts in self.phrases if label]
         return phrases + [(i, i + 1, tag) for i, tag in enumerate(self.tags) if tag in PUNCTUATION_TAGS]
 
-    def binary(self, words: int | None = None) -> list[Span]:
-        """The ``2n - 1`` brackets of the tree made binary from the left, over the first ``words`` words.
+    def binary(self) -> list[Span]:
+        """The ``2n - 1`` brackets of the tree made binary from the left.
 
         Chains of single children share one bracket, their labels joined by ``+``; a bracket that is no constituent
-        has the label "". A constituent that loses words has the label "" too.
+        has the label "".
         """
-        size = len(self.words) if words is None else words
-        labels = {(i, i + 1): "" for i in range(size)} | {(0, size): ""}
+        labels = {(i, i + 1): "" for i in range(len(self.words))} | {(0, len(self.words)): ""}
         for label, posts in self.phrases:
-            if posts[0] < size:
-                for post in (post for post in posts[2:-1] if post < size):
-                    labels.setdefault((posts[0], post), "")
-                span, name = (posts[0], min(posts[-1], size)), label if posts[-1] <= size else ""
-                labels[span] = CHAIN.join(filter(None, [labels.get(span, ""), name]))
+            for post in posts[2:-1]:
+                labels.setdefault((posts[0], post), "")
+            span = (posts[0], posts[-1])
+            labels[span] = CHAIN.join(filter(None, [labels.get(span, ""), label]))
         return [(start, end, label) for (start, end), label in sorted(labels.items())]

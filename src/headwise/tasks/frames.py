@@ -136,7 +136,7 @@ class Frames:
     """Semantic roles; rows are ``{"words", "frames": [{"predicate": word, "arguments": [[start, end, role], ...]}]}``.
 
     Predicates are found, or ``given`` with the words. Roles V and C-V are the predicate itself and are not learnt.
-    Arguments of one predicate do not overlap, and are at most ``widest`` words. Words cut off a long row have no frame.
+    Arguments of one predicate do not overlap, and are at most ``widest`` words.
     """
 
     labels: tuple[str, ...] = ()
@@ -173,9 +173,9 @@ class Frames:
         check_known((role for *_, role in _arguments(row)), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns, kept = encode_words(rows, tokenizer, max_length)
-        given = [sorted({f["predicate"] for f in row["frames"] if f["predicate"] < n}) for row, n in zip(rows, kept)]
-        found = [[a for a in _arguments(row) if a[0] < n and a[2] <= n] for row, n in zip(rows, kept)]
+        columns = encode_words(rows, tokenizer, max_length)
+        given = [sorted({f["predicate"] for f in row["frames"]}) for row in rows]
+        found = [_arguments(row) for row in rows]
         roles = numbered(([role for *_, role in row] for row in found), self.labels)
         coded = [[(p, s, e, role) for (p, s, e, _), role in zip(*row)] for row in zip(found, roles)]
         return {**columns, "predicates": Ragged.of(given), "arguments": Ragged.of(coded, 4)}

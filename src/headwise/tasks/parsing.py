@@ -1,8 +1,8 @@
 """The best tree and the sum over all trees, for a whole batch at once: Eisner, Chu-Liu/Edmonds, CKY, inside.
 
 Legend: B batch, W words, P fence posts between words (W + 1). Charts are kept twice, by where a span starts and by
-where it ends, so that all ways to split all spans of one width are two slices and one sum. The best tree is the
-gradient of the best score, and the span probabilities are the gradient of the log-partition.
+where it ends, the latter with widths falling, so that all ways to split all spans of one width are two slices and one
+sum. The best tree is read back from the best splits, and span probabilities are the gradient of the log-partition.
 """
 
 from __future__ import annotations
@@ -17,47 +17,50 @@ from torch import Tensor
 Combine = Callable[[Tensor], Tensor]
 
 
-def best(scores: Tensor) -> Tensor:
-    """The maximum over the last axis, with the whole gradient on one of the winners."""
-    return scores.max(-1).values
+class Best:
+    """The maximum over the last axis, and where it was, call by call."""
+
+    def __init__(self) -> None:
+        self.at: list[Tensor] = []
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        value, at = scores.max(-1)
+        self.at.append(at)
+        return value
 
 
 def total(scores: Tensor) -> Tensor:
     return torch.logsumexp(scores, -1)
 
 
-def gradient(function: Callable[..., Tensor], scores: Tensor, lengths: Tensor, combine: Combine) -> Tensor:
-    """Which parts of ``scores`` the result rests on; works where gradients are switched off."""
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = scores.float().clone().detach().requires_grad_()
-        return torch.autograd.grad(function(leaf, lengths.clone(), combine).sum(), leaf)[0]
-
-
 # -- constituents: scores_BPP[b, i, j] is worth a bracket over words i to j (end exclusive)
 
 
 def inside(scores_BPP: Tensor, lengths_B: Tensor, combine: Combine = total) -> Tensor:
-    """All binary trees of each sentence, combined: ``total`` gives the log-partition, ``best`` the best score."""
+    """All binary trees of each sentence, combined: ``total`` gives the log-partition, `Best` the best score."""
     batch, posts, _ = scores_BPP.shape
     words = posts - 1
     by_start = scores_BPP.new_zeros(batch, posts, posts)  # [b, start, width]
-    by_end = scores_BPP.new_zeros(batch, posts, posts)  # [b, end, width]
+    by_end = scores_BPP.new_zeros(batch, posts, posts)  # [b, end, posts - width]
     for width in range(1, words + 1):
         value = scores_BPP.diagonal(width, 1, 2)
         if width > 1:
             left = by_start[:, : posts - width, 1:width]
-            right = by_end[:, width:, 1:width].flip(-1)
+            right = by_end[:, width:, posts - width + 1 :]
             value = value + combine(left + right)
         by_start[:, : posts - width, width] = value
-        by_end[:, width:, width] = value
+        by_end[:, width:, posts - width] = value
     return by_start[torch.arange(batch, device=lengths_B.device), 0, lengths_B]
 
 
 def marginals(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
-    """The probability of every bracket under the tree CRF."""
-    return gradient(inside, scores_BPP, lengths_B, total)
+    """The probability of every bracket under the tree CRF; also where gradients are switched off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = scores_BPP.float().clone().detach().requires_grad_()
+        return torch.autograd.grad(inside(leaf, lengths_B.clone()).sum(), leaf)[0]
 
 
+@torch.no_grad()
 def cky(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
     """The brackets of the best binary tree, as a bool mask like ``scores_BPP``.
 
@@ -67,12 +70,21 @@ def cky(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
         >>> cky(scores, torch.tensor([3])).nonzero()[:, 1:].tolist()
         [[0, 1], [0, 3], [1, 2], [1, 3], [2, 3]]
     """
-    return gradient(inside, scores_BPP, lengths_B, best) > 0.5
+    splits, words = Best(), scores_BPP.shape[1] - 1
+    inside(scores_BPP.float(), lengths_B, splits)
+    found = torch.zeros_like(scores_BPP, dtype=torch.bool)
+    found[torch.arange(len(found), device=found.device), 0, lengths_B] = True
+    for width in range(words, 1, -1):
+        b, start = found.diagonal(width, 1, 2).nonzero(as_tuple=True)
+        middle = start + 1 + splits.at[width - 2][b, start]
+        found[b, start, middle] = found[b, middle, start + width] = True
+    return found
 
 
 # -- dependencies: scores_BWH[b, d, h] is worth word d hanging on head h; h = 0 is the root, h = w + 1 is word w
 
 
+@torch.no_grad()
 def eisner(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
     """Heads of the best projective tree with one root word; absent words get 0 (Eisner 1996).
 
@@ -80,42 +92,74 @@ def eisner(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
         >>> eisner(torch.tensor([[[9.0, 0, 1], [5, 8, 0]]]), torch.tensor([2])).tolist()
         [[0, 1]]
     """
-    return gradient(_projective, scores_BWH, lengths_B, best).argmax(-1)
+    splits, words = Best(), scores_BWH.shape[1]
+    _projective(scores_BWH.float(), lengths_B, splits)
+    spans = {name: scores_BWH.new_zeros(len(lengths_B), words, words, dtype=torch.bool) for name in _SPANS}
+    heads = torch.zeros_like(scores_BWH[..., 0], dtype=torch.long)
+    every, root = torch.arange(len(heads), device=heads.device), splits.at[-1]
+    spans["left"][every, 0, root] = spans["right"][every, root, lengths_B - 1] = True
+    for gap in range(words - 1, 0, -1):
+        _read_back(spans, heads, gap, *splits.at[3 * gap - 3 : 3 * gap])
+    return heads
+
+
+# Spans of words from first to last; right: complete, hanging on its first word; left: on its last; open: with an arc
+# over the whole. Charts by where a span begins (from) and where it ends (to).
+_SPANS = ("right", "left", "open_right", "open_left")
+_CHARTS = ("right_from", "right_to", "left_from", "left_to", "open_right_from", "open_left_to")
 
 
 def _projective(scores_BWH: Tensor, lengths_B: Tensor, combine: Combine) -> Tensor:
     batch, words, _ = scores_BWH.shape
     arcs = scores_BWH[:, :, 1:]
-    chart = {name: scores_BWH.new_zeros(batch, words, words) for name in _CHARTS}  # last axis: width - 1
+    # last axis: the gap from first to last word, rising in "from" and falling in "to"
+    chart = {name: scores_BWH.new_zeros(batch, words, words) for name in _CHARTS}
     for gap in range(1, words):
-        _widen(chart, arcs, gap, words - gap, combine)
+        _widen(chart, arcs, gap, combine)
     left = chart["left_from"][:, 0]  # words 0 to r, hanging on r
     last, word = (lengths_B - 1)[:, None], torch.arange(words, device=scores_BWH.device)
     right = chart["right_to"].gather(1, last[:, :, None].expand(-1, 1, words))[:, 0]
-    right = right.gather(1, (last - word).clamp(min=0))  # words r to the last, hanging on r
+    right = right.gather(1, words - 1 - (last - word).clamp(min=0))  # words r to the last, hanging on r
     every = left + right + scores_BWH[:, :, 0]
     return combine(every.masked_fill(word > last, -1e30))
 
 
-# right: complete, hanging on its first word; left: on its last; open: with an arc over the whole. from/to: start/end.
-_CHARTS = ("right_from", "right_to", "left_from", "left_to", "open_right_from", "open_left_to")
-
-
-def _widen(chart: dict[str, Tensor], arcs: Tensor, gap: int, spans: int, combine: Combine) -> None:
+def _widen(chart: dict[str, Tensor], arcs: Tensor, gap: int, combine: Combine) -> None:
     """Fill in all spans whose last word is ``gap`` after their first."""
+    words = arcs.shape[1]
+    spans = words - gap
 
-    def split(first: str, second: str, skip_first: int, skip_second: int) -> Tensor:
-        head = chart[first][:, :spans, skip_first : gap + skip_first]
-        tail = chart[second][:, gap:, skip_second : gap + skip_second].flip(-1)
+    def split(first: str, second: str, skip: int, reach: int) -> Tensor:
+        """Gaps from ``skip`` on in the first part, down to ``reach`` in the second."""
+        head = chart[first][:, :spans, skip : gap + skip]
+        tail = chart[second][:, gap:, spans - reach : words - reach]
         return combine(head + tail)
 
     joined = split("right_from", "left_to", 0, 0)
     chart["open_right_from"][:, :spans, gap] = joined + arcs.diagonal(-gap, 1, 2)
-    chart["open_left_to"][:, gap:, gap] = joined + arcs.diagonal(gap, 1, 2)
+    chart["open_left_to"][:, gap:, spans - 1] = joined + arcs.diagonal(gap, 1, 2)
     right = split("open_right_from", "right_to", 1, 0)
     left = split("left_from", "open_left_to", 0, 1)
-    chart["right_from"][:, :spans, gap] = chart["right_to"][:, gap:, gap] = right
-    chart["left_from"][:, :spans, gap] = chart["left_to"][:, gap:, gap] = left
+    chart["right_from"][:, :spans, gap] = chart["right_to"][:, gap:, spans - 1] = right
+    chart["left_from"][:, :spans, gap] = chart["left_to"][:, gap:, spans - 1] = left
+
+
+def _read_back(spans: dict[str, Tensor], heads: Tensor, gap: int, joined: Tensor, right: Tensor, left: Tensor) -> None:
+    """Open the spans of one gap that are part of the best tree: the spans they are made of, and their arcs."""
+
+    def here(name: str, splits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        b, first = spans[name].diagonal(gap, 1, 2).nonzero(as_tuple=True)
+        return b, first, first + splits[b, first], first + gap
+
+    b, first, middle, last = here("right", right)
+    spans["open_right"][b, first, middle + 1] = spans["right"][b, middle + 1, last] = True
+    b, first, middle, last = here("left", left)
+    spans["left"][b, first, middle] = spans["open_left"][b, middle, last] = True
+    for name in ("open_right", "open_left"):
+        b, first, middle, last = here(name, joined)
+        spans["right"][b, first, middle] = spans["left"][b, middle + 1, last] = True
+        child, parent = (last, first) if name == "open_right" else (first, last)
+        heads[b, child] = parent + 1
 
 
 class Contraction(NamedTuple):

@@ -19,7 +19,6 @@ from headwise.tasks.wordlevel import (
     check_known,
     check_pool,
     check_words,
-    commonest,
     encode_words,
     numbered,
     word_counts,
@@ -44,8 +43,6 @@ class TagHead(nn.Module):
 class Tag:
     """One label per word; rows are ``{"words", "labels"}``.
 
-    Words cut off a long row are answered O, or else with the commonest label of the words before them.
-
     Example:
         >>> Tag(("NOUN", "VERB")).check({"words": ["dogs", "bark"], "labels": ["NOUN", "VERB"]})
     """
@@ -66,9 +63,8 @@ class Tag:
         check_known(row["labels"], self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns, kept = encode_words(rows, tokenizer, max_length)
-        labels = numbered((row["labels"][:n] for row, n in zip(rows, kept)), self.labels)
-        return {**columns, "labels": Ragged.of(labels)}
+        labels = numbered((row["labels"] for row in rows), self.labels)
+        return {**encode_words(rows, tokenizer, max_length), "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
         return TagHead(hidden, len(self.labels), self.dropout, self.pool)
@@ -77,12 +73,8 @@ class Tag:
         return masked_mean(cross_entropy(scores, batch["labels"]), batch["labels"] >= 0)
 
     def decode(self, scores: Tensor, batch: Batch) -> list[list[str]]:
-        out = []
-        counts, cuts = word_counts(batch).tolist(), batch["cut"].tolist()
-        for row, count, cut in zip(scores.argmax(-1).tolist(), counts, cuts):
-            tags = [self.labels[i] for i in row[:count]]
-            out.append(tags + ["O" if "O" in self.labels else commonest(tags)] * cut)
-        return out
+        found = zip(scores.argmax(-1).tolist(), word_counts(batch).tolist())
+        return [[self.labels[i] for i in row[:count]] for row, count in found]
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
         return [list(row["labels"]) for row in rows]
@@ -126,7 +118,7 @@ class SpanHead(nn.Module):
 class Spans:
     """Labelled spans that do not overlap; rows are ``{"words", "labels"}`` with BIO labels.
 
-    Scores are ``(B, first word, last word, 1 + labels)``, none first. Words cut off a long row are in no span.
+    Scores are ``(B, first word, last word, 1 + labels)``, none first.
     """
 
     labels: tuple[str, ...] = ()
@@ -152,11 +144,10 @@ class Spans:
         check_known((label for _, _, label in bio_spans(row["labels"])), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns, kept = encode_words(rows, tokenizer, max_length)
-        spans = [bio_spans(row["labels"][:n]) for row, n in zip(rows, kept)]
+        spans = [bio_spans(row["labels"]) for row in rows]
         names = numbered(([label for _, _, label in row] for row in spans), self.labels)
         coded = [[(s, e - 1, label) for (s, e, _), label in zip(*row)] for row in zip(spans, names)]
-        return {**columns, "spans": Ragged.of(coded, 3)}
+        return {**encode_words(rows, tokenizer, max_length), "spans": Ragged.of(coded, 3)}
 
     def head(self, hidden: int) -> nn.Module:
         return SpanHead(hidden, len(self.labels), self.size, self.dropout, self.pool)

@@ -21,7 +21,6 @@ from headwise.tasks.wordlevel import (
     check_known,
     check_pool,
     check_words,
-    commonest,
     encode_words,
     numbered,
     word_counts,
@@ -60,10 +59,7 @@ class ArcHead(nn.Module):
 
 @dataclass(frozen=True)
 class Dependencies:
-    """A head and a label for every word; rows are ``{"words", "heads", "labels"}``, heads from 1, root 0.
-
-    Words cut off a long row are answered with the word before them as head and the commonest label so far.
-    """
+    """A head and a label for every word; rows are ``{"words", "heads", "labels"}``, heads from 1, root 0."""
 
     labels: tuple[str, ...] = ()
     projective: bool = True  # Eisner; False: Chu-Liu/Edmonds
@@ -85,34 +81,26 @@ class Dependencies:
         check_known(row["labels"], self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns, kept = encode_words(rows, tokenizer, max_length)
-        heads = [[h if h <= n else -1 for h in row["heads"][:n]] for row, n in zip(rows, kept)]
-        labels = numbered((row["labels"][:n] for row, n in zip(rows, kept)), self.labels)
-        return {**columns, "heads": Ragged.of(heads), "labels": Ragged.of(labels)}
+        columns = encode_words(rows, tokenizer, max_length)
+        labels = numbered((row["labels"] for row in rows), self.labels)
+        return {**columns, "heads": Ragged.of(row["heads"] for row in rows), "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
         return ArcHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Arcs, batch: Batch) -> Tensor:
-        known = batch["heads"] >= 0
-        label = torch.where(known, batch["labels"], -1)  # the label of an arc that was cut off is not asked
-        arc_loss = cross_entropy(scores.heads, batch["heads"])
-        label_loss = cross_entropy(_at_heads(scores.labels, batch["heads"].clamp(min=0)), label)
-        return masked_mean(arc_loss, known) + masked_mean(label_loss, label >= 0)
+        heads, labels = batch["heads"], batch["labels"]
+        arc_loss = cross_entropy(scores.heads, heads)
+        label_loss = cross_entropy(_at_heads(scores.labels, heads.clamp(min=0)), labels)
+        return masked_mean(arc_loss, heads >= 0) + masked_mean(label_loss, labels >= 0)
 
     def decode(self, scores: Arcs, batch: Batch) -> list[list[tuple[int, str]]]:
         parse = eisner if self.projective else chu_liu_edmonds
         counts = word_counts(batch)
         heads = parse(scores.heads, counts)
         labels = _at_heads(scores.labels, heads).argmax(-1)
-        out = []
-        for row in zip(heads.tolist(), labels.tolist(), counts.tolist(), batch["cut"].tolist()):
-            out.append(self._filled(*row))
-        return out
-
-    def _filled(self, heads: list[int], labels: list[int], count: int, cut: int) -> list[tuple[int, str]]:
-        names = [self.labels[i] for i in labels[:count]]
-        return [*zip(heads, names), *((count + i, commonest(names)) for i in range(cut))]
+        found = zip(heads.tolist(), labels.tolist(), counts.tolist())
+        return [[(h, self.labels[i]) for h, i in zip(row[:n], names)] for row, names, n in found]
 
     def gold(self, rows: Sequence[Row]) -> list[list[tuple[int, str]]]:
         return [list(zip(row["heads"], row["labels"])) for row in rows]
@@ -188,8 +176,7 @@ class Constituents:
 
     ``training="crf"`` learns which brackets form the tree (inside algorithm; decoded by minimum Bayes risk: CKY on
     bracket probabilities) and, apart from it, their labels. ``training="span"`` labels every span by itself, most of
-    them "no constituent", and decodes by CKY. Chains of single children are one label, joined by ``+``. Words cut off
-    a long row are in no bracket.
+    them "no constituent", and decodes by CKY. Chains of single children are one label, joined by ``+``.
     """
 
     labels: tuple[str, ...] = ()
@@ -221,8 +208,8 @@ class Constituents:
         check_known((label for _, _, label in tree.binary() if label), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        columns, kept = encode_words(rows, tokenizer, max_length)
-        trees = [Tree.read(row["tree"]).binary(n) for row, n in zip(rows, kept)]
+        columns = encode_words(rows, tokenizer, max_length)
+        trees = [Tree.read(row["tree"]).binary() for row in rows]
         labels = numbered(([label for _, _, label in tree] for tree in trees), ("", *self.labels))
         spans = [[(s, e, label) for (s, e, _), label in zip(*row)] for row in zip(trees, labels)]
         return {**columns, "spans": Ragged.of(spans, 3)}

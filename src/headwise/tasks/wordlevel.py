@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.task import Row
+from headwise.tasks.windows import laid_out
 
 Batch = dict[str, Tensor]
 POOLS = ("mean", "first")
@@ -22,10 +23,11 @@ POOLS = ("mean", "first")
 # -- words and their sub-words
 
 
-def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> tuple[Columns, list[int]]:
-    """Columns ``input_ids``, ``word_of`` (each sub-word's word, -1: none) and ``cut`` (words lost); and words kept.
+def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
+    """Columns ``input_ids`` and ``word_of``: each sub-word's word, -1 for none.
 
-    A row is cut after the last word that fits whole. A word the tokenizer makes nothing of becomes the unknown token.
+    A row longer than ``max_length`` is laid out in windows (``tasks.windows``), which two more columns tell apart. A
+    word the tokenizer makes nothing of becomes the unknown token.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise HeadwiseError(f"{type(tokenizer).__name__} cannot tell words from sub-words", "a fast tokenizer")
@@ -36,14 +38,12 @@ def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> tuple[
         if lost:
             spelled = enumerate(_spelled(rows[i]["words"], spaced))
             pieces[i] = _pieces([[_unknown(tokenizer) if w in lost else word for w, word in spelled]], tokenizer)[0]
-    pieces = [_fitted(np.array(ids), np.array(word_of), max_length) for ids, word_of in pieces]
-    kept = [int(word_of.max()) + 1 for _, word_of in pieces]
-    columns: Columns = {
-        "input_ids": Ragged.of([ids for ids, _ in pieces]),
-        "word_of": Ragged.of([word_of for _, word_of in pieces]),
-        "cut": np.array([len(row["words"]) - n for row, n in zip(rows, kept)], np.int64),
-    }
-    return columns, kept
+    found = [laid_out(np.array(ids), np.array(word_of), max_length) for ids, word_of in pieces]
+    names = ("input_ids", "word_of", "window", "window_word")
+    columns: Columns = {name: Ragged.of(column) for name, column in zip(names, zip(*found))}
+    if not any(window.any() for _, _, window, _ in found):
+        del columns["window"], columns["window_word"]
+    return columns
 
 
 def needs_space(tokenizer: Any) -> bool:
@@ -70,20 +70,6 @@ def _pieces(words: list[list[str]], tokenizer: Any) -> list[tuple[list[int], lis
     coded = tokenizer(words, is_split_into_words=True, verbose=False)
     word_of = ([-1 if word is None else word for word in coded.word_ids(i)] for i in range(len(words)))
     return list(zip(coded["input_ids"], word_of))
-
-
-def _fitted(ids: np.ndarray, word_of: np.ndarray, max_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut after the last whole word that fits; of a first word that is too long itself, keep what fits."""
-    if len(ids) <= max_length:
-        return ids, word_of
-    inner = word_of >= 0
-    room = max_length - (~inner).sum()
-    if room < 1:
-        raise HeadwiseError(f"max_length {max_length}", "room for a word beside the special tokens")
-    rank = inner.cumsum() - 1
-    too_far = word_of[inner][room]  # the first word with a sub-word that does not fit
-    keep = ~inner | ((rank < room) & (word_of < max(too_far, 1)))
-    return ids[keep], word_of[keep]
 
 
 def words(states_BTE: Tensor, word_of_BT: Tensor, pool: str = "mean") -> Tensor:
@@ -136,11 +122,6 @@ def numbered(rows: Iterable[Iterable[str]], known: Sequence[str]) -> list[list[i
         names = ", ".join(f"{label} ({n})" for label, n in strange.most_common(8))
         warnings.warn(f"labels not seen in training, left out of the loss and counted as errors: {names}", stacklevel=3)
     return out
-
-
-def commonest(labels: Sequence[str]) -> str:
-    """The answer for words that did not fit: what the words before them are called most."""
-    return Counter(labels).most_common(1)[0][0]
 
 
 def check_pool(pool: str) -> None:

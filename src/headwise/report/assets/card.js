@@ -28,7 +28,7 @@ function summaryCard(view) {
   ];
   return [
     el("h3", {}, `${view.L * view.H} heads`),
-    el("dl", { class: "counts" }, facts.map(([count, text]) => [el("dt", {}, `${count}`), el("dd", {}, text)])),
+    n === 0 ? null : el("dl", { class: "counts" }, facts.map(([count, text]) => [el("dt", {}, `${count}`), el("dd", {}, text)])),
     el("p", { class: "hint" }, "Arrow keys walk over the map, Enter keeps a head here, Escape lets it go."),
   ];
 }

@@ -88,10 +88,16 @@ function steer(view, event) {
   event.preventDefault();
 }
 
+/* A head that no measure knows is cut away. */
+function isCut(view, head) {
+  const measures = view.tasks.length ? view.tasks.map((task) => task.scores) : Object.values(view.study.probes || {}).map((probe) => flat(probe.accuracy));
+  return measures.every((values) => !known(values[head]));
+}
+
 function paint(view) {
   const colour = painter(view);
   view.cells.forEach((cell, head) => {
-    const cut = view.tasks.every((task) => !known(task.scores[head]));
+    const cut = isCut(view, head);
     const { background, ring, text } = cut ? { background: "" } : colour(head);
     cell.style.background = background;
     cell.style.setProperty("--ring", ring || "transparent");
@@ -194,5 +200,7 @@ function headTip(view, head) {
   const rows = view.tasks.map((task, i) => el("tr", { class: view.sets[i].has(head) ? "in" : "" },
     el("th", {}, dot(task.position), task.name), el("td", {}, scoreText(task, task.scores[head])),
     el("td", { class: "rank" }, task.rank[head] ? `#${task.rank[head]}` : "cut")));
-  return [el("b", {}, `Head ${headName(view, head)}`), el("table", {}, el("tbody", {}, rows))];
+  const probes = Object.entries(view.study.probes || {}).map(([name, probe]) =>
+    el("tr", {}, el("th", {}, name), el("td", {}, fixed(flat(probe.accuracy)[head])), el("td", { class: "rank" }, "probe")));
+  return [el("b", {}, `Head ${headName(view, head)}`), el("table", {}, el("tbody", {}, rows, probes))];
 }

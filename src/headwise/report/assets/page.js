@@ -5,6 +5,7 @@ function openStudy(root, study) {
   const alpha = study.dissociation ? study.dissociation.default : 0.3;
   const view = { root, study, L, H, tasks, byName: Object.fromEntries(tasks.map((task) => [task.name, task])),
     state: { alpha, mode: "owner", which: null, pinned: null, example: 0, on: "own metric" } };
+  if (!tasks.length) Object.assign(view.state, { mode: "probe", which: Object.keys(study.probes || {})[0] });
   if (tasks.length === 1) Object.assign(view.state, { mode: "importance", which: tasks[0].name });
   drawMap(view);
   setUpDial(view);

@@ -89,6 +89,32 @@ class Screen:
                 cells = [float(x) for x in scores[layer].nan_to_num(0)]
                 self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
 
+    def card(self, found: Mapping[str, Any]) -> None:
+        """One head: bars for what is a share, numbers for the rest."""
+        owner = f", ranks highest for {found['owner']}" if found["owner"] else ""
+        self.console.print(Text(f"head {found['head']}{owner}", style="bold"))
+        beside = found.get("beside", {})
+        for task, row in found["importance"].items():
+            other = f"   second checkpoint: rank {beside[task]['rank']}" if task in beside else ""
+            self._bar(task, row["share"], f"rank {row['rank']} of {row['of']}, {_digits(row['score'])}{other}")
+        for title, part in (("encodes", "probes"), ("gate", "gates"), ("looks at", "looks")):
+            if part in found:
+                self.say(title)
+            for name, value in found.get(part, {}).items():
+                if part == "probes":
+                    self._bar(
+                        name, value["accuracy"], f"{_digits(value['accuracy'])}, chance {_digits(value['chance'])}"
+                    )
+                elif name == "entropy":
+                    self.say(f"  entropy {_digits(value)}")
+                else:
+                    self._bar(name, value, _digits(value))
+        self.say("most alike: " + ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in found["alike"]))
+
+    def _bar(self, name: str, share: float | None, words: str) -> None:
+        full = round(20 * min(1.0, max(0.0, share or 0.0)))
+        self.say(f"  {name:<24} {'█' * full}{'·' * (20 - full)}  {words}")
+
     def task_list(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = ("name", "kind", "language", "metric", "sizes", "origin")
         self._table(columns, [[_short(row.get(c)) for c in columns] for row in rows])
@@ -122,6 +148,11 @@ class Screen:
         columns = ("key", "kind", "created", "folder")
         self._table(columns, [[str(row[c]) for c in columns] for row in rows])
 
+    def jobs(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("key", "work", "title")
+        self._table(columns, [[str(row[c]) for c in columns] for row in rows])
+        self.say(f"{len(rows)} jobs")
+
     def doctor(self, found: Mapping[str, Any]) -> None:
         for part, values in found.items():
             self.console.print(Text(part, style="bold"))
@@ -140,3 +171,7 @@ def _short(value: Any, limit: int = 80) -> str:
         value = ", ".join(f"{k} {v}" for k, v in value.items())
     text = str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"

@@ -94,6 +94,15 @@ def pairs_in(texts: list[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+def named_folders(texts: list[str]) -> dict[str, str]:
+    """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part is the name."""
+    found = {}
+    for text in texts:
+        name, _, folder = text.partition("=") if "=" in text else (Path(text).name, "", text)
+        found[name] = folder
+    return found
+
+
 def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
     """Tasks by name and from one's own files."""
     from headwise import tasks as catalog
@@ -106,10 +115,8 @@ def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
 
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None) -> Any:
     """A model that headwise trained, with its tasks; those of one's own files are given again as name=file:columns."""
-    import torch
-
     from headwise import tasks as catalog
-    from headwise.model import MultiTaskModel
+    from headwise.model import MultiTaskModel, default_device
     from headwise.store import read_json
 
     if not (path / "headwise.json").exists():
@@ -121,7 +128,7 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
             raise unknown("task of this model", name, names)
     found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names]
     made = MultiTaskModel.load(path, found)
-    return made.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return made.to(default_device(device))
 
 
 def _known(name: str, data: Path | None) -> Any:

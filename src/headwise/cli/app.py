@@ -1,0 +1,71 @@
+"""The program: its verbs are registered on it, its mistakes end in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwise.errors import HeadwiseError
+
+
+class Verbs(TyperGroup):
+    """The verbs; typer would swallow a stop by hand and what it says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or "stopped") from stop
+
+
+class Stopped(Exception):
+    """Ctrl-C."""
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Find, measure and use the functional specialization of attention heads.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; may stand anywhere")] = False,
+) -> None:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    warnings.formatwarning = lambda message, *_, **__: f"headwise: note: {message}\n"
+
+
+def main() -> None:
+    """Run the command line; mistakes of use end in one line and exit code 2, failures in one line and 1."""
+    try:
+        app(args=[word for word in sys.argv[1:] if word != "--debug"] or ["--help"], standalone_mode=False)
+    except HeadwiseError as error:
+        _stop(str(error), 2)
+    except Stopped as error:
+        _stop(str(error), 130)
+    except Exception as error:
+        if said := getattr(error, "format_message", None):  # a mistake in the options
+            _stop(f"{said()} Try: headwise --help", 2)
+        _stop(f"{type(error).__name__}: {error}", 1)
+
+
+def _stop(message: str, code: int) -> None:
+    if "--debug" in sys.argv:
+        traceback.print_exc()
+    print(f"headwise: {message}", file=sys.stderr)
+    sys.exit(code)

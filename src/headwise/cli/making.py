@@ -1,0 +1,162 @@
+"""Verbs that make models: study, demo, train, prune."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli.app import app
+from headwise.cli.options import (
+    ByOption,
+    DataOption,
+    DeviceOption,
+    ExamplesOption,
+    JsonOption,
+    ModelArg,
+    ModelOption,
+    OutOption,
+    OwnOption,
+    StackOption,
+    TasksOption,
+    chosen_tasks,
+    names_in,
+    plain_encoder,
+    with_plan,
+)
+from headwise.cli.screen import Screen
+
+
+@app.command()
+@with_plan
+def study(
+    model: ModelOption,
+    tasks: TasksOption = "",
+    task: OwnOption = [],  # noqa: B006
+    data: DataOption = None,
+    out: OutOption = None,
+    alpha: Annotated[float, typer.Option(help="share of heads that count as a task's own")] = 0.3,
+    delta: Annotated[float, typer.Option(help="share of training held by important-head training")] = 0.1,
+    by: ByOption = "gradient",
+    examples: ExamplesOption = 10_000,
+    dev: Annotated[int | None, typer.Option(help="development rows per task in lesions")] = None,
+    pooling: Annotated[str, typer.Option(help="cls, mean or last")] = "cls",
+    max_length: Annotated[int, typer.Option(help="longest input in sub-words")] = 128,
+    probes: Annotated[str, typer.Option(help="properties to probe every head for, with commas")] = "",
+    skip: Annotated[str, typer.Option(help="stages to leave out, with commas")] = "",
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+    *,
+    plan: Any,
+) -> None:
+    """Train tasks together, find each task's heads, lesion them, and write the page.
+
+    Example: headwise study --model bert-base-uncased --tasks sst2,qnli,mnli --data data/
+    """
+    from headwise.study import Settings, Study
+
+    chosen = chosen_tasks(tasks, task, data)
+    settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
+    settings = replace(settings, probes=names_in(probes), skip=names_in(skip))
+    folder = out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100]
+    screen = Screen(quiet=as_json)
+    made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
+    made.command = "headwise " + " ".join(sys.argv[1:])
+    _finish(screen, made.run(), folder, as_json)
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option(help="a smaller story, under two minutes")] = False,
+    data: DataOption = None,
+    out: OutOption = None,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole story on a real pretrained encoder, without a network.
+
+    Example: headwise demo --quick
+    """
+    from headwise.demo import demo_study
+
+    screen = Screen(quiet=as_json)
+    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
+    made.command = "headwise " + " ".join(sys.argv[1:])
+    _finish(screen, made.run(), folder, as_json)
+
+
+@app.command()
+@with_plan
+def train(
+    model: ModelOption,
+    tasks: TasksOption = "",
+    task: OwnOption = [],  # noqa: B006
+    data: DataOption = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
+        "runs/train"
+    ),
+    method: Annotated[str, typer.Option(help="plain or iat")] = "plain",
+    alpha: Annotated[float, typer.Option(help="iat: share of heads a task may move")] = 0.3,
+    delta: Annotated[float, typer.Option(help="iat: share of training, at its end, in which the rest is held")] = 0.1,
+    freeze: Annotated[str, typer.Option(help="iat: update (truly held) or grad (as published)")] = "update",
+    pooling: Annotated[str, typer.Option(help="cls, mean or last")] = "cls",
+    max_length: Annotated[int, typer.Option(help="longest input in sub-words")] = 128,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+    *,
+    plan: Any,
+) -> None:
+    """Train tasks together in one model; the same command goes on where it stopped.
+
+    Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
+    """
+    from headwise.methods import methods
+    from headwise.model import MultiTaskModel
+    from headwise.train import fit
+
+    screen = Screen(quiet=as_json)
+    made = MultiTaskModel.from_pretrained(
+        model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
+    )
+    settings = {"alpha": alpha, "delta": delta, "freeze": freeze} if method == "iat" else {}
+    history = fit(made, plan, methods[method](**settings), out=out, device=device, progress=screen.progress())
+    made.save_pretrained(out / "model")
+    last = history.scores[-1]["scores"] if history.scores else {}
+    shown = {"model": str(out / "model"), "steps": history.steps, "seconds": history.seconds, "scores": last}
+    print(json.dumps(shown)) if as_json else screen.scores(last, f"model in {out / 'model'}")
+
+
+@app.command()
+def prune(
+    model: ModelArg,
+    out: Annotated[Path, typer.Argument(help="folder to write")],
+    mask: Annotated[Path, typer.Option(help="safetensors or JSON with a (layers, heads) mask: true is cut")],
+    form: Annotated[str, typer.Option(help="masked, compact, sliced or onnx")] = "sliced",
+    stack: StackOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut heads and write a model that is checked against the masked one.
+
+    Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
+    """
+    from headwise.exports import export, read_mask
+
+    cut = read_mask(mask)
+    encoder, tokenizer = plain_encoder(model)
+    before = sum(p.numel() for p in encoder.parameters())
+    path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
+    shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel(), "parameters": before}
+    print(json.dumps(shown)) if as_json else Screen().say(
+        f"{shown['heads_cut']} of {cut.numel()} heads cut, {form}: {path}"
+    )
+
+
+def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:
+    made = {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
+    print(json.dumps({"verdict": study["verdict"], **made})) if as_json else screen.verdict(study, folder)

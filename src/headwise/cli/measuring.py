@@ -1,0 +1,207 @@
+"""Verbs that look into models: heads, tasks, importance, dissociate, probe, head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli.app import app
+from headwise.cli.options import (
+    ByOption,
+    DataOption,
+    DeviceOption,
+    ExamplesOption,
+    JsonOption,
+    ModelArg,
+    OutOption,
+    OwnOption,
+    StackOption,
+    TasksOption,
+    chosen_tasks,
+    plain_encoder,
+    shares_in,
+    trained_model,
+)
+from headwise.cli.screen import Screen
+from headwise.errors import HeadwiseError
+
+
+@app.command()
+def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = False) -> None:
+    """Show where a model's heads are and what can be done with them.
+
+    Example: headwise heads bert-base-uncased
+    """
+    from headwise.heads import Heads, stacks_of
+
+    encoder, _ = plain_encoder(model)
+    found = [Heads.of(encoder, stack=name) for name in ([stack] if stack else stacks_of(encoder))]
+    rows = [
+        {
+            "stack": h.stack,
+            "family": h.family,
+            "layers": h.num_layers,
+            "heads": h.num_heads,
+            "head_dim": h.head_dim,
+            "kv_heads": h.num_kv_heads,
+            "gate": True,
+            "capture": True,
+            "train_and_cut": h.exact,
+            "alive": h.alive.tolist(),
+            "output_projections": [site.name for site in h.sites],
+        }
+        for h in found
+    ]
+    print(json.dumps(rows)) if as_json else Screen().head_maps(model, rows)
+
+
+@app.command()
+def tasks(
+    command: Annotated[str, typer.Argument(help="list, or show")] = "list",
+    name: Annotated[str | None, typer.Argument(help="the task to show")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the known tasks, or show one: `headwise tasks show sst2`.
+
+    Example: headwise tasks show corpus.sentiment
+    """
+    from headwise import tasks as catalog
+
+    if command == "show":
+        if name is None:
+            raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
+        task = catalog.get(name, data)
+        shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
+        print(json.dumps(shown, ensure_ascii=False)) if as_json else Screen().task(shown)
+    elif command == "list":
+        rows = [catalog.describe(n, data) for n in catalog.names()]
+        print(json.dumps(rows, ensure_ascii=False)) if as_json else Screen().task_list(rows)
+    else:
+        raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
+
+
+@app.command()
+def importance(
+    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
+    task: Annotated[
+        list[str], typer.Option(help="one of its tasks, all without; one of your own: mine=reviews.csv:text,label")
+    ] = [],  # noqa: B006
+    by: ByOption = "gradient",
+    examples: ExamplesOption = 10_000,
+    seed: Annotated[int, typer.Option(help="of the draw of examples")] = 0,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="write the scores as safetensors")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score every head for a model's tasks.
+
+    Example: headwise importance runs/train/model --task sst2
+    """
+    from headwise.importance import importance as measure
+    from headwise.store import write_arrays
+
+    made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
+    names = [spec.split("=")[0] for spec in task] or list(made.tasks)
+    found = {name: measure(made, name, by, examples=examples, seed=seed) for name in names}
+    if out:
+        write_arrays(out, {name: f.scores.numpy() for name, f in found.items()}, {"by": by})
+    if as_json:
+        print(json.dumps({name: f.to_record() for name, f in found.items()}))
+    else:
+        Screen().score_maps({name: f.scores for name, f in found.items()}, found)
+
+
+@app.command()
+def dissociate(
+    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
+    fractions: Annotated[str, typer.Option(help="shares of heads to close, with commas")] = "0.3",
+    by: ByOption = "gradient",
+    examples: ExamplesOption = 10_000,
+    task: OwnOption = [],  # noqa: B006
+    random: Annotated[int, typer.Option(help="random lesions per share")] = 3,
+    dev: Annotated[int | None, typer.Option(help="development rows per task")] = None,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Close each task's heads and measure how far the tasks come apart.
+
+    Example: headwise dissociate runs/train/model --fractions 0.1,0.3,0.5
+    """
+    from headwise.importance import importance as measure
+    from headwise.lesions import dissociate as lesion
+
+    shares = shares_in(fractions)
+    made = trained_model(model, task, data, device)
+    scores = {name: measure(made, name, by, examples=examples, seed=seed) for name in made.tasks}
+    found = lesion(made, scores, shares, random=random, limit=dev, seed=seed)
+    print(json.dumps(found.to_record()) if as_json else found)
+
+
+@app.command()
+def probe(
+    model: ModelArg,
+    tasks: TasksOption = "",
+    task: OwnOption = [],  # noqa: B006
+    data: DataOption = None,
+    protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",
+    position: Annotated[str | None, typer.Option(help="cls, last, mean or post_last")] = None,
+    limit: Annotated[int | None, typer.Option(help="training rows at most, and a fifth of it on other sides")] = None,
+    select_on: Annotated[str, typer.Option(help="dev; or test, as published, which the record says")] = "dev",
+    precision: Annotated[str, typer.Option(help="of the features: fp32, fp16 or bf16")] = "fp32",
+    cache: Annotated[bool, typer.Option(help="keep features on disk")] = False,
+    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    device: DeviceOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Probe every head for what it encodes, and draw the heat maps.
+
+    Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
+    """
+    from headwise.heads import Heads
+    from headwise.model import default_device, name_of
+    from headwise.probing import probe as measure
+    from headwise.report.probes import write_probes
+
+    screen = Screen(quiet=as_json)
+    chosen, (encoder, tokenizer) = chosen_tasks(tasks, task, data), plain_encoder(model)
+    encoder = encoder.to(default_device(device))
+    how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}
+    how |= {"precision": precision, "cache": cache, "seed": seed}
+    found = {}
+    for one in chosen:
+        found[one.name] = measure(encoder, one, tokenizer=tokenizer, say=screen.say, **how)
+        screen.say(str(found[one.name]))
+    made = {name: result.to_record() for name, result in found.items()}
+    h = Heads.of(encoder)
+    about = {"name": name_of(model), "layers": h.num_layers, "heads": h.num_heads}
+    page = write_probes(made, about, out) if out else None
+    if as_json:
+        print(json.dumps({"probes": made, "page": str(page) if page else None}))
+    elif page:
+        screen.say(f"page: {page}")
+
+
+@app.command()
+def head(
+    name: Annotated[str, typer.Argument(help="layer and head, counted from 0: 5.7")],
+    study: Annotated[Path, typer.Argument(help="a study's folder, or its study.json")] = Path("runs/demo"),
+    beside: Annotated[Path | None, typer.Option(help="a study of a second checkpoint")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all that a study knows of one head.
+
+    Example: headwise head 5.7 runs/demo
+    """
+    from headwise.report import read_study
+    from headwise.report.card import card
+
+    found = card(read_study(study), name, read_study(beside) if beside else None)
+    print(json.dumps(found)) if as_json else Screen().card(found)

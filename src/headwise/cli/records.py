@@ -1,0 +1,164 @@
+"""Verbs about many runs and their results: recipe, sweep, report, ls, doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.cli.app import app
+from headwise.cli.board import Board
+from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, pairs_in
+from headwise.cli.screen import Screen
+from headwise.errors import HeadwiseError
+
+EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="jobs at a time; one for every core without")]
+AddressOption = Annotated[str | None, typer.Option("--address", help="of a running Ray cluster")]
+RetriesOption = Annotated[int, typer.Option("--retries", help="how often a job that broke begins again")]
+
+
+@app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="a TOML file: work, [config], [grid], [at]")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder for records, models and logs")] = Path("runs/sweep"),
+    engine: EngineOption = "local",
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    retries: RetriesOption = 1,
+    seed: Annotated[int | None, typer.Option(help="of every job's plan, in place of the file's")] = None,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    dry: Annotated[bool, typer.Option("--list", help="show the jobs, run none")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a grid of jobs; the same command goes on where it stopped.
+
+    Example: headwise sweep grid.toml --workers 2 --out runs/grid
+    """
+    from headwise.sweep import read
+
+    jobs = read(grid, str(data) if data else None, seed)
+    _run_jobs(jobs, out, dry, as_json, engine=engine, workers=workers, address=address, retries=retries, device=device)
+
+
+@app.command()
+def recipe(
+    name: Annotated[str, typer.Argument(help="specialization, anatomy, stem_cell or mesh")],
+    size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
+    model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; several may be given")] = [],  # noqa: B006
+    seeds: Annotated[int | None, typer.Option(help="how many; the recipe's own without")] = None,
+    seed: Annotated[int, typer.Option(help="the first of them")] = 0,
+    data: DataOption = None,
+    out: OutOption = None,
+    only: Annotated[str, typer.Option(help="jobs whose title holds this, and what they stand on")] = "",
+    pages: Annotated[Path | None, typer.Option(help="folder for the page; the run's own without")] = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="run what is missing, or only write the page")] = True,
+    dry: Annotated[bool, typer.Option("--list", help="show the jobs, run none")] = False,
+    engine: EngineOption = "local",
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    retries: RetriesOption = 1,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a paper's experiments and set the tables beside the published ones.
+
+    Example: headwise recipe specialization --size smoke --out runs/specialization
+    """
+    from headwise.recipes import Scale, recipes
+    from headwise.recipes import pages as write_pages
+    from headwise.results import Results
+
+    made, folder = recipes[name], out or Path("runs") / f"{name}-{size}"
+    if run or dry:
+        several = tuple(range(seed, seed + seeds)) if seeds else ()
+        scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
+        jobs = [job for job in made.jobs(scale) if only in job.title]
+        how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
+        _run_jobs(jobs, folder, dry, as_json, **how)
+    if not dry:
+        page = write_pages(made, Results(folder / "records"), pages or folder, "headwise " + " ".join(sys.argv[1:]))
+        print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
+
+
+def _run_jobs(jobs: list[Any], out: Path, dry: bool, as_json: bool, **how: Any) -> None:
+    """Run jobs under a live board; those that failed are told, and end the program with 1."""
+    from headwise.jobs import in_order
+    from headwise.sweep import run
+
+    screen = Screen(quiet=as_json)
+    if dry:
+        rows = [{"key": job.key, "work": job.work, "title": job.title} for job in in_order(jobs)]
+        print(json.dumps(rows)) if as_json else screen.jobs(rows)
+        return
+    with Board(screen, len(in_order(jobs))) as board:
+        swept = run(jobs, out, told=board.told, **how)
+    failed = {job.title: error for job, error in swept.failed.values()}
+    if as_json:
+        print(json.dumps({"records": str(swept.results.root), "done": len(swept.done), "failed": failed}))
+    else:
+        screen.say(str(swept))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command(name="report")
+def report_page(
+    studies: Annotated[list[Path], typer.Argument(help="study.json files, or their folders")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path("report.html"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write the page of one study, or of several with a switch between them.
+
+    Example: headwise report runs/demo --out page.html
+    """
+    from headwise.report import read_study, report
+
+    found = [read_study(path) for path in studies]
+    page = report(found if len(found) > 1 else found[0], out)
+    print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
+
+
+@app.command(name="ls")
+def list_records(
+    folder: Annotated[Path, typer.Argument(help="a results folder, or a study's")] = Path("runs"),
+    where: Annotated[list[str], typer.Option(help="name=value, e.g. kind=importance or task=sst2")] = [],  # noqa: B006
+    export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List stored results.
+
+    Example: headwise ls runs/demo --where kind=importance
+    """
+    from headwise.results import Results
+
+    roots = sorted({p.parent.parent for p in folder.rglob("record.json")})
+    if not roots:
+        raise HeadwiseError(f"no records under {folder}", "a folder that headwise wrote results to")
+    wanted = pairs_in(where)
+    found = [(root, record) for root in roots for record in Results(root).where(**wanted)]
+    if export and len(roots) > 1:
+        raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
+    if export:
+        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(export)}")
+    rows = [
+        {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
+    ]
+    print(json.dumps(rows)) if as_json else Screen().records(rows)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Show versions, devices, attention kernels, and what each extra would add.
+
+    Example: headwise doctor
+    """
+    from headwise.doctor import examine
+
+    found = examine()
+    print(json.dumps(found)) if as_json else Screen().doctor(found)

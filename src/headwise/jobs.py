@@ -1,0 +1,202 @@
+"""A job: a named piece of work, all that determines its result, and the jobs it stands on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.progress import Progress, quiet
+from headwise.registry import Registry
+from headwise.results import Record, Results
+from headwise.store import plain
+
+if TYPE_CHECKING:
+    from headwise.tasks.task import Task
+
+Made = dict[str, Any] | tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of a sweep; two jobs with the same work and config are the same job.
+
+    Example:
+        >>> Job("train", {"model": "m", "tasks": {"sst2": None}, "plan": {"seed": 1}}).title
+        'train m sst2 seed=1'
+    """
+
+    work: str
+    config: dict[str, Any]
+    at: dict[str, str] = field(default_factory=dict, compare=False)
+    """Where things lie on this machine, a model's folder by its name and ``data``; not part of what the job is."""
+    after: tuple[Job, ...] = field(default=(), compare=False)
+    """Jobs whose records or models this one reads."""
+
+    @cached_property
+    def key(self) -> str:
+        """The name of its record."""
+        return Results.key(self.work, self.config)
+
+    @property
+    def title(self) -> str:
+        """A few words for people."""
+        if "title" in self.at:
+            return self.at["title"]
+        method = (self.config.get("method") or {}).get("name", "")
+        seed = self.config.get("seed", (self.config.get("plan") or {}).get("seed"))
+        tasks = "+".join(self.config.get("tasks") or [])
+        parts = [self.work, self.config.get("model"), tasks, method, "" if seed is None else f"seed={seed}"]
+        return " ".join(str(part) for part in parts if part)
+
+    def to_record(self) -> dict[str, Any]:
+        """As plain data, for a worker in another process."""
+        return {"work": self.work, "config": plain(self.config), "at": dict(self.at)}
+
+
+def in_order(jobs: Sequence[Job]) -> list[Job]:
+    """All jobs and those they stand on, each once, a job after what it needs."""
+    found: dict[str, Job] = {}
+
+    def visit(job: Job, above: tuple[str, ...]) -> None:
+        if job.key in above:
+            raise HeadwiseError(f"the job {job.title!r} stands on itself")
+        if job.key not in found:
+            for earlier in job.after:
+                visit(earlier, (*above, job.key))
+            found[job.key] = job
+
+    for job in jobs:
+        visit(job, ())
+    return list(found.values())
+
+
+class Place:
+    """What a work sees: its config, the records before it, and folders of its own."""
+
+    def __init__(self, job: Job, root: str | Path, device: str | None = None, progress: Progress | None = None):
+        self.job, self.root, self.device, self.progress = job, Path(root), device, progress or quiet()
+        self.config, self.at = job.config, job.at
+        self.results = Results(self.root / "records")
+
+    @property
+    def folder(self) -> Path:
+        """Its own folder: checkpoints lie here, and a job that is run again goes on from them."""
+        return self.root / "work" / self.job.key
+
+    @property
+    def kept(self) -> Path:
+        """Where it saves a model that later jobs read."""
+        return self.model_of(self.job.key)
+
+    def model_of(self, key: str) -> Path:
+        return self.root / "models" / key
+
+    def before(self, key: str) -> Record:
+        """The record of a job this one stands on."""
+        return self.results[key]
+
+    def told(self, line: str) -> None:
+        """Say something in the job's log."""
+        print(line, flush=True)
+
+    def task(self, name: str) -> Task:
+        return task_named(name, self.at)
+
+    def encoder(self, name: str) -> str:
+        """The folder, or Hub name, of a model's name."""
+        return self.at.get(name, name)
+
+
+def task_named(name: str, at: Mapping[str, str]) -> Task:
+    """A task of the catalog, or of one's own file: ``mine=reviews.csv:text,label``."""
+    from headwise import tasks as catalog
+
+    return catalog.own(name) if "=" in name else _known(name, at.get("data"))
+
+
+@lru_cache(maxsize=64)
+def _known(name: str, data: str | None) -> Task:
+    """Read once in a process: a worker does many jobs on the same tasks."""
+    from headwise import tasks as catalog
+
+    return catalog.get(name, data)
+
+
+Work = Callable[[Place], Made]
+works: Registry[Work] = Registry("work")
+for _name, _place in {
+    "train": "headwise.works:train",
+    "lesions": "headwise.works:lesions",
+    "study": "headwise.works:study",
+}.items():
+    works.add(_name, _place)
+
+
+def work_named(name: str) -> Work:
+    """A registered work, or any function by its place: ``mypackage.module:function``."""
+    if ":" not in name:
+        return works[name]
+    module, _, function = name.partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise HeadwiseError(f"the work {name!r}: {error}", "module:function that workers can import") from None
+
+
+def perform(job: Job, root: str | Path, device: str | None = None, progress: Progress | None = None) -> str:
+    """Do a job, unless its record is there or another process is at it, and save the record; its key."""
+    place = Place(job, root, device, progress)
+    with locked(place.root / "locks" / job.key):
+        if place.results.find(job.work, job.config) is None:
+            began = time.perf_counter()
+            made = work_named(job.work)(place)
+            result, arrays = made if isinstance(made, tuple) else (made, None)
+            spent = {"seconds": round(time.perf_counter() - began, 3)}
+            place.results.save(job.work, plain(job.config), result, arrays, spent)
+    return job.key
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process holds this lock; the system frees it when a process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """A config for every combination; an axis names a field, with dots for inner ones.
+
+    Example:
+        >>> [one["plan"]["seed"] for one in grid({"plan": {"lr": 1e-4}}, {"plan.seed": [0, 1]})]
+        [0, 1]
+    """
+    configs = [plain(config)]
+    for name, values in axes.items():
+        if not isinstance(values, list | tuple) or not values:
+            raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values")
+        configs = [_with(one, name, value) for one in configs for value in values]
+    return configs
+
+
+def _with(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    first, _, rest = name.partition(".")
+    inner = config.get(first)
+    if rest and not isinstance(inner, Mapping | None):
+        raise HeadwiseError(f"{first!r} is {inner!r} and has no field {rest!r}", "an axis that names a field")
+    return {**config, first: _with(inner or {}, rest, value) if rest else plain(value)}

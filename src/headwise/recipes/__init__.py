@@ -1,0 +1,125 @@
+"""Recipes: one paper each, as jobs to run and tables to set beside the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.jobs import Job
+from headwise.registry import Registry
+from headwise.report import tables
+from headwise.results import Results
+from headwise.store import write
+
+SIZES = ("smoke", "small", "full")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of a recipe to run, on what.
+
+    ``smoke`` takes the embedded corpus and a tiny model, ``small`` real samples and a small encoder, ``full`` what the
+    paper had.
+    """
+
+    size: str = "smoke"
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Folders or Hub names by a model's name; the recipe's own where empty."""
+    data: str | None = None
+    seeds: tuple[int, ...] = ()
+    """The recipe's own where empty."""
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise unknown("size", self.size, SIZES)
+
+    @property
+    def at(self) -> dict[str, str]:
+        """What jobs need to find things on this machine."""
+        return {**self.models, **({"data": self.data} if self.data else {})}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section of a recipe's page: words, tables and figures."""
+
+    title: str
+    text: str = ""
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    """In the form of `headwise.report.tables`."""
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """File name, and what draws it."""
+
+
+class Recipe(Protocol):
+    """A paper's experiments."""
+
+    name: str
+    title: str
+    paper: str
+
+    def jobs(self, scale: Scale) -> list[Job]:
+        """Everything to run."""
+        ...
+
+    def parts(self, results: Results) -> list[Part]:
+        """Everything to show, from whatever records are there."""
+        ...
+
+
+recipes: Registry[Recipe] = Registry("recipe")
+for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
+    recipes.add(_name, f"headwise.recipes.{_name}:recipe")
+
+
+def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:
+    """Write a recipe's page in markdown, each table also as csv and LaTeX, each figure as svg; the page's path."""
+    records = list(results)
+    if not records:
+        raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
+    folder, lines = Path(folder), [f"# {recipe.title}", "", recipe.paper, ""]
+    for part in recipe.parts(results):
+        lines += [f"## {part.title}", "", *([part.text, ""] if part.text else [])]
+        for table in part.tables:
+            lines += _shown_table(recipe.name, table, folder)
+        for name, draw in part.figures.items():
+            lines += _shown_figure(recipe.name, name, draw, folder)
+    lines += _reproduce(records, command)
+    return write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
+
+
+def _shown_table(recipe: str, table: Mapping[str, Any], folder: Path) -> list[str]:
+    stem = folder / recipe / _file_name(table["title"])
+    write(stem.with_suffix(".csv"), tables.comma_separated(table))
+    write(stem.with_suffix(".tex"), tables.latex(table))
+    beside = " Published numbers in brackets." if table.get("published") else ""
+    note = f"{table.get('note', '')}{beside}".strip()
+    return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
+
+
+def _shown_figure(recipe: str, name: str, draw: Callable[[], Any], folder: Path) -> list[str]:
+    from headwise.report.figures import house_style, save
+
+    with house_style():
+        path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
+    return [f"![{name}]({path.relative_to(folder).as_posix()})", ""]
+
+
+def _reproduce(records: list[Any], command: str) -> list[str]:
+    versions = records[-1].about.get("versions", {})
+    spent = sum(record.about.get("seconds", 0.0) for record in records)
+    return [
+        "## How to make it again",
+        "",
+        *(["```sh", command, "```", ""] if command else []),
+        f"{len(records)} records, {spent / 60:.1f} minutes of work in all; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + ". Each record holds its plan, the hashes of its data and weights, and its seed.",
+    ]
+
+
+def _file_name(title: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")[:60]

@@ -1,0 +1,48 @@
+"""What probes found, on a page: a study without tasks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headwise.report import report
+from headwise.results import about
+from headwise.store import write_json
+
+
+def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write ``study.json`` and ``report.html`` with a map of every probe and a table of layers and heads.
+
+    Args:
+        probes: records of `headwise.probing.probe` by name.
+        model: ``name``, ``layers`` and ``heads``.
+        folder: where to write.
+    """
+    columns = ["probe", "chance", "last layer", "best layer", "best head", "which head"]
+    rows = [[name, *_row(record)] for name, record in probes.items()]
+    side = next(iter(probes.values()))["select_on"]
+    note = f"Test scores; layer and head chosen on {side}."
+    now = about()
+    study = {
+        "title": f"What the heads of {model['name']} encode",
+        "created": now["created"],
+        "model": dict(model),
+        "tasks": [],
+        "importance": {},
+        "probes": {n: {k: record[k] for k in ("accuracy", "chance", "metric")} for n, record in probes.items()},
+        "tables": [{"title": "Layers and heads", "columns": columns, "rows": rows, "note": note}],
+    }
+    write_json(Path(folder) / "probes.json", dict(probes))
+    write_json(Path(folder) / "study.json", study)
+    return report(study, Path(folder) / "report.html")
+
+
+def _row(record: Mapping[str, Any]) -> list[Any]:
+    chosen = record["accuracy"] if record["select_on"] == "test" else record["dev"]
+    layers = record["layers"] if record["select_on"] == "test" else record["layers_dev"]
+    known = [(v, i, j) for i, row in enumerate(chosen) for j, v in enumerate(row) if v is not None and v == v]
+    _, layer, head = max(known, key=lambda found: (found[0], -found[1], -found[2]))
+    best_layer = max(range(len(layers)), key=lambda i: layers[i])
+    best = record["accuracy"][layer][head]
+    return [record["chance"], record["layers"][-1], record["layers"][best_layer], best, f"{layer}.{head}"]

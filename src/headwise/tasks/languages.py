@@ -1,0 +1,81 @@
+"""Tasks in several languages: which task a task-language pair is of, and how well a tokenizer covers a language.
+
+No torch.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.errors import HeadwiseWarning, unknown
+from headwise.store import plain
+from headwise.tasks.shape import row_texts
+from headwise.tasks.task import Task
+
+MANY = 3.0  # pieces a word from which on a tokenizer spells rather than reads
+SETS = ("shared", "task", "language", "pair")
+
+
+def base(task: Task) -> str:
+    """A pair's task: its name without the language.
+
+    Example:
+        >>> from headwise.tasks import get
+        >>> base(get("corpus.sentiment.es")), base(get("xnli_en"))
+        ('corpus.sentiment', 'xnli')
+    """
+    parts = re.split(r"([._])", task.name)
+    kept = [i for i in range(0, len(parts), 2) if parts[i] != task.language]
+    return "".join(parts[i] + (parts[i + 1] if i != kept[-1] else "") for i in kept) if kept else task.name
+
+
+def key(task: Task, each: str) -> str:
+    """What a pair has in common with others: nothing told apart, its task, its language, or nothing at all."""
+    if each not in SETS:
+        raise unknown("way to group pairs", each, SETS)
+    return {"shared": "all", "task": base(task), "language": task.language, "pair": task.name}[each]
+
+
+def share(tasks: Iterable[Task]) -> dict[str, str]:
+    """For `MultiTaskModel(share=...)`: pairs of one task and kind use the output head of the first of them."""
+    first: dict[tuple, str] = {}
+    found = {}
+    for task in tasks:
+        task = task.ready()
+        found[task.name] = first.setdefault((base(task), str(plain(task.kind))), task.name)
+    return {name: owner for name, owner in found.items() if owner != name}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How a tokenizer reads a task's texts."""
+
+    task: str
+    language: str
+    words: int
+    pieces_per_word: float
+    unknown_rate: float  # of the pieces
+
+    @property
+    def poor(self) -> bool:
+        return self.pieces_per_word > MANY
+
+    def __str__(self) -> str:
+        numbers = f"{self.pieces_per_word:.2f} pieces a word, {self.unknown_rate:.1%} unknown"
+        return f"{self.task} ({self.language}): {numbers} ({self.words} words)"
+
+
+def coverage(task: Task, tokenizer: Any, rows: int = 200, split: str = "train") -> Coverage:
+    """Pieces per word and the share of unknown pieces over a task's first rows; a warning above three pieces a word."""
+    words = [w for row in task.rows(split)[:rows] for text in row_texts(row).values() for w in text.split()]
+    ids = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
+    pieces = sum(map(len, ids))
+    lost = sum(piece == tokenizer.unk_token_id for word in ids for piece in word)
+    found = Coverage(task.name, task.language, len(words), pieces / max(1, len(words)), lost / max(1, pieces))
+    if found.poor:
+        warnings.warn(f"the tokenizer covers a language badly: {found}", HeadwiseWarning, stacklevel=2)
+    return found

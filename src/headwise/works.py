@@ -1,0 +1,188 @@
+"""Works that sweeps and recipes share: train, close heads, study."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from headwise import checkpoint
+from headwise.errors import HeadwiseError, unknown
+from headwise.evaluate import evaluate
+from headwise.importance import importance
+from headwise.jobs import Job, Place, task_named, work_named
+from headwise.lesions import dissociate
+from headwise.methods import methods
+from headwise.methods.method import Method
+from headwise.model import MultiTaskModel, default_device
+from headwise.plan import Plan
+from headwise.store import plain
+from headwise.study import Settings, Study, data_digest, weights_digest
+from headwise.train import branch_step, fit
+
+
+def training(
+    model: str,
+    tasks: Sequence[str],
+    plan: Plan,
+    method: Mapping[str, Any] | None = None,
+    *,
+    at: Mapping[str, str],
+    start: Job | None = None,
+    branch: Job | None = None,
+    marks: Sequence[float] = (),
+    pooling: str = "cls",
+    max_length: int = 128,
+) -> Job:
+    """A job that trains tasks together in one model, with all that determines it.
+
+    Args:
+        model: its name; ``at[model]`` is its folder, else it is a Hub name.
+        tasks: names of the catalog.
+        plan: how.
+        method: ``{"name": "iat", "delta": 0.1}``, plain training without.
+        at: folders by name, and ``data``.
+        start: a training whose model this one starts from.
+        branch: a plain training of the same model, tasks and plan with a mark at the method's delta: this one goes on
+            from there, and what both have in common is trained once.
+        marks: shares of training, counted from its end, where others will branch off.
+        pooling, max_length: of the model.
+    """
+    config = {"model": model, "weights": _weights(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
+    config |= {"max_length": max_length, "start": start.key if start else None}
+    # Where it branches off, and the marks it leaves, change the way and not the result: no part of the config.
+    way = {"marks": ",".join(map(str, marks)), **({"branch": branch.key} if branch else {})}
+    return Job("train", config, {**at, **way}, tuple(job for job in (start, branch) if job))
+
+
+def _weights(model: str, at: Mapping[str, str]) -> str | None:
+    """The hash of local weights, read once; a Hub model's are known when it is loaded."""
+    where = ("weights of", at.get(model))
+    if where not in _digests:
+        _digests[where] = weights_digest(at[model]) if model in at and Path(at[model]).is_dir() else None
+    return _digests[where]
+
+
+_digests: dict[tuple[str, str | None], str | None] = {}
+
+
+def _data(name: str, at: Mapping[str, str]) -> str | None:
+    """The hash of a task's rows, read once; None for data that is not on this machine."""
+    where = (name, at.get("data"))
+    if where not in _digests:
+        try:
+            _digests[where] = data_digest(task_named(name, at))
+        except HeadwiseError:
+            _digests[where] = None
+    return _digests[where]
+
+
+def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
+    """A job as people write one: names of tasks, some fields of a plan; hashes and defaults are filled in."""
+    work_named(work)  # an unknown one is told before anything runs
+    given = dict(config)
+    if work not in ("train", "study"):
+        return Job(work, given, dict(at))
+    for name in ("model", "tasks"):
+        if not given.get(name):
+            raise HeadwiseError(f"the config of {work} has no {name}", 'model = "…" and tasks = ["…", "…"]')
+    model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))
+    if work == "train":
+        _check_names(given, ("method", "pooling", "max_length"))
+        return training(model, tasks, plan, at=at, **given)
+    _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
+    full = {"model": model, "weights": _weights(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
+
+
+def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise unknown("field of a sweep's config", name, ("model", "tasks", "plan", *known))
+
+
+def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> MultiTaskModel:
+    """The model of a training job: as kept under ``key``, or untrained with fresh output heads."""
+    tasks = [place.task(name) for name in config["tasks"]]
+    plan = Plan(**config["plan"])
+    if key is not None:
+        made = MultiTaskModel.load(place.model_of(key), tasks)
+    else:
+        shape = {"pooling": config["pooling"], "max_length": config["max_length"]}
+        made = MultiTaskModel.from_pretrained(place.encoder(config["model"]), tasks, seed=plan.seed, **shape)
+    return made.to(default_device(place.device))
+
+
+def train(place: Place) -> dict[str, Any]:
+    """Train, keep the model, and score it on every task's development data."""
+    config = place.config
+    made = opened(place, config, config.get("start"))
+    settings = dict(config["method"] or {})
+    method = methods[settings.pop("name")](**settings) if settings else Method()
+    marks = [float(share) for share in place.at.get("marks", "").split(",") if share]
+    how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, settings)}
+    history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
+    made.save_pretrained(place.kept)
+    if not marks:
+        shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
+    scores = {name: scored(made, name) for name in made.tasks}
+    return {"scores": scores, "steps": history.steps, "curves": history.curves()}
+
+
+def _branch(place: Place, settings: Mapping[str, Any]) -> Path | None:
+    if "branch" not in place.at:
+        return None
+    key = place.at["branch"]
+    step = branch_step(place.before(key).result["steps"], settings.get("delta", 0.1))
+    path = checkpoint.place(place.root / "work" / key / "checkpoints", step)
+    return path if path.is_dir() else None  # without it, what they have in common is trained again
+
+
+def scored(model: MultiTaskModel, task: str, split: str = "dev", limit: int | None = None) -> dict[str, Any]:
+    """A task's score with its interval over examples."""
+    found = evaluate(model, task, split=split, limit=limit)
+    low, high = found.interval()
+    return {"metric": found.metric, "value": found.value, "low": low, "high": high, "n": found.examples}
+
+
+def lesioning(
+    job: Job,
+    *,
+    trained: bool = True,
+    by: str = "gradient",
+    examples: int = 10_000,
+    fractions: Sequence[float] = (0.3,),
+    random: int = 3,
+    dev: int | None = None,
+    seed: int = 0,
+) -> Job:
+    """A job that scores all heads of a training job's model for each of its tasks, closes them and measures."""
+    config = {"of": job.key, "training": job.config, "trained": trained, "by": by, "examples": examples}
+    config |= {"fractions": list(fractions), "random": random, "dev": dev, "seed": seed}
+    return Job("lesions", config, job.at, (job,) if trained else ())
+
+
+def lesions(place: Place) -> dict[str, Any]:
+    """Importance for every task, and the matrix of lesions."""
+    c = place.config
+    made = opened(place, c["training"], c["of"] if c["trained"] else None)
+    found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
+    apart = dissociate(made, found, c["fractions"], random=c["random"], limit=c["dev"], seed=c["seed"], told=place.told)
+    scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
+    return {"importance": scores, "dissociation": apart.to_record()}
+
+
+def study(place: Place) -> dict[str, Any]:
+    """A whole study in the job's folder: config holds ``model``, ``tasks``, ``plan`` and any of `Settings`."""
+    config = dict(place.config)
+    model, tasks = config.pop("model"), [place.task(name) for name in config.pop("tasks")]
+    config.pop("weights")
+    plan = Plan(**config.pop("plan", {}))
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    settings = Settings(plan, **values)
+    told = lambda stage, line: place.told(f"{stage} {line}".strip())  # noqa: E731
+    made = Study(place.encoder(model), tasks, settings, place.folder, told, place.progress, place.device).run()
+    return {name: made.get(name) for name in ("verdict", "dissociation", "iat", "prune")}

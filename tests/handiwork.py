@@ -1,0 +1,62 @@
+"""Works for tests of sweeps: small, and some of them break."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.jobs import Job, Place
+
+HERE = "handiwork"
+
+
+def square(place: Place) -> Any:
+    """Square a number after some time, noting in a file that it was done."""
+    time.sleep(place.config.get("wait", 0.0))
+    n = place.config["n"]
+    note(place, f"done {n}")
+    return {"square": n * n}, {"row": np.arange(n)}
+
+
+def total(place: Place) -> dict[str, Any]:
+    """The sum over the jobs before."""
+    return {"total": sum(place.before(key).result["square"] for key in place.config["of"])}
+
+
+def die_once(place: Place) -> Any:
+    """The process is killed the first time."""
+    first = place.root / "died"
+    if not first.exists():
+        first.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(place)
+
+
+def fail(place: Place) -> dict[str, Any]:
+    print("before the fall", flush=True)
+    note(place, "failing")
+    raise RuntimeError("no such luck")
+
+
+def refuse(place: Place) -> dict[str, Any]:
+    note(place, "refusing")
+    raise HeadwiseError("bad input", "good input")
+
+
+def note(place: Place, line: str) -> None:
+    with (place.root / "notes.txt").open("a") as file:
+        file.write(line + "\n")
+
+
+def notes(root: Path) -> list[str]:
+    return sorted((root / "notes.txt").read_text().split("\n")[:-1]) if (root / "notes.txt").exists() else []
+
+
+def job(function: str, n: int = 2, after: tuple[Job, ...] = (), **config: Any) -> Job:
+    return Job(f"{HERE}:{function}", {"n": n, **config}, after=after)

@@ -1,0 +1,73 @@
+"""The card of one head: what the study says, no more and no less."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.report import read_study, report
+from headwise.report.card import card
+from headwise.report.page import render
+from headwise.report.probes import write_probes
+from headwise.store import write_json
+
+
+def test_scores_and_ranks_are_those_of_the_map(study):
+    for task, row in card(study, "5.7")["importance"].items():
+        scores = np.array(study["importance"][task]["scores"], float)
+        assert row["score"] == pytest.approx(scores[5, 7])
+        assert row["rank"] == 1 + (scores > scores[5, 7]).sum() and row["of"] == (~np.isnan(scores)).sum()
+
+
+def test_the_first_head_of_a_task_is_owned_by_it(study):
+    for task, found in study["importance"].items():
+        layer, head = np.unravel_index(np.nanargmax(np.array(found["scores"], float)), (6, 12))
+        row = card(study, f"{layer}.{head}")
+        assert row["importance"][task]["rank"] == 1 and row["importance"][row["owner"]]["rank"] == 1
+
+
+def test_a_twin_is_most_alike(study):
+    twins = {name: part for name, part in copy.deepcopy(study).items() if name not in ("probes", "gates")}
+    for found in twins["importance"].values():
+        found["scores"][0][0] = found["scores"][4][2]
+    near = card(twins, "4.2")["alike"]
+    assert near[0]["head"] == "0.0" and near[0]["distance"] == 0 and len(near) == 5
+    assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+
+
+def test_a_second_checkpoint_stands_beside(study):
+    found = card(study, "5.7", study)
+    assert found["beside"] == found["importance"]
+
+
+@pytest.mark.parametrize("name", ["5", "5.12", "6.0", "a.b", "5.7.1", "-1.0", ""])
+def test_a_head_that_is_not_there_is_refused(study, name):
+    with pytest.raises(HeadwiseError, match="head"):
+        card(study, name)
+
+
+def test_no_study_is_said_so(tmp_path):
+    with pytest.raises(HeadwiseError, match="no study"):
+        read_study(tmp_path)
+    write_json(tmp_path / "study.json", {"a": 1})
+    assert read_study(tmp_path) == read_study(tmp_path / "study.json") == {"a": 1}
+
+
+PROBE = {"accuracy": [[0.5, 0.9], [0.6, 0.7]], "dev": [[0.5, 0.6], [0.8, 0.7]], "layers": [0.7, 0.65]}
+PROBE |= {"layers_dev": [0.5, 0.9], "chance": 0.5, "metric": "accuracy", "select_on": "dev"}
+
+
+def test_a_page_of_probes_alone(tmp_path):
+    page = write_probes({"tense": PROBE}, {"name": "m", "layers": 2, "heads": 2}, tmp_path)
+    row = read_study(tmp_path)["tables"][0]["rows"][0]
+    assert row == ["tense", 0.5, 0.65, 0.65, 0.6, "1.0"]  # chosen on dev: head 1.0, layer 1
+    assert page.exists() and card(read_study(tmp_path), "0.1")["probes"]["tense"]["accuracy"] == 0.9
+    assert render([read_study(tmp_path)]).encode() == page.read_bytes()
+
+
+def test_a_page_of_nothing_is_refused(tmp_path):
+    with pytest.raises(HeadwiseError, match="without importance scores or probes"):
+        report({"model": {"name": "m", "layers": 2, "heads": 2}, "tasks": [], "importance": {}}, tmp_path / "p.html")

@@ -1,0 +1,107 @@
+"""Meta-tests: the model is left as it was, support sets are every model's own, and numbers are what they say."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.evaluate import evaluate
+from headwise.metatest import best_rate, meta_test
+from headwise.methods.meta import Meta
+from headwise.model import MultiTaskModel
+from headwise.plan import Plan
+from headwise.tasks.languages import share
+from headwise.testing import tiny, tiny_tokenizer, toy_tasks
+from headwise.train import fit
+
+PLAN = Plan(steps=60, lr=3e-3, batch_size=16, accumulate=2, window="mixed", evaluate_every=0)
+
+
+def pairs() -> list:
+    """One task in two languages, and another in one: the second language says the same words."""
+    first, second, third = toy_tasks(3, rows=96)
+    named = [("mark_en", "en", first), ("other_en", "en", second), ("mark_es", "es", first), ("new_es", "es", third)]
+    return [replace(task, name=name, language=language, _read={}) for name, language, task in named]
+
+
+def made(**settings) -> tuple[MultiTaskModel, Meta, list]:
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(3) for c in "ab"]
+    known = pairs()[:2]
+    torch.manual_seed(0)
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), known, share=share(known))
+    method = Meta(support=8, rates=0.05, **settings)
+    fit(model, PLAN, method)
+    return model, method, pairs()[2:]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return made(gates="sigmoid", gates_each="language", trim={"prune": 0.25, "each": "language", "examples": 64})
+
+
+def test_the_model_is_left_as_it_was(trained):
+    model, method, (known, new) = trained
+    before, tasks = copy.deepcopy(model.state_dict()), dict(model.tasks)
+    for task in (known, new):
+        found = meta_test(model, method, task, shots=(4, 8), seeds=2, limit=24)
+        assert not found.seen and set(found.scores) == {4, 8}
+    assert model.tasks == tasks and model.shared == {}
+    after = model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[n], after[n]) for n in before)
+
+
+def test_zero_shot_is_the_same_output_head_on_another_language(trained):
+    model, method, (known, new) = trained
+    found = meta_test(model, method, known, shots=(4,), seeds=1)
+    assert found.zero_shot.predictions == _scores(model, method, "mark_en").predictions
+    assert found.estimate(0).value == found.zero_shot.value
+    assert meta_test(model, method, new, shots=(4,), seeds=1).zero_shot is None
+
+
+def _scores(model, method, task):
+    gates = method.learner.gates.newcomer(pairs()[2])  # Spanish gates: none were trained, so the mean
+    gates = type(gates)(gates.heads, [model.tasks[task]], gates.form).requires_grad_(False)
+    gates.logits.data.copy_(method.learner.gates.logits.mean(0))
+    gates.open.copy_(method.learner.gates.open.amax(0))
+    with gates.on(model):
+        return evaluate(model, task)
+
+
+def test_adaptation_learns_a_new_task():
+    model, method, (_, new) = made()
+    few, more = meta_test(model, method, new, shots=(4, 32), seeds=3, steps=20).scores.values()
+    assert np.mean([s.value for s in more]) > 0.6
+    assert np.mean([s.value for s in more]) >= np.mean([s.value for s in few]) - 0.05
+
+
+def test_numbers_repeat_and_pair(trained):
+    model, method, (known, new) = trained
+    one, two = (meta_test(model, method, known, shots=(8,), seeds=3, limit=32) for _ in range(2))
+    assert one.to_record() == two.to_record()
+    same = one.beats(two, 8)
+    assert same.value == same.low == same.high == 0
+    none = meta_test(model, method, known, shots=(8,), seeds=3, limit=32, steps=0)
+    assert np.allclose(none.values(8), none.zero_shot.value)
+    low, high = one.estimate(8).low, one.estimate(8).high
+    assert low <= one.estimate(8).value <= high
+    assert "8 shots" in str(one) and one.to_record()["shots"][1]["seeds"] == one.values(8).tolist()
+    with pytest.raises(HeadwiseError, match="same pair"):
+        one.beats(meta_test(model, method, new, shots=(8,), seeds=3, limit=32), 8)
+
+
+def test_few_examples_are_refused_clearly(trained):
+    model, method, (known, _) = trained
+    with pytest.raises(HeadwiseError, match="96 training rows"):
+        meta_test(model, method, known, shots=(500,), seeds=1)
+    with pytest.raises(HeadwiseError, match="2 classes"):
+        meta_test(model, method, known, shots=(1,), seeds=1)
+
+
+def test_the_best_rate_is_chosen_on_seen_pairs(trained):
+    model, method, _ = trained
+    assert best_rate(model, method, shots=8, seeds=1, rates=(1e-4, 1e3), steps=3, limit=24) == 1e-4

@@ -1,0 +1,226 @@
+"""Sweeps lose nothing and do nothing twice, whatever happens to the processes that run them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from handiwork import job, notes
+from headwise.errors import HeadwiseError
+from headwise.jobs import grid, in_order, perform
+from headwise.results import Results
+from headwise.store import digest
+from headwise.sweep import log_of, read, run
+from headwise.testing import playground
+
+ENGINES = [
+    "local",
+    pytest.param("ray", marks=pytest.mark.skipif(not find_spec("ray"), reason="the extra ray is absent")),
+]
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Workers find the works of these tests."""
+    here = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
+
+def hashes(results: Results) -> dict[str, str]:
+    """What every record says, time and versions apart."""
+    return {r.key: digest(r.kind, r.config, r.result, *[r.arrays[n] for n in sorted(r.arrays)]) for r in results}
+
+
+def three(**config):
+    """Two squares and their sum."""
+    squares = tuple(job("square", n, **config) for n in (2, 3))
+    return [job("total", 0, after=squares, of=[one.key for one in squares])]
+
+
+# -- jobs
+
+
+def test_jobs_come_after_what_they_stand_on_and_once():
+    last = three()[0]
+    order = in_order([last, *last.after, last])
+    assert [one.work.split(":")[1] for one in order] == ["square", "square", "total"]
+
+
+def test_a_grid_has_every_combination():
+    found = grid({"plan": {"lr": 0.1}, "by": "token"}, {"plan.seed": [0, 1], "alpha": [0.3, 0.5]})
+    assert [(one["plan"]["seed"], one["alpha"]) for one in found] == [(0, 0.3), (0, 0.5), (1, 0.3), (1, 0.5)]
+    assert all(one["plan"]["lr"] == 0.1 and one["by"] == "token" for one in found)
+
+
+@pytest.mark.parametrize("axes, word", [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")])
+def test_a_bad_axis_is_refused(axes, word):
+    with pytest.raises(HeadwiseError, match=word):
+        grid({"by": "token"}, axes)
+
+
+def test_where_things_lie_is_no_part_of_a_job():
+    here, there = job("square"), job("square")
+    there.at["data"] = "/elsewhere"
+    assert here.key == there.key and job("square", 3).key != here.key
+
+
+# -- engines
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_gives_the_records_of_doing_it_by_hand(tmp_path, engine):
+    jobs = three()
+    for one in in_order(jobs):
+        perform(one, tmp_path / "hand")
+    swept = run(jobs, tmp_path / engine, engine, workers=2)
+    assert not swept.failed and hashes(swept.results) == hashes(Results(tmp_path / "hand" / "records"))
+    assert swept.results[jobs[0].key].result == {"total": 13}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_worker_changes_nothing(tmp_path, engine):
+    """A worker dies by kill -9 in the middle of a sweep: its job begins again, the records are those of no death."""
+    whole = run([job("die_once", 5), *three()], tmp_path / "again", engine, workers=2)
+    assert not whole.failed and (tmp_path / "again" / "died").exists()
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "calm" / "died").write_text("")  # does not die
+    for one in in_order([job("die_once", 5), *three()]):
+        perform(one, tmp_path / "calm")
+    assert hashes(whole.results) == hashes(Results(tmp_path / "calm" / "records"))
+    assert notes(tmp_path / "again") == ["done 2", "done 3", "done 5"]
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    run(three(), tmp_path, workers=2)
+    seen = []
+    run([*three(), job("square", 7)], tmp_path, workers=2, told=lambda one, state, word: seen.append(state))
+    assert notes(tmp_path) == ["done 2", "done 3", "done 7"] and seen.count("found") == 3
+
+
+def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_path):
+    bad = job("fail", 1)
+    after = job("total", 0, after=(bad,), of=[bad.key])
+    states = {}
+    swept = run([bad, after, job("square", 4)], tmp_path, workers=2, told=lambda one, s, _: states.update({one.key: s}))
+    assert [states[one.key] for one in (bad, after, job("square", 4))] == ["failed", "skipped", "done"]
+    assert "no such luck" in swept.failed[bad.key][1] and len(swept.done) == 1
+    assert "before the fall" in log_of(tmp_path, bad).read_text() and "Traceback" in log_of(tmp_path, bad).read_text()
+    assert (tmp_path / "failed" / f"{bad.key}.json").exists()
+    assert notes(tmp_path).count("failing") == 2  # tried twice
+    run([bad], tmp_path, workers=1, retries=0)
+    assert notes(tmp_path).count("failing") == 3  # and again when asked again
+
+
+def test_refused_input_is_not_tried_again(tmp_path):
+    run([job("refuse")], tmp_path, workers=1, retries=3)
+    assert notes(tmp_path) == ["refusing"]
+
+
+def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
+    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script += f"    swept = run([job('square', n, wait=0.4) for n in range(4)], {str(tmp_path)!r}, workers=2)\n"
+    script += "    assert not swept.failed and len(swept.done) == 4\n"
+    (tmp_path / "both.py").write_text(script)
+    both = [subprocess.Popen([sys.executable, tmp_path / "both.py"]) for _ in range(2)]
+    assert [one.wait(120) for one in both] == [0, 0]
+    assert notes(tmp_path) == [f"done {n}" for n in range(4)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
+    """Stopped by hand or killed after some jobs: the next run does the rest, each job once."""
+    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script += f"    run([job('square', n, wait=0.3) for n in range(12)], {str(tmp_path)!r}, workers=2)\n"
+    (tmp_path / "many.py").write_text(script)
+    running = subprocess.Popen([sys.executable, tmp_path / "many.py"], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while len(notes(tmp_path)) < 3 and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(how)
+    running.wait(60)
+    kept = [n for n in range(12) if Results(tmp_path / "records").find(*_as_kept(n))]
+    assert 1 <= len(kept) < 12
+    swept = run([job("square", n, wait=0.3) for n in range(12)], tmp_path, workers=2)
+    done = notes(tmp_path)
+    assert not swept.failed and {int(line.split()[1]) for line in done} == set(range(12))
+    assert all(done.count(f"done {n}") == 1 for n in kept)  # what had a record was not done again
+    assert len(done) <= 12 + 2  # of the two under way, each begins anew at most once
+
+
+def _as_kept(n: int) -> tuple[str, dict]:
+    one = job("square", n, wait=0.3)
+    return one.work, one.config
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(HeadwiseError, match=r"headwise\[ray\]"):
+        run([job("square")], tmp_path, "ray")
+
+
+def test_an_unknown_engine_or_work_is_refused(tmp_path):
+    with pytest.raises(HeadwiseError, match="Try: local"):
+        run([job("square")], tmp_path, "locale")
+    swept = run([job("nothing")], tmp_path, workers=1)
+    assert "workers can import" in next(iter(swept.failed.values()))[1]
+
+
+# -- files
+
+
+TOML = """
+work = "train"
+[config]
+model = "tiny"
+tasks = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]
+plan = {{ steps = 4, batch_size = 8, lr = 1e-3, evaluate_every = 0 }}
+[grid]
+"plan.seed" = [0, 1]
+method = [{{ name = "plain" }}, {{ name = "iat", delta = 0.5, examples = 16 }}]
+[at]
+tiny = "{}"
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(playground(tmp_path))
+    return tmp_path
+
+
+def test_a_file_becomes_jobs_that_train(place):
+    (place / "grid.toml").write_text(TOML.format("bert-tiny"))
+    jobs = read("grid.toml")
+    assert [one.title for one in jobs][:2] == [
+        "plan.seed=0 method=plain",
+        "plan.seed=0 method=iat,delta=0.5,examples=16",
+    ]
+    swept = run(jobs, place / "out", workers=2)
+    assert not swept.failed, swept
+    assert all(set(r.result["scores"]) == {"reviews", "news"} for r in swept.results)
+    assert len({one.key for one in jobs}) == 4 and all((place / "out" / "models" / one.key).is_dir() for one in jobs)
+
+
+@pytest.mark.parametrize(
+    "change, word",
+    [
+        (("work", "wrok"), "Try: work"),
+        (('"train"', '"trian"'), "Try: train"),
+        (("steps", "step"), "Try: steps"),
+        (("model =", "modle ="), "no model"),
+        (("[grid]", "[grid"), "no TOML"),
+        (("[0, 1]", "3"), "a list of values"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(place, change, word):
+    (place / "grid.toml").write_text(TOML.format("bert-tiny").replace(*change, 1))
+    with pytest.raises(HeadwiseError, match=word):
+        read("grid.toml")

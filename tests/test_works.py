@@ -1,0 +1,87 @@
+"""The works that sweeps share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headwise.jobs import Place, in_order, perform
+from headwise.plan import Plan
+from headwise.results import Results
+from headwise.testing import playground
+from headwise.works import asked, lesioning, training
+
+TASKS = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]
+PLAN = Plan(steps=8, batch_size=8, lr=1e-3, evaluate_every=0)
+IAT = {"name": "iat", "delta": 0.25, "examples": 16}
+AT = {"tiny": "bert-tiny"}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(playground(tmp_path))
+    return tmp_path
+
+
+def weights(root, job):
+    return load_file(root / "models" / job.key / "encoder" / "model.safetensors")
+
+
+def test_a_branch_gives_the_weights_of_the_whole_way(place):
+    """What two methods have in common is trained once; the result is that of training it twice, bit for bit."""
+    plain = training("tiny", TASKS, PLAN, at=AT, marks=[0.25])
+    branched = training("tiny", TASKS, PLAN, IAT, at=AT, branch=plain)
+    alone = training("tiny", TASKS, PLAN, IAT, at=AT)
+    assert branched.key == alone.key != plain.key
+    for job in in_order([branched]):
+        perform(job, place / "one")
+    assert "step 7" not in str(sorted((place / "one" / "work" / plain.key / "checkpoints").iterdir()))
+    perform(alone, place / "two")
+    one, two = weights(place / "one", branched), weights(place / "two", alone)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], weights(place / "one", plain)[name]) for name in one)
+
+
+def test_a_job_can_start_from_anothers_model(place):
+    first = training("tiny", TASKS, PLAN, at=AT)
+    second = training("tiny", TASKS, PLAN.with_(lr=0.0, head_lr=0.0), at=AT, start=first)
+    for job in in_order([second]):
+        perform(job, place / "out")
+    one, two = weights(place / "out", first), weights(place / "out", second)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_lesions_of_a_trained_and_of_an_untrained_model(place):
+    job = training("tiny", TASKS, PLAN, at=AT)
+    jobs = [lesioning(job, trained=t, examples=16, fractions=[0.25, 0.5], random=1) for t in (True, False)]
+    for one in in_order(jobs):
+        perform(one, place / "out")
+    found = [Results(place / "out" / "records")[one.key].result for one in jobs]
+    assert all(set(f["importance"]) == {"reviews", "news"} for f in found)
+    assert found[0]["importance"] != found[1]["importance"]
+    assert found[0]["dissociation"]["fractions"] == [0.25, 0.5]
+
+
+def test_a_job_is_known_by_content_and_not_by_folder(place):
+    (place / "bert-tiny").rename(place / "moved")
+    moved = training("tiny", TASKS, PLAN, at={"tiny": "moved"})
+    (place / "moved").rename(place / "bert-tiny")
+    same = training("tiny", TASKS, PLAN, at=AT)
+    assert moved.key == same.key
+    file = place / "bert-tiny" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    assert training("tiny", TASKS, PLAN, at=AT).key != same.key
+
+
+def test_what_people_write_is_filled_in(place):
+    job = asked("train", {"model": "tiny", "tasks": TASKS, "plan": {"steps": 8, "batch_size": 8}}, AT)
+    assert job.key == training("tiny", TASKS, Plan(steps=8, batch_size=8), at=AT).key
+
+
+def test_a_study_is_a_work(place):
+    settings = {"plan": {"steps": 4, "batch_size": 8}, "examples": 16, "dev": 12, "skip": ["iat", "looks", "prune"]}
+    job = asked("study", {"model": "tiny", "tasks": TASKS, **settings}, AT)
+    perform(job, place / "out")
+    assert Results(place / "out" / "records")[job.key].result["verdict"]
+    assert (Place(job, place / "out").folder / "report.html").exists()
