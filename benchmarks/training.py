@@ -1,10 +1,11 @@
 """Training speed as ratios in one run on the same data and model: Hugging Face's Trainer, IAT, the reference's way.
 
     python benchmarks/training.py [--rows 256] [--repeats 3] [--threads 2] [--clock wall] [--json FILE]
+    python benchmarks/training.py --device cuda --rows 4096 [--model FOLDER]
 
-The packaged MiniLM encoder, batch size 32, float32, and sentence lengths as in GLUE. The ways to train take turns, so
-that whatever else the machine does falls on all of them; a ratio is the median over turns, its spread the quartiles.
-On a shared machine ``--threads 1 --clock cpu`` counts the process's own time only.
+The packaged MiniLM encoder, batch size 32, float32 (and bfloat16 on an accelerator), and sentence lengths as in GLUE.
+The ways to train take turns, so that whatever else the machine does falls on all of them; a ratio is the median over
+turns, its spread the quartiles. On a shared machine ``--threads 1 --clock cpu`` counts the process's own time only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
     DataCollatorWithPadding,
     PrinterCallback,
     Trainer,
@@ -32,16 +35,21 @@ from transformers.utils import logging
 
 from headwise.batching import Encoded, Order, encode
 from headwise.demo import encoder_folder
+from headwise.heads import Heads
 from headwise.methods import Method
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
+from headwise.selection import random_heads
+from headwise.stepping import step
 from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
-from headwise.train import Run, _step, fit
+from headwise.train import Run, fit
 
 BATCH, WIDTH, EPOCHS = 32, 256, 20
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+GOALS = {"cpu": {"epoch": 1.0}, "cuda": {"epoch": 0.5}}
+STEP_MS = {"MiniLM-size": 6.0, "BERT-base-size": 10.0}
 Turn = Callable[[], float]
 
 
@@ -61,6 +69,8 @@ def sentences(rows: int, names: tuple[str, ...]) -> list[Task]:
 def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
     start = clock()
     work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return clock() - start
 
 
@@ -73,13 +83,13 @@ def turns(ways: list[Turn], repeats: int) -> list[list[float]]:
 # -- the ways to train
 
 
-def our_epoch(folder: Path, tasks: list[Task], clock: Callable[[], float]) -> Turn:
+def our_epoch(folder: Path, tasks: list[Task], clock: Callable[[], float], device: str, precision: str) -> Turn:
     model = MultiTaskModel.from_pretrained(folder, tasks)
-    plan = Plan(epochs=1, batch_size=BATCH, evaluate_every=0)
-    return lambda: timed(lambda: fit(model, plan, device="cpu"), clock)
+    plan = Plan(epochs=1, batch_size=BATCH, evaluate_every=0, precision=precision)
+    return lambda: timed(lambda: fit(model, plan, device="cpu" if device == "cpu" else None), clock)
 
 
-def trainer_epoch(folder: Path, data: Encoded, tokenizer: Any, clock: Callable[[], float]) -> Turn:
+def trainer_epoch(folder: Path, data: Encoded, tokenizer: Any, clock: Callable, device: str, precision: str) -> Turn:
     """An ordinary Trainer on the same sub-words, padded to the longest of each batch."""
     ids: Any = data.columns["input_ids"]
     items = [{"input_ids": ids[i].tolist(), "labels": int(data.columns["label"][i])} for i in range(len(data))]
@@ -87,9 +97,16 @@ def trainer_epoch(folder: Path, data: Encoded, tokenizer: Any, clock: Callable[[
     scratch = tempfile.mkdtemp()
 
     def epoch() -> None:
-        settings = {"num_train_epochs": 1, "per_device_train_batch_size": BATCH, "learning_rate": 2e-5}
+        settings = {
+            "num_train_epochs": 1,
+            "per_device_train_batch_size": BATCH,
+            "learning_rate": 2e-5,
+            "bf16": precision == "bf16",
+        }
         quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
-        arguments = TrainingArguments(scratch, use_cpu=True, warmup_steps=0.1, max_grad_norm=0.0, **settings, **quiet)
+        arguments = TrainingArguments(
+            scratch, use_cpu=device == "cpu", warmup_steps=0.1, max_grad_norm=0.0, **settings, **quiet
+        )
         collate = DataCollatorWithPadding(tokenizer)
         trainer = Trainer(model, arguments, train_dataset=items, data_collator=collate)  # type: ignore[arg-type]
         trainer.remove_callback(PrinterCallback)
@@ -98,15 +115,18 @@ def trainer_epoch(folder: Path, data: Encoded, tokenizer: Any, clock: Callable[[
     return lambda: timed(epoch, clock)
 
 
-def steps(folder: Path, tasks: list[Task], method: Method, number: int, clock: Callable[[], float]) -> Turn:
+def steps(
+    model: MultiTaskModel, method: Method, number: int, clock: Callable[[], float], device: str, precision: str = "fp32"
+) -> Turn:
     """Optimizer steps of a run that goes on from turn to turn."""
-    run = Run(MultiTaskModel.from_pretrained(folder, tasks), Plan(epochs=1000, batch_size=BATCH), method, None, "cpu")
+    plan = Plan(epochs=1000, batch_size=BATCH, precision=precision)
+    run = Run(model, plan, method, None, "cpu" if device == "cpu" else None)
     run.model.train()
     method.start(run)
 
     def work() -> None:
         for _ in range(number):
-            _step(run)
+            step(run)
             run.step += 1
 
     return lambda: timed(work, clock)
@@ -151,30 +171,59 @@ def compare(what: str, ours: list[float], other: list[float], goal: float) -> di
     return {"what": what, **seconds, "ratio": ratio, "spread": [low, high], "goal": goal, "met": ratio <= goal}
 
 
-def measure(rows: int, repeats: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
-    folder, number = encoder_folder(), max(2, rows // BATCH)
+def measure(folder: Path, rows: int, repeats: int, clock: Callable[[], float], device: str) -> list[dict[str, Any]]:
+    number = max(2, rows // BATCH)
     one, two = sentences(rows, ("one",)), sentences(rows, ("one", "two"))
     model = MultiTaskModel.from_pretrained(folder, one)
     data = encode(model.tasks["one"], "train", model.tokenizer)
-    masks = {name: torch.zeros(6, 12, dtype=torch.bool) for name in ("one", "two")}
-    for i, mask in enumerate(masks.values()):
-        mask.view(-1)[torch.randperm(72, generator=torch.Generator().manual_seed(i))[:21]] = True
-
-    def held() -> IAT:
-        return IAT(delta=1.0, choose=masks)
-
-    ours, theirs = turns([our_epoch(folder, one, clock), trainer_epoch(folder, data, model.tokenizer, clock)], repeats)
-    found = [compare("epoch / HF Trainer's, dynamic padding", ours, theirs, 1.0)]
-    pair = [steps(folder, two, held(), 1, clock), steps(folder, two, Method(), 1, clock)]
-    ours, theirs = turns(pair, repeats * number)
-    found.append(compare("IAT step / plain step", ours, theirs, 1.03))
-    pair = [steps(folder, one, held(), number, clock), reference_steps(folder, data, 1, clock)]
-    ours, theirs = turns(pair, repeats)
-    found.append(compare("IAT step / the reference's", [s / number for s in ours], theirs, 0.1))
+    found = []
+    for precision in ("fp32",) if device == "cpu" else ("fp32", "bf16"):
+        ours = our_epoch(folder, one, clock, device, precision)
+        theirs = trainer_epoch(folder, data, model.tokenizer, clock, device, precision)
+        what = f"epoch / HF Trainer's, dynamic padding, {precision}"
+        found.append(compare(what, *turns([ours, theirs], repeats), GOALS[device]["epoch"]))
+        pair = [steps(_loaded(folder, two), m, 1, clock, device, precision) for m in (held(model), Method())]
+        ours, theirs = turns(pair, repeats * number)
+        found.append(compare(f"IAT step / plain step, {precision}", ours[number:], theirs[number:], 1.03))
+    if device == "cpu":
+        pair = [steps(model, held(model), number, clock, device), reference_steps(folder, data, 1, clock)]
+        ours, theirs = turns(pair, repeats)
+        found.append(compare("IAT step / the reference's", [s / number for s in ours], theirs, 0.1))
+    else:
+        found += step_times(folder, two, repeats, number, clock)
     (seconds,) = turns([lambda: timed(lambda: batched(data), clock)], repeats)
     each = [s / (EPOCHS * len(data)) for s in seconds]
     found.append(compare("batching a sentence / 20 µs (50 000 a second)", each, [2e-5] * repeats, 1.0))
     return found
+
+
+def step_times(folder: Path, tasks: list[Task], repeats: int, number: int, clock: Callable) -> list[dict[str, Any]]:
+    """Milliseconds of a step on the accelerator, recordings made, against the goals."""
+    found = []
+    for name, most in STEP_MS.items():
+        for precision in ("fp32", "bf16"):
+            made = _loaded(folder, tasks) if name == "MiniLM-size" else _base_size(folder, tasks)
+            (seconds,) = turns([steps(made, Method(), number, clock, "cuda", precision)], repeats + 2)
+            each = [s / number for s in seconds[2:]]
+            found.append(compare(f"a step of {name}, {precision} / {most:g} ms", each, [most / 1000] * len(each), 1.0))
+    return found
+
+
+def held(model: MultiTaskModel) -> IAT:
+    """IAT from the first step on, with given heads."""
+    shape = Heads.of(model.encoder).shape
+    masks = {name: random_heads(shape, 0.3, seed=i) for i, name in enumerate(("one", "two"))}
+    return IAT(delta=1.0, choose=masks)
+
+
+def _loaded(folder: Path, tasks: list[Task]) -> MultiTaskModel:
+    return MultiTaskModel.from_pretrained(folder, tasks)
+
+
+def _base_size(folder: Path, tasks: list[Task]) -> MultiTaskModel:
+    """BERT-base's shape without its weights: speed does not ask for them."""
+    small = _loaded(folder, tasks)
+    return MultiTaskModel(BertModel(BertConfig(vocab_size=len(small.tokenizer))), small.tokenizer, tasks)
 
 
 def batched(data: Encoded) -> None:
@@ -189,12 +238,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=[*CLOCKS], default="wall")
+    parser.add_argument("--device", choices=[*GOALS], default="cpu")
+    parser.add_argument("--model", type=Path, help="an encoder's folder in place of the packaged one")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    found = measure(given.rows, given.repeats, CLOCKS[given.clock])
+    found = measure(given.model or encoder_folder(), given.rows, given.repeats, CLOCKS[given.clock], given.device)
     print(f"{'what':46}{'ours, s':>10}{'other, s':>10}{'ratio':>8}  {'quartiles':17}{'goal':>7}")
     for row in found:
         low, high = row["spread"]

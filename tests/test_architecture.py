@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
-    {"errors", "registry", "store", "progress"},
+    {"errors", "registry", "store", "progress", "display"},
     {"families", "finding", "heads", "selection", "tasks", "metrics", "stats"},
     {
         "plan",
@@ -21,8 +21,11 @@ LAYERS = [
         "batching",
         "model",
         "evaluate",
+        "memory",
+        "stepping",
         "checkpoint",
         "train",
+        "passes",
         "importance",
         "ablation",
         "attribution",
@@ -37,6 +40,8 @@ LAYERS = [
         "transfer",
         "rounds",
         "glue",
+        "groups",
+        "metatest",
         "prune",
         "remains",
         "exports",

@@ -16,15 +16,16 @@ from headwise.testing import planted
 
 @pytest.fixture(scope="module")
 def plant():
-    model, masks = planted(seed=0, steps=200)
+    model, _ = planted(seed=0, steps=200)
     return model, {task: importance(model, task, examples=128) for task in model.tasks}
 
 
 def test_groups_of_one_task_are_the_tasks(plant):
     model, scores = plant
-    whole = dissociate(model, scores, (0.125, 0.25), random=1, resamples=50)
-    grouped = dissociate_groups(
-        model, scores, {t: f"group of {t}" for t in scores}, (0.125, 0.25), random=1, resamples=50
+    grid, options, groups = (0.125, 0.25), {"random": 1, "resamples": 50}, {t: f"group of {t}" for t in scores}
+    whole, grouped = (
+        dissociate(model, scores, grid, **options),
+        dissociate_groups(model, scores, groups, grid, **options),
     )
     assert np.array_equal(whole.performance, grouped.performance)
     assert grouped.tasks == ("group of toy0", "group of toy1")

@@ -16,6 +16,7 @@ from headwise.methods.meta import Meta
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.tasks.languages import share
+from headwise.tasks.task import Rows
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
 from headwise.train import fit
 
@@ -23,8 +24,10 @@ PLAN = Plan(steps=60, lr=3e-3, batch_size=16, accumulate=2, window="mixed", eval
 
 
 def pairs() -> list:
-    """One task in two languages, and another in one: the second language says the same words."""
-    first, second, third = toy_tasks(3, rows=96)
+    """One task in two languages, another in one, and a new one: the first with its answers swapped."""
+    first, second = toy_tasks(2, rows=96)
+    sides = {s: [row | {"label": "ba"["ab".index(row["label"])]} for row in first.rows(s)] for s in ("train", "dev")}
+    third = replace(first, source=Rows(**sides))
     named = [("mark_en", "en", first), ("other_en", "en", second), ("mark_es", "es", first), ("new_es", "es", third)]
     return [replace(task, name=name, language=language, _read={}) for name, language, task in named]
 

@@ -42,14 +42,14 @@ class Encoded:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def batch(self, items: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
-        """The chosen items as padded tensors, with their attention mask."""
+    def batch(self, items: Sequence[int] | np.ndarray, grain: int = 1) -> dict[str, torch.Tensor]:
+        """The chosen items as padded tensors, with their attention mask; widths are multiples of ``grain``."""
         items = np.asarray(items, np.int64)
         out = {}
         for name, column in self.columns.items():
             if isinstance(column, Ragged):
                 fill = self.pad if name == "input_ids" else FILLS.get(name, -1)
-                array = column.padded(items, fill)
+                array = column.padded(items, fill, grain=grain)
             else:
                 array = column[items]
             out[name] = torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iub" else array)

@@ -44,7 +44,7 @@ def save(
     newest = found.index(path) + 1
     special = [at for at in (*marks, best) if at is not None and at <= step]
     kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
-    for old in found:
+    for old in (*found, *root.glob(".step-*")):  # with a dot: left by a process that was killed while writing
         if old not in kept:
             shutil.rmtree(old, ignore_errors=True)
     return path

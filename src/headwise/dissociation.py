@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headwise.display import table as html_table
 from headwise.errors import HeadwiseError, unknown
 from headwise.stats import Value, above_zero, adjust, interval, p_value, resample
 
@@ -250,6 +251,16 @@ class Dissociation:
         note = ["* all predictions in one class"] if self.collapsed[f, :, :named].any() else []
         mean = "; ".join(f"mean D {on}{_percent(other['mean'])}" for on, other in means.items())
         return "\n".join([*table, *note, mean, *pairs])
+
+    def _repr_html_(self) -> str:
+        f, named, d = self.at(), len(self.tasks) + 1, self._d(self.default)
+        rows = [
+            [task, *(100 * self.performance[f, i, :named]).tolist(), _percent(d["tasks"][task])]
+            for i, task in enumerate(self.tasks)
+        ]
+        note = "; ".join(str(self).splitlines()[len(self.tasks) + 1 :])
+        columns = ["task", *(f"{name} closed" if name != "none" else "intact" for name in self.lesions[:named]), "D"]
+        return html_table(columns, rows, f"Performance in percent, α = {self.default:g}", note)
 
 
 def _cells(performance: Any, counts: Any, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

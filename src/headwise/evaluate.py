@@ -13,6 +13,7 @@ import torch
 from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, gated
+from headwise.memory import Budget
 from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
 from headwise.stats import bootstrap
@@ -83,7 +84,8 @@ def evaluate(
         data = encode(source, split, model.tokenizer, model.max_length, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    predictions = _predict(model, task, data, lesions, tokens or default_tokens(model))
+    budget, kept = Budget(tokens or default_tokens(model)), data
+    predictions = budget.fit(lambda size: _predict(model, task, kept, lesions, size))
     scores = [
         Score(task, source.metric, metrics[source.metric](found, golds), found, golds)
         for found in (_merged(source.kind, items, data, source, split, limit) for items in predictions)

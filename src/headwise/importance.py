@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from headwise.batching import Encoded, Order, encode
+from headwise.display import heat_map
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.evaluate import default_tokens, evaluating, to_device
 from headwise.heads import Heads, touched
@@ -64,6 +65,9 @@ class Importance:
         order = self.scores.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:5].tolist()
         best = ", ".join(f"{i // self.scores.shape[1]}.{i % self.scores.shape[1]}" for i in order)
         return f"{self.task}: top heads {best} by {self.by} over {self.examples} examples"
+
+    def _repr_html_(self) -> str:
+        return heat_map(self.scores, str(self), f"{self.examples} examples")
 
 
 class Sample(NamedTuple):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from headwise.display import table
 from headwise.errors import HeadwiseError, unknown
 from headwise.progress import Progress
-from headwise.store import plain, write_json
+from headwise.store import plain, write, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,12 @@ class History:
         rated = [entry for entry in self.scores if entry["step"] > after and not math.isnan(entry["mean"])]
         return max(rated, key=lambda entry: entry["mean"], default=None)
 
+    def _repr_html_(self) -> str:
+        names = list(self.scores[-1]["scores"]) if self.scores else []
+        rows = [[entry["step"], *(100 * entry["scores"][n] for n in names), 100 * entry["mean"]] for entry in self.scores]
+        title = f"Development scores in percent; {self.steps} steps in {self.seconds:.0f} s"
+        return table(["step", *names, "mean"], rows, title, self.stopped)
+
     def curves(self) -> dict[str, dict[str, list]]:
         """Per task: steps and losses, steps and scores."""
         out = {}
@@ -70,7 +77,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_text().splitlines() if self.path.exists() and self.run.step else []
         kept = [line for line in lines if _line_step(line) <= self.run.step]
-        self.path.write_text("".join(line + "\n" for line in kept))
+        write(self.path, "".join(line + "\n" for line in kept))
         write_json(self.path.parent / "plan.json", {"plan": self.run.plan, **self.run.method.describe()})
 
     def __enter__(self) -> Journal:

@@ -39,9 +39,7 @@ class MetaTest:
     metric: str
     seen: bool  # the model was trained on this pair
     scores: Mapping[int, Sequence[Score]] = field(repr=False)  # shots -> one for each seed
-    zero_shot: Score | None = field(
-        repr=False
-    )  # the task's output head as other languages made it; None for a new task
+    zero_shot: Score | None = field(repr=False)  # by the output head other languages trained; None for a new task
     resamples: int = 2000
 
     def values(self, shots: int) -> np.ndarray:
@@ -50,11 +48,17 @@ class MetaTest:
 
     def samples(self, shots: int) -> np.ndarray:
         """Mean scores (R,) over draws of both the examples and the seeds; drawn alike for every model."""
-        each = self.scores[shots] if shots else [self.zero_shot]
-        counts = np.stack([score.counts for score in each if score is not None], 1)  # (n, S, s)
-        drawn = metrics[self.metric].value(resample(counts, self.resamples))  # (R, S)
-        seeds = np.random.default_rng(1).integers(drawn.shape[1], size=drawn.shape)
-        return np.take_along_axis(drawn, seeds, 1).mean(1)
+        return drawn_means(self.counts(shots), self.metric, self.resamples)
+
+    def counts(self, shots: int) -> np.ndarray:
+        """Additive counts of the metric, (n, S, s); 0 shots are the zero-shot baseline."""
+        scores = self.scores[shots] if shots else [self.zero_shot] if self.zero_shot else []
+        each = [score.counts for score in scores]
+        if len({count.shape[-1] for count in each}) > 1:  # one seed named a class no other did: count all in one table
+            named = [p for score in scores for p in score.predictions]
+            every = metrics[self.metric].counts(named, scores[0].golds * len(scores))
+            each = list(every.reshape(len(scores), len(scores[0].golds), -1))
+        return np.stack(each, 1)
 
     def estimate(self, shots: int) -> Estimate:
         """The mean over seeds with its interval; 0 shots are the zero-shot baseline."""
@@ -69,7 +73,8 @@ class MetaTest:
             raise HeadwiseError(f"meta-tests of {self.pair!r} and {other.pair!r}", "the same pair and seeds")
         gap = float(self.values(shots).mean() - other.values(shots).mean())
         samples = self.samples(shots) - other.samples(shots)
-        return Estimate(gap, *map(float, interval(samples)), float(above_zero(gap, samples)))
+        low, high = interval(samples)
+        return Estimate(gap, float(low), float(high), float(above_zero(gap, samples)))
 
     def to_record(self) -> dict[str, Any]:
         rows = [self._row(shots) for shots in (0, *self.scores)]
@@ -90,6 +95,13 @@ class MetaTest:
             if e.value == e.value
         ]
         return f"{self.pair} ({self.metric}): " + ", ".join(cells)
+
+
+def drawn_means(counts: np.ndarray, metric: str, resamples: int = 2000) -> np.ndarray:
+    """Mean scores (R,) over draws of the examples and the seeds of ``counts`` (n, S, s), the same draws every time."""
+    drawn = metrics[metric].value(resample(counts, resamples))  # (R, S)
+    seeds = np.random.default_rng(1).integers(drawn.shape[1], size=drawn.shape)
+    return np.take_along_axis(drawn, seeds, 1).mean(1)
 
 
 def meta_test(
@@ -136,9 +148,13 @@ def meta_test(
                 _adapted(learner, method, task.name, train, draw.few(count, seed), steps, by_group, how)
                 for seed in range(seeds)
             ]
-        with learner.gated():
-            start = evaluate(model, task.name, **how) if zero else None
+        start = _zero_shot(learner, task.name, how) if zero else None
     return MetaTest(task.name, task.language, task.metric, task.name in model.tasks, found, start)
+
+
+def _zero_shot(learner: Learner, task: str, how: dict[str, Any]) -> Score:
+    with learner.gated():
+        return evaluate(learner.model, task, **how)
 
 
 def _adapted(

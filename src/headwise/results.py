@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.display import table
 from headwise.errors import HeadwiseError, unknown
 from headwise.store import digest, folder, plain, read_arrays, read_json, write, write_arrays, write_json
 
@@ -80,22 +81,23 @@ class Results:
     def find(self, kind: str, config: Mapping[str, Any]) -> Record | None:
         """The record of this configuration, if it was made before."""
         key = self.key(kind, config)
-        return self[key] if (self.root / key / "record.json").exists() else None
+        return _read(self.root / key) if (self.root / key / "record.json").exists() else None
 
     def __getitem__(self, key: str) -> Record:
-        found = [p for p in self.root.glob(f"{key}*") if (p / "record.json").exists()]
+        """The record of a key, or of the beginning of one."""
+        names = [path.name for path in self._folders()]
+        found = [name for name in names if name == key] or [name for name in names if key and name.startswith(key)]
         if len(found) != 1:
-            known = [p.name for p in self.root.glob("*") if (p / "record.json").exists()]
-            raise unknown(f"record under {self.root}", key, known)
-        data = read_json(found[0] / "record.json")
-        missing = {"key", "kind", "config", "result"} - set(data) if isinstance(data, dict) else {"everything"}
-        if missing:
-            raise HeadwiseError(f"{found[0]} is no record: {', '.join(sorted(missing))} missing")
-        return Record(data["key"], data["kind"], data["config"], data["result"], data.get("about", {}), found[0])
+            raise unknown(f"record under {self.root}", key, names)
+        return _read(self.root / found[0])
 
     def __iter__(self) -> Iterator[Record]:
-        for path in sorted(self.root.glob("*/record.json"), key=lambda p: p.stat().st_mtime):
-            yield self[path.parent.name]
+        for path in sorted(self._folders(), key=lambda p: ((p / "record.json").stat().st_mtime, p.name)):
+            yield _read(path)
+
+    def _folders(self) -> list[Path]:
+        """Where records are; a name that begins with a dot is one that was never finished."""
+        return [p.parent for p in self.root.glob("*/record.json") if not p.parent.name.startswith(".")]
 
     def where(self, **wanted: Any) -> list[Record]:
         """The records whose kind or configuration has these values (nested names with a dot)."""
@@ -127,6 +129,20 @@ class Results:
             pq.write_table(pa.table(columns), buffer)
             return write(path, buffer.getvalue())
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
+
+
+    def _repr_html_(self) -> str:
+        rows = [[r.key, r.kind, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self]
+        return table(["key", "kind", "created", "of"], rows, f"{len(rows)} records in {self.root}")
+
+
+def _read(path: Path) -> Record:
+    data = read_json(path / "record.json")
+    kinds = {"key": str, "kind": str, "config": dict, "result": dict}
+    wrong = [n for n, kind in kinds.items() if not isinstance(data, dict) or not isinstance(data.get(n), kind)]
+    if wrong or data["key"] != path.name or not isinstance(data.get("about", {}), dict):
+        raise HeadwiseError(f"{path} is no record: {', '.join(wrong) or 'key'} missing or not as written")
+    return Record(data["key"], data["kind"], data["config"], data["result"], data.get("about", {}), path)
 
 
 def flat(value: Any, longest: int | None = None, prefix: str = "") -> dict[str, Any]:

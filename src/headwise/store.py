@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -103,18 +105,33 @@ def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield scratch
         for file in scratch.rglob("*"):
             _sync(file)
-        if path.exists():
-            if not replace:
-                raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+        if path.exists() and not replace:
+            raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+        _take_place(scratch, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _take_place(scratch: Path, path: Path) -> None:
+    """Rename a folder over another that may be there: whoever looks, or dies, sees the old one or the new."""
+    try:
+        scratch.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if not _exchanged(scratch, path):
             old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
             path.rename(old)
             scratch.rename(path)
             shutil.rmtree(old, ignore_errors=True)
-        else:
-            scratch.rename(path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _exchanged(a: Path, b: Path) -> bool:
+    """Swap two folders in one step, where the system can."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    swap = getattr(ctypes.CDLL(None), "renameat2", None)
+    return swap is not None and swap(here, os.fsencode(a.absolute()), here, os.fsencode(b.absolute()), exchange) == 0
 
 
 def write_json(path: Path, value: Any) -> Path:

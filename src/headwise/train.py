@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from accelerate.utils import DistributedDataParallelKwargs, ProjectConfiguration
 from headwise import checkpoint
 from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate, to_device
+from headwise.evaluate import evaluate
 from headwise.journal import History, Journal, check_trackers
 from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, Output
+from headwise.passes import Passes
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.sampling import schedule
+from headwise.stepping import step as _step
 from headwise.store import digest, plain
 
 
@@ -62,6 +64,7 @@ class Run:
         self.epochs = math.ceil(self.total / self.epoch_steps)
         self.marks = {branch_step(self.total, share) for share in marks}
         self.step = 0
+        self.parts = 1  # of a batch: more where the device's memory does not hold it whole
         self.history = History()
         self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
         self.best_after = 0  # evaluations up to this step do not compete for the best
@@ -69,6 +72,7 @@ class Run:
         self.own = method.parameters(self.model, plan)
         self.optimizer = _optimizer(model, plan, self.own)
         self.wrapped = self.accelerator.prepare(model)
+        self.passes = Passes(self)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     @property
@@ -195,56 +199,9 @@ def _finishing(run: Run) -> Iterator[None]:
         yield
     finally:
         run.method.finish(run)
+        run.passes.forget()
         run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
         vars(run.model).pop("forward", None)  # the precision of training ends with it
-
-
-def _step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
-    """One optimizer step: the losses of its batches.
-
-    Without loss scaling, torch's own backward and step are all there is to do; accelerate's look for optional packages
-    on the disk at every call, which costs about a millisecond.
-    """
-    plan, method, accelerator = run.plan, run.method, run.accelerator
-    for group in run.optimizer.param_groups:
-        group["lr"] = group["peak"] * run.factor(run.step)
-    method.before_step(run)
-    tasks, losses, drawn = run.tasks_of_step(run.step), [], []
-    with method.around(run):
-        for number, task in enumerate(tasks):
-            items = run.streams[task].next()
-            last = number == len(tasks) - 1
-            method.before_batch(run, task)
-            with nullcontext() if last else accelerator.no_sync(run.wrapped):
-                loss = _batch_loss(run, task, items)
-                (loss * (run.weight(task) / len(tasks))).backward()
-            losses.append(loss.detach())
-            drawn.append(items)
-    _share_gradients(run)
-    method.before_update(run, tasks)
-    if plan.clip is not None:
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), plan.clip)
-    run.optimizer.step()
-    method.after_update(run, tasks)
-    run.optimizer.zero_grad(set_to_none=True)
-    return tasks, losses, drawn
-
-
-def _batch_loss(run: Run, task: str, items: np.ndarray) -> torch.Tensor:
-    """The batch's mean loss; each process takes its share, scaled so that the mean over processes is exact."""
-    rank, world = run.accelerator.process_index, run.accelerator.num_processes
-    mine = items[rank::world]
-    share = mine if len(mine) else items[:1]
-    batch = to_device(run.data[task].batch(share), run.device)
-    losses = run.method.loss(run, task, batch)
-    return losses.sum() * ((world if len(mine) else 0) / len(items))
-
-
-def _share_gradients(run: Run) -> None:
-    """The method's own parameters stand outside the wrapped model: their gradients are averaged here."""
-    if run.accelerator.num_processes > 1:
-        for parameter in (p for group in run.own for p in group["params"] if p.grad is not None):
-            parameter.grad = run.accelerator.reduce(parameter.grad, "mean")
 
 
 def _cadence(run: Run, log: Journal, interrupted: bool) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Heads
+from headwise.methods import iat
 from headwise.methods.iat import IAT, HeldHeads
 from headwise.methods.method import Method
 from headwise.plan import Plan
@@ -97,6 +98,26 @@ def test_a_mixed_window_frees_the_heads_of_its_tasks():
     assert moved(method) == {(0, 1), (1, 2), (1, 3)}
 
 
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_accelerators_way_of_holding_gives_the_same_bits(plan, monkeypatch):
+    """Whole tensors saved and blended back, or rows copied; gradients masked where nothing comes of them, or not."""
+    rows, whole, masked = toy_model(), toy_model(), toy_model()
+    settings = {"delta": 50 / 60, "choose": masks()}
+    fit(rows, plan, IAT(**settings))
+
+    class Masked(IAT):
+        def _hold(self, run):
+            super()._hold(run)
+            self.held.detach()
+            self.held.attach()
+
+    fit(masked, plan, Masked(**settings))
+    monkeypatch.setattr(iat, "_together", lambda held: True)
+    fit(whole, plan, IAT(**settings))
+    for other in (whole, masked):
+        assert all(torch.equal(a, b) for a, b in zip(rows.state_dict().values(), other.state_dict().values()))
+
+
 def test_the_published_freeze_lets_heads_drift():
     method = Watched(delta=50 / 60, choose=masks(), freeze="grad")
     fit(toy_model(), BASE, method)
@@ -115,7 +136,7 @@ def test_choosing_heads_disturbs_nothing():
     """Gradients, modes, random streams and data order are as if no importance had been measured."""
 
     class Measured(IAT):
-        def _hold(self):
+        def _hold(self, run):
             pass
 
     plain, measured = toy_model(), toy_model()
@@ -158,9 +179,9 @@ def test_refresh_chooses_anew():
     seen = []
 
     class Count(IAT):
-        def _hold(self):
+        def _hold(self, run):
             seen.append(1)
-            super()._hold()
+            super()._hold(run)
 
     fit(toy_model(), BASE.with_(steps=20), Count(delta=0.5, refresh=3))
     assert len(seen) == 4

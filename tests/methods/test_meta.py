@@ -115,6 +115,8 @@ def test_the_meta_gradient_of_maml_equals_finite_differences(settings):
     method.learner.train()
     if method.learner.gates is not None:
         method.learner.gates.double()
+    if method.log_rates is not None:
+        method.log_rates.data = method.log_rates.data.double()
     named = dict(method.learner.named_parameters()) | ({"rates": method.log_rates} if method.learn_rates else {})
     assert set(found) <= set(named) and len(found) > 20
     generator = np.random.default_rng(0)

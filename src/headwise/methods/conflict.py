@@ -55,6 +55,9 @@ class Conflict(Method):
         if not self.shared:
             raise HeadwiseError("a frozen encoder", "shared parameters that tasks can disagree about")
 
+    def before_step(self, run: Run) -> None:
+        self.rows, self.task = {}, None  # a step that ran out of memory begins again
+
     def before_batch(self, run: Run, task: str) -> None:
         self._put_aside(run, synced=False)
         self.task = task

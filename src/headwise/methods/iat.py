@@ -26,7 +26,7 @@ class HeldHeads:
 
     def __init__(self, heads: Heads, masks: Mapping[str, torch.Tensor], params: str = "qkv"):
         """``masks`` are bool (L, H) per task: the heads that may move; a key-value group may if one of its may."""
-        self.rows = [_Rows(parameter, axis) for parameter, axis in _parameters(heads, params)]
+        self.rows = [_Rows(parameter, axis) for parameter, axis in head_parameters(heads, params)]
         for task, mask in masks.items():
             for rows in self.rows:
                 rows.free[task] = torch.ones(rows.parameter.shape[rows.axis], dtype=torch.bool)
@@ -34,6 +34,7 @@ class HeldHeads:
         for rows in self.rows:
             rows.free = {task: free.to(rows.parameter.device) for task, free in rows.free.items()}
         self._saved: list[tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = []
+        self._whole = _WholeTensors() if _together(self.rows) else None
         self._handles: list[Any] = []
 
     def _mark(self, heads: Heads, task: str, mask: torch.Tensor, params: str) -> None:
@@ -63,18 +64,54 @@ class HeldHeads:
     def save(self, optimizer: Any, tasks: Iterable[str]) -> None:
         """Remember the rows that none of a step's tasks may move, and their moments."""
         key = frozenset(tasks)
+        if self._whole:
+            self._whole.save(self.rows, optimizer, key)
+            return
         self._saved = []
         for rows in self.rows:
             still = rows.still(key)
-            state = optimizer.state.get(rows.parameter, {})
-            for tensor in (rows.parameter.data, *(state[name] for name in MOMENTS if name in state)):
+            for tensor in rows.tensors(optimizer):
                 self._saved.append((tensor, rows.axis, still, tensor.index_select(rows.axis, still)))
 
     def restore(self) -> None:
         """Put them back after the optimizer's step: decay and momentum have not touched them."""
+        if self._whole:
+            self._whole.restore()
         for tensor, axis, still, before in self._saved:
             tensor.index_copy_(axis, still, before)
         self._saved = []
+
+
+class _WholeTensors:
+    """The same in a few launches on an accelerator, where copying whole tensors costs less than finding rows in each."""
+
+    def __init__(self) -> None:
+        self.before: list[torch.Tensor] = []
+        self.masks: dict[frozenset[str], list[torch.Tensor]] = {}  # 1 where a row is held, as large as its tensor
+        self.now: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] = ([], [], [])
+
+    def save(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> None:
+        if tasks not in self.masks:
+            self.masks[tasks] = [rows.still_mask(tasks) for rows in held]
+        tensors, masks = [], []
+        for rows, mask in zip(held, self.masks[tasks]):
+            found = rows.tensors(optimizer)
+            tensors += found
+            masks += [mask] * len(found)
+        if len(self.before) != len(tensors):  # moments are there from the second step on
+            self.before = [torch.empty_like(tensor) for tensor in tensors]
+        torch._foreach_copy_(self.before, tensors)
+        self.now = (tensors, self.before, masks)
+
+    def restore(self) -> None:
+        tensors, before, masks = self.now
+        if tensors:
+            torch._foreach_lerp_(tensors, before, masks)  # weight 1 gives the old value, 0 the new, both to the bit
+        self.now = ([], [], [])
+
+
+def _together(held: list[_Rows]) -> bool:
+    return bool(held) and held[0].parameter.is_cuda
 
 
 class _Rows:
@@ -93,6 +130,15 @@ class _Rows:
         shape[self.axis] = -1
         return grad * self.free[self.task].view(shape)
 
+    def tensors(self, optimizer: Any) -> list[torch.Tensor]:
+        """The parameter and its moments."""
+        state = optimizer.state.get(self.parameter, {})
+        return [self.parameter.data, *(state[name] for name in MOMENTS if name in state)]
+
+    def still_mask(self, tasks: frozenset[str]) -> torch.Tensor:
+        mask = torch.zeros_like(self.parameter.data)
+        return mask.index_fill_(self.axis, self.still(tasks), 1.0)
+
     def still(self, tasks: frozenset[str]) -> torch.Tensor:
         if tasks not in self._still:
             free = torch.stack([self.free[task] for task in tasks]).any(0)
@@ -100,7 +146,7 @@ class _Rows:
         return self._still[tasks]
 
 
-def _parameters(heads: Heads, params: str) -> list[tuple[nn.Parameter, int]]:
+def head_parameters(heads: Heads, params: str) -> list[tuple[nn.Parameter, int]]:
     found: dict[int, tuple[nn.Parameter, int]] = {}
     for site in heads.sites:
         for name in params if site.parts else "":
@@ -169,13 +215,13 @@ class IAT(Method):
         self.heads.require_exact("important-head training")
         self.first = run.total - round(self.delta * run.total)
         if self.masks:
-            self._hold()
+            self._hold(run)
 
     def before_step(self, run: Run) -> None:
         due = bool(self.refresh) and (run.step - self.first) % (self.refresh or 1) == 0
         if run.step >= self.first and self.alpha < 1 and (not self.masks or due):
             self.masks = choose_heads(run, self._mask)
-            self._hold()
+            self._hold(run)
 
     def before_batch(self, run: Run, task: str) -> None:
         if self.held:
@@ -205,11 +251,14 @@ class IAT(Method):
         settings |= {"params": self.params, "by": self.by, "examples": self.examples, "refresh": self.refresh}
         return {"method": self.name, **settings, "options": self.options}
 
-    def _hold(self) -> None:
+    def _hold(self, run: Run) -> None:
         if self.held:
             self.held.detach()
         self.held = HeldHeads(self.heads, self.masks, self.params)
-        self.held.attach()
+        self.version += 1
+        mixed = run.plan.accumulate > 1 and run.plan.window == "mixed"
+        if self.freeze == "grad" or run.plan.clip is not None or mixed:
+            self.held.attach()  # else held rows are put back as they were, and their gradients reach nothing else
 
     def _mask(self, run: Run, task: str) -> torch.Tensor:
         if not isinstance(self.choose, str):

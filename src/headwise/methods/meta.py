@@ -134,8 +134,8 @@ class Meta(Method):
         if gates is not None and gates.logits is not None:
             groups.append({"params": [gates.logits], "lr": self.gate_lr, "weight_decay": 0.0})
         if self.learn_rates is not None and self.steps:
-            start = torch.tensor([self.rates[group] for group in GROUPS], dtype=torch.float64)
-            self.log_rates = nn.Parameter(start.log().to(model.device))
+            start = torch.tensor([self.rates[group] for group in GROUPS], device=model.device)
+            self.log_rates = nn.Parameter(start.log())
             groups.append({"params": [self.log_rates], "lr": self.learn_rates, "weight_decay": 0.0})
         return groups
 

@@ -25,6 +25,8 @@ class Method:
     """
 
     name = "plain"
+    version = 0
+    """Counts up when what happens to gradients on their way changes, so that nothing recorded before is replayed."""
 
     def start(self, run: Run) -> None:
         """Before the first step of this process."""
@@ -79,5 +81,6 @@ methods.add("iat_released", "headwise.methods.released:ReleasedIAT")
 methods.add("prune_least", "headwise.methods.prune_least:PruneLeast")
 methods.add("conflict", "headwise.methods.conflict:Conflict")
 methods.add("distill", "headwise.methods.distill:Distill")
+methods.add("rates", "headwise.methods.rates:Rates")
 methods.add("l0", "headwise.methods.l0:L0")
 methods.add("meta", "headwise.methods.meta:Meta")

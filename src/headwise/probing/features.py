@@ -25,6 +25,7 @@ from headwise.batching import Encoded, batches, fingerprint
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.evaluate import TOKENS, evaluating
 from headwise.heads import Heads, captured, unwrap
+from headwise.memory import Budget
 from headwise.model import MultiTaskModel, load_encoder, pool
 from headwise.probing import mapped
 from headwise.store import cache_folder, digest
@@ -195,11 +196,14 @@ class Reader:
         heads, layers = (torch.cat([(x - y).abs(), x * y], -1) for x, y in zip(a[:2], b[:2]))
         return heads, layers, a[2] + b[2]
 
-    @torch.no_grad()
     def _pass(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
         data = self._tokenised(rows)
+        return self._room.fit(lambda tokens: self._forward(data, tokens))
+
+    @torch.no_grad()
+    def _forward(self, data: Encoded, budget: int) -> tuple[Tensor, Tensor, int]:
         how = "last" if self.at == "post_last" else self.at
-        shape = (*self.heads.shape, len(rows), self.heads.head_dim)
+        shape = (*self.heads.shape, len(data), self.heads.head_dim)
         heads, layers = torch.empty(shape, dtype=self.dtype, device=self.device), torch.empty(0)
         accepted = inspect.signature(self.encoder.forward).parameters
         batch: dict[str, Tensor] = {}
@@ -209,7 +213,7 @@ class Reader:
             return vector.unflatten(-1, out_BTHD.shape[2:]).to(self.dtype)
 
         with evaluating(self.encoder), self._autocast(), captured(self.encoder, reduce, heads=self.heads) as kept:
-            for numbers, tensors in batches(data, self.budget, self.device):
+            for numbers, tensors in batches(data, budget, self.device):
                 items = torch.from_numpy(numbers).to(self.device)
                 kept.clear()
                 batch.update(tensors)
@@ -217,7 +221,7 @@ class Reader:
                 states = self.encoder(**inputs, output_hidden_states=True).hidden_states[1:]
                 outputs_LBE = torch.stack([pool(state, tensors["attention_mask"], how) for state in states])
                 if not layers.numel():
-                    layers = heads.new_empty(len(outputs_LBE), len(rows), outputs_LBE.shape[-1])
+                    layers = heads.new_empty(len(outputs_LBE), len(data), outputs_LBE.shape[-1])
                 heads[:, :, items], layers[:, items] = torch.stack(kept).transpose(1, 2), outputs_LBE.to(self.dtype)
         return heads, layers, int((np.asarray(data.columns["cut"]) > 0).sum())
 
@@ -235,7 +239,11 @@ class Reader:
     @property
     def budget(self) -> int:
         """Padded tokens in one forward."""
-        return self.tokens or (TOKENS if self.device.type == "cpu" else 8 * TOKENS)
+        return self._room.tokens
+
+    @cached_property
+    def _room(self) -> Budget:
+        return Budget(self.tokens or (TOKENS if self.device.type == "cpu" else 8 * TOKENS))
 
     def _autocast(self):
         mixed = self.device.type == "cuda" and self.precision != "fp32"

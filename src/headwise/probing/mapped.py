@@ -43,7 +43,7 @@ def written(path: Path, shapes: Shapes, precision: str, about: dict[str, str]) -
     try:
         start = len(_header(shapes, precision, about))
         with scratch.open("wb") as file:
-            file.truncate(start + size)
+            _reserve(file.fileno(), start + size)
         yield _tensors(scratch, start, shapes, precision, "r+")
         whole = _header(shapes, precision, about | {"bytes": _digest(scratch, start)}, start)
         with scratch.open("rb+") as file:  # what was written through the map is seen here: one page cache
@@ -53,6 +53,11 @@ def written(path: Path, shapes: Shapes, precision: str, about: dict[str, str]) -
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Make room now: where the disk fills up later, writing through a map would end the process without a word."""
+    os.posix_fallocate(file, 0, size) if hasattr(os, "posix_fallocate") else os.truncate(file, size)
 
 
 def read(path: Path, key: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise import display
 from headwise.errors import HeadwiseError, unknown
 from headwise.model import MultiTaskModel
 from headwise.probing.features import Features, Reader
@@ -141,6 +142,9 @@ class Probe:
             f"(chosen on {self.select_on})"
         )
         return "\n".join([first, heat_map(scores, self.layers), best, *self.about["notes"]])
+
+    def _repr_html_(self) -> str:
+        return display.heat_map(self.accuracy, f"{self.task}: {self.metric}", str(self).splitlines()[-1])
 
 
 def probe(

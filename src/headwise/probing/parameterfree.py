@@ -26,6 +26,7 @@ from headwise.tasks.task import Row, Task
 from headwise.tasks.windows import parts
 
 Maps = Callable[..., tuple[Tensor, ...]]
+MAPS = 2**27  # bytes that the attention maps of a batch may take
 
 
 @dataclass(frozen=True)
@@ -188,16 +189,15 @@ def means(word_of_BT: Tensor, b: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Units as means of their words, words as means of their sub-words: a sparse matrix ``(U, B * T)``."""
     size = int(torch.maximum(end.max(), word_of_BT.max() + 1))
     row, place = (word_of_BT >= 0).nonzero(as_tuple=True)
-    word = row * size + word_of_BT[row, place]  # numbered through the batch; sub-words of a word stand together
+    word = row * size + word_of_BT[row, place]  # numbered through the batch, in order of the sub-words
     counts = torch.bincount(word, minlength=len(word_of_BT) * size)
     owner, inside = spread(start, end)
     which = b[owner] * size + inside
     first = (counts.cumsum(0) - counts)[which]
     pair, piece = spread(first, first + counts[which])
-    order = word.argsort(stable=True)
-    token = (row * word_of_BT.shape[1] + place)[order][piece]
-    share = 1 / (counts[which] * (end - start)[owner])[pair].float()
-    return torch.sparse_coo_tensor(torch.stack([owner[pair], token]), share, (len(b), word_of_BT.numel()))
+    token = (row * word_of_BT.shape[1] + place)[piece]
+    share, at = 1 / (counts[which] * (end - start)[owner])[pair].float(), torch.stack([owner[pair], token])
+    return torch.sparse_coo_tensor(at, share, (len(b), word_of_BT.numel()), check_invariants=False)
 
 
 def spread(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,8 +228,10 @@ def relations(
     data, rows = encode(task, split, reader.tokenizer, reader.max_length, limit), sample(task.rows(split), limit)
     labels = _numbers(label for row in rows for *_, label in asked(row))
     tally, rooted = Tally(tuple(labels), reader.heads, reader.device), True
+    longest = min(reader.max_length, int(data.lengths.max()))
+    budget = min(reader.budget, MAPS // (4 * reader.heads.alive.numel() * longest))
     with evaluating(reader.encoder), torch.no_grad(), eager(reader.encoder) as maps:
-        for items, batch in batches(data, reader.budget, reader.device):
+        for items, batch in batches(data, budget, reader.device):
             to, rooted = _looks(maps, batch, reader.heads), bool((batch["word_of"][:, 0] < 0).all())
             found = [
                 (b, *relation[:3], labels[relation[3]]) for b, i in enumerate(items) for relation in asked(rows[i])
@@ -274,18 +276,26 @@ def arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor, size: int, heads: Head
 
     Words that are not there, and a first token that is a word itself, are never attended to.
     """
-    ids = torch.arange(size, device=word_of_BT.device)[:, None]
-    belongs = torch.cat([torch.zeros_like(word_of_BT[:, None]), (word_of_BT[:, None] == ids).long()], 1).to(maps[0])
-    belongs[:, 0, 0] = (word_of_BT[:, 0] < 0).to(belongs)
-    mean = belongs / belongs.sum(-1, keepdim=True).clamp_min(1)
-    absent = (belongs.sum(-1) == 0)[:, None, None]
+    slot_BT = torch.where(word_of_BT >= 0, word_of_BT + 1, size + 1)  # the last slot takes what is no word
+    slot_BT[:, 0] = torch.where(word_of_BT[:, 0] < 0, 0, slot_BT[:, 0])
+    absent = torch.ones_like(slot_BT[:, :1]).repeat(1, size + 2).scatter_(1, slot_BT, 0).bool()[:, :-1]
     found = []
     for number, a_BHTT in enumerate(maps):
-        queries = (mean @ a_BHTT.transpose(1, 2).flatten(2)).unflatten(2, (-1, mean.shape[2]))  # (B, 1 + W, H, T)
-        between = (queries.flatten(1, 2) @ belongs.mT).unflatten(1, queries.shape[1:3])  # (B, 1 + W, H, 1 + W)
-        to = between.masked_fill_(absent, -1).argmax(-1)
+        queries = _grouped(a_BHTT, slot_BT, size)  # sums in place of means: the order of keys is the same
+        between = _grouped(queries.transpose(2, 3), slot_BT, size)  # (B, H, keys, queries)
+        between = between.masked_fill_(absent[:, None, :, None], -1).transpose(2, 3).contiguous()
+        to = between.max(-1).indices.transpose(1, 2)
         found.append(to if heads is None else _whole(to, heads.sites[number].kept, heads.num_heads))
     return torch.stack(found, 2)
+
+
+def _grouped(rows_BHTN: Tensor, slot_BT: Tensor, size: int) -> Tensor:
+    """Rows summed by their slot, ``(B, H, 1 + size, N)``."""
+    batch, heads, _, width = rows_BHTN.shape
+    out = rows_BHTN.new_zeros(batch * heads, size + 2, width)
+    first = torch.arange(batch * heads, device=slot_BT.device).view(batch, heads, 1) * (size + 2)
+    out.flatten(0, 1).index_add_(0, (first + slot_BT[:, None]).flatten(), rows_BHTN.flatten(0, 2))
+    return out.unflatten(0, (batch, heads))[:, :, :-1]
 
 
 def _whole(to_BWH: Tensor, kept: Sequence[int], heads: int) -> Tensor:

@@ -1,27 +1,17 @@
 """The colours of page and figures: safe for colour-blind readers, the same everywhere.
 
-``RAMP`` is a sequential scale made for headwise: lightness rises in even steps (OKLCH 0.235 to 0.97) from indigo over
-teal to cream, so order survives any kind of colour vision and a grey print. ``TASKS`` starts with the seven hues of
-Okabe and Ito (their black is left to the text, grey to shared heads); three more follow for larger studies.
+``RAMP`` is that of `headwise.display`. ``TASKS`` starts with the seven hues of Okabe and Ito (their black is left to the
+text, grey to shared heads); three more follow for larger studies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-RAMP = (
-    "#1c1444",
-    "#1f2a60",
-    "#14437a",
-    "#035e87",
-    "#017891",
-    "#0c9398",
-    "#3cac99",
-    "#7ac099",
-    "#aed1a3",
-    "#dae2bb",
-    "#fbf5df",
-)
+from headwise.display import RAMP
+
+__all__ = ["RAMP", "TASKS", "task_class", "task_colour", "task_rules"]
+
 TASKS = (
     "#0072b2",
     "#e69f00",

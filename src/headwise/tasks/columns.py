@@ -49,11 +49,17 @@ class Ragged:
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return Ragged(self.values[np.repeat(self.offsets[rows], lengths) + inside], offsets)
 
-    def padded(self, rows: Iterable[int], fill: int = -1, length: int | None = None) -> np.ndarray:
-        """The chosen rows as one rectangle, filled up on the right."""
+    def padded(self, rows: Iterable[int], fill: int = -1, length: int | None = None, grain: int = 1) -> np.ndarray:
+        """The chosen rows as one rectangle, filled up on the right.
+
+        Its width is ``length``, or that of the longest of them, rounded up to a multiple of ``grain`` but not beyond
+        the longest row there is.
+        """
         part = self.take(rows)
         lengths = part.lengths
         width = int(lengths.max(initial=0)) if length is None else length
+        if grain > 1:
+            width = min(-(-width // grain) * grain, int(self.lengths.max(initial=width)))
         out = np.full((len(part), width, *self.values.shape[1:]), fill, self.values.dtype)
         out[np.arange(width) < lengths[:, None]] = part.values
         return out

@@ -1,0 +1,135 @@
+"""The forward and backward pass of a batch; on an accelerator each shape is recorded once and then replayed.
+
+A step of a small encoder is mostly the starting of some thousand kernels, one Python call after the other. A CUDA graph
+starts them all at once. Shapes come back because lengths are padded to whole steps of `GRAIN`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseWarning
+from headwise.evaluate import to_device
+from headwise.methods.method import Method
+
+if TYPE_CHECKING:
+    from headwise.train import Run
+
+GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
+BEFORE = 2  # passes of a shape as they are, before it is recorded
+MOST = 128  # recordings kept
+
+
+class Passes:
+    """Runs a run's batches."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.replays = run.device.type == "cuda" and run.accelerator.num_processes == 1 and _plain_loss(run.method)
+        self.grain = GRAIN if self.replays else 1
+        self._seen: Counter[Any] = Counter()
+        self._kept: dict[Any, _Recording] = {}
+        self._refused: set[str] = set()
+        self._grads: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._moved: dict[str, list[torch.nn.Parameter]] = {}
+
+    def begin(self, tasks: Sequence[str]) -> None:
+        """Before a step: recordings write to gradients at fixed places, of those parameters the tasks move."""
+        if self.replays and all(task in self._moved for task in tasks):
+            moved = dict.fromkeys(p for task in tasks for p in self._moved[task])
+            torch._foreach_zero_([self._grads[p] for p in moved])
+            for parameter in moved:
+                parameter.grad = self._grads[parameter]
+
+    def backward(self, task: str, items: np.ndarray, factor: float) -> torch.Tensor:
+        """Add ``factor`` times the gradient of the batch's mean loss to the gradients; the loss.
+
+        Each process takes its share of the items, scaled so that the mean over processes is exact.
+        """
+        rank, world = self.run.accelerator.process_index, self.run.accelerator.num_processes
+        mine = items[rank::world]
+        batch = to_device(self.run.data[task].batch(mine if len(mine) else items[:1], self.grain), self.run.device)
+        scale = (world if len(mine) else 0) / len(items)
+        if not self.replays:
+            return self._pass(task, batch, scale, factor)
+        return self._replayed(task, batch, scale, factor)
+
+    def _pass(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: Any) -> torch.Tensor:
+        loss = self.run.method.loss(self.run, task, batch).sum() * scale
+        (loss * factor).backward()
+        return loss.detach()
+
+    def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
+        key = (task, self.run.method.version, *((name, *value.shape) for name, value in batch.items()))
+        if key in self._kept:
+            return self._kept[key].replay(batch, factor)
+        known, self._seen[key] = task in self._moved, self._seen[key] + 1
+        if known and self._seen[key] > BEFORE and task not in self._refused and len(self._kept) < MOST:
+            recording = self._recorded(task, batch, scale)
+            if recording:
+                self._kept[key] = recording
+                return recording.replay(batch, factor)
+        return self._pass(task, batch, scale, factor) if known else self._first(task, batch, scale, factor)
+
+    def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
+        """A task's first pass: see which parameters it moves, apart from what other batches of the step have left."""
+        before = {p: p.grad for p in self.run.model.parameters() if p.grad is not None}
+        for parameter in before:
+            parameter.grad = None
+        loss = self._pass(task, batch, scale, factor)
+        self._moved[task] = [p for p in self.run.model.parameters() if p.grad is not None]
+        self._grads |= {p: torch.zeros_like(p) for p in self._moved[task] if p not in self._grads}
+        for parameter, grad in before.items():
+            parameter.grad = grad if parameter.grad is None else grad + parameter.grad
+        return loss
+
+    def _recorded(self, task: str, batch: dict[str, torch.Tensor], scale: float) -> _Recording | None:
+        try:
+            return _Recording(self, task, batch, scale)
+        except RuntimeError as error:  # an operation that waits for the device cannot be recorded
+            self._refused.add(task)
+            said = str(error).splitlines()[0]
+            warnings.warn(f"{task} is trained without replay: {said}", HeadwiseWarning, stacklevel=2)
+            return None
+
+    def forget(self) -> None:
+        """Let recordings and their memory go."""
+        self._kept.clear()
+        self._grads.clear()
+        self._moved.clear()
+
+
+class _Recording:
+    """One shape's pass as a graph, with the places its inputs are read from and its loss is written to."""
+
+    def __init__(self, passes: Passes, task: str, batch: dict[str, torch.Tensor], scale: float):
+        self.batch = {name: value.clone() for name, value in batch.items()}
+        self.factor = torch.ones((), device=passes.run.device)
+        self.graph = torch.cuda.CUDAGraph()
+        grads = [p.grad for p in passes._moved[task] if p.grad is not None]
+        before = [grad.clone() for grad in grads]  # a recording pass computes nothing, but leave no doubt
+        with torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local"):
+            self.loss = passes._pass(task, self.batch, scale, self.factor)
+        torch._foreach_copy_(grads, before)
+
+    def replay(self, batch: dict[str, torch.Tensor], factor: float) -> torch.Tensor:
+        torch._foreach_copy_(list(self.batch.values()), [batch[name] for name in self.batch])
+        self.factor.fill_(factor)
+        self.graph.replay()
+        return self.loss.clone()
+
+
+def _pool(passes: Passes) -> Any:
+    """Recordings are replayed one after the other and share their memory."""
+    return next(iter(passes._kept.values())).graph.pool() if passes._kept else None
+
+
+def _plain_loss(method: Method) -> bool:
+    """Whether a pass is the model's own loss and nothing else; what a method does in Python cannot be recorded."""
+    return all(getattr(type(method), name) is getattr(Method, name) for name in ("loss", "around"))

@@ -1,0 +1,129 @@
+"""The jobs of the anatomy recipe: ten probing tasks on every model, fine-tuning on three, at three sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headwise.jobs import Job
+from headwise.plan import Plan
+from headwise.probing.utilization import TUNING
+from headwise.recipes import Scale
+from headwise.recipes.anatomy_published import TASKS
+from headwise.store import plain
+from headwise.works import training
+
+HOME = "headwise.recipes.anatomy_works"
+PROPERTIES = tuple(name for name, _, _ in TASKS.values())
+TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("corpus", "probing_gold", "senteval")}
+EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
+HUB = {
+    "gpt": "openai-community/openai-gpt",
+    "gpt2": "openai-community/gpt2",
+    "bert-base": "google-bert/bert-base-uncased",
+    "bert-large": "google-bert/bert-large-uncased",
+    "electra-small": "google/electra-small-discriminator",
+    "electra-base": "google/electra-base-discriminator",
+    "electra-large": "google/electra-large-discriminator",
+}
+TUNED = ("bert-base", "bert-large")  # the published models of Table 4
+POSITION = {"gpt": "post_last", "gpt2": "post_last"}  # as released: one place after the last token
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a size of the recipe probes and tunes on, and how much of it."""
+
+    probes: tuple[str, ...]
+    tuning: tuple[str, ...]
+    plan: Plan = TUNING
+    protocol: str = "anatomy"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None  # training rows of a probe
+    tuning_limit: int | None = None
+    split: str | None = "dev"  # that fine-tuning is judged on
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    max_length: int = 128
+
+
+SIZES = {
+    "smoke": Size(
+        probes=TEN["corpus"],
+        tuning=("corpus.sentiment", "corpus.similarity"),
+        plan=TUNING.with_(steps=6, lr=1e-3, max_examples=120),
+        protocol="sklearn",
+        options={"l2": [1e-4, 1e-2]},
+        limit=240,
+        tuning_limit=120,
+        seeds=(0, 1),
+        max_length=32,
+    ),
+    "small": Size(
+        probes=(*TEN["probing_gold"], *EIGHT),
+        tuning=("mrpc", "stsb", "sst2"),
+        plan=TUNING.with_(max_examples=5000),
+        tuning_limit=5000,
+    ),
+    "full": Size(probes=TEN["senteval"], tuning=("mrpc", "stsb", "sst2")),
+}
+
+
+def models_of(scale: Scale) -> dict[str, str]:
+    """The models of a scale: those given, or the size's own."""
+    if scale.models:
+        return dict(scale.models)
+    if scale.size == "full":
+        return HUB
+    if scale.size == "small":
+        from headwise.demo import encoder_folder
+
+        return {"minilm-l6": str(encoder_folder())}
+    from headwise.recipes.smoke import NAME, tiny_encoder
+
+    return {NAME: str(tiny_encoder())}
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Everything to run at a scale."""
+    made = []
+    for model, where in models_of(scale).items():
+        build = Build(SIZES[scale.size], model, {**scale.at, model: where})
+        made += [build.inventory(), *build.probes()]
+        if scale.size != "full" or model in TUNED:
+            made += build.tunings(scale.seeds)
+    return made
+
+
+class Build:
+    """The jobs of one model."""
+
+    def __init__(self, size: Size, model: str, at: Mapping[str, str]):
+        self.size, self.model, self.at = size, model, at
+
+    def inventory(self) -> Job:
+        known = training(self.model, [*self.size.probes], self.size.plan, at=self.at).config
+        config = {"model": self.model, "weights": known["weights"], "tasks": known["tasks"], "limit": self.size.limit}
+        return self._job("inventory", "inventory", config)
+
+    def probes(self) -> list[Job]:
+        return [self._job("probed", f"probe {task}", self._common(task, self.size.limit)) for task in self.size.probes]
+
+    def tunings(self, seeds: tuple[int, ...]) -> list[Job]:
+        """One for each task and seed; heads and layer are chosen by the same probe for all seeds."""
+        made = []
+        for task in self.size.tuning:
+            for seed in seeds or self.size.seeds:
+                plan = plain(asdict(self.size.plan.with_(seed=seed)))
+                config = self._common(task, self.size.tuning_limit) | {"plan": plan, "split": self.size.split}
+                made.append(self._job("tuned", f"fine-tune {task} seed {seed}", config))
+        return made
+
+    def _common(self, task: str, limit: int | None) -> dict[str, Any]:
+        s, known = self.size, training(self.model, [task], self.size.plan, at=self.at).config
+        config = {"model": self.model, "weights": known["weights"], "task": task, "data": known["tasks"][task]}
+        way = {"protocol": s.protocol, "options": dict(s.options), "at": POSITION.get(self.model), "seed": 0}
+        return config | way | {"limit": limit, "max_length": s.max_length}
+
+    def _job(self, work: str, title: str, config: dict[str, Any]) -> Job:
+        return Job(f"{HOME}:{work}", config, {**self.at, "title": f"{self.model} {title}"})

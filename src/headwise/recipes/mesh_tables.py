@@ -1,0 +1,309 @@
+"""Tables of the MESH recipe, from whatever records there are; numbers in percent, means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from headwise.metatest import drawn_means
+from headwise.recipes import mesh_published as paper
+from headwise.recipes.mesh_jobs import HELD, HOME, ROWS, STARTS
+from headwise.recipes.specialization_records import mean_sd, table
+from headwise.results import Record, Results
+from headwise.stats import above_zero, interval, paired_t
+
+Table = dict[str, Any]
+LABELS = {"nli": "NLI", "qa": "QA", "ner": "NER", "pa": "PA"}
+ALPHA = 0.3
+RELATIONS = ("same task, other language", "same language, other task", "other task and language")
+
+
+def label(pair: str) -> str:
+    """A pair as Table I names it.
+
+    Example:
+        >>> label("nli_es")
+        'NLI-es'
+    """
+    task, _, language = pair.partition("_")
+    return f"{LABELS.get(task, task)}-{language}"
+
+
+class Records:
+    """The recipe's records, by what they are."""
+
+    def __init__(self, results: Results):
+        found = [record for record in results if record.kind in (f"{HOME}:train", f"{HOME}:apart")]
+        self.trained = [record for record in found if record.kind.endswith(":train")]
+        self.apart = [record for record in found if record.kind.endswith(":apart")]
+
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(record.config["model"] for record in self.trained))
+
+    def part(self, model: str, part: str, name: str | None = None) -> list[Record]:
+        """The trainings of a part of the recipe, one for each seed."""
+        wanted = {"model": model, "part": part} | ({"name": name} if name else {})
+        found = [r for r in self.trained if all(r.config[k] == v for k, v in wanted.items())]
+        return sorted(found, key=lambda record: record.config["plan"]["seed"])
+
+    def sources(self, model: str) -> str:
+        """Where the rows came from: in every table's note."""
+        sources = {record.config["source"] for record in self.trained if record.config["model"] == model}
+        told = {"corpus": "the embedded corpus", "samples": "small published files (see the table of pairs)"}
+        return " and ".join(told.get(s, "the published training files") for s in sorted(sources))
+
+
+def _percent(records: Sequence[Record], pairs: Sequence[str], key: str = "scores") -> np.ndarray:
+    """Scores (seeds, pairs) in percent."""
+
+    def one(record: Record, pair: str) -> float:
+        found = record.result[key].get(pair, np.nan)
+        return 100 * (found["value"] if isinstance(found, Mapping) else found)
+
+    return np.array([[one(record, pair) for pair in pairs] for record in records])
+
+
+def pairs_table(records: Records, model: str) -> Table | None:
+    """Table II: what every pair was trained and measured on, and how the model's tokenizer reads it."""
+    found = records.part(model, "table")
+    if not found:
+        return None
+    rows, published = [], []
+    for pair, about in found[0].result["pairs"].items():
+        pieces, lost = about.get("pieces"), about.get("unknown")
+        rows.append([label(pair), about["note"], about["rows"], about["measured"], about["metric"], pieces])
+        rows[-1].append(None if lost is None else 100 * lost)
+        theirs = paper.TABLE_2.get(pair) if found[0].config["source"] != "corpus" else None
+        published.append([None, None, theirs, *[None] * 4])
+    columns = ["pair", "rows", "training rows", "measured rows", "metric", "pieces a word", "unknown, %"]
+    note = "Above three pieces a word the tokenizer spells a language rather than reads it. A plan may train on fewer."
+    return table(f"Pairs, {model}", columns, rows, note, published)
+
+
+def table_one(records: Records, model: str) -> Table | None:
+    """Table I and the combination of pruning and training that its text speaks of."""
+    base = records.part(model, "table", "multi-task")
+    rows, published = [], []
+    for name in ROWS:
+        found = records.part(model, "table", name)
+        if not found:
+            continue
+        scores = _percent(found, paper.PAIRS)
+        mean, sd = mean_sd(scores.mean(1))
+        rows.append([name, *scores.mean(0), mean, sd, *_gain(found, base, name), len(found)])
+        theirs = paper.TABLE_1.get(name) if found[0].config["source"] != "corpus" else None
+        published.append([None, *(theirs or [None] * 8), np.mean(theirs) if theirs else None, *[None] * 4])
+    if not rows:
+        return None
+    columns = ["heads", *map(label, paper.PAIRS), "mean", "sd", "gain", "p", "seeds"]
+    note = (
+        f"All pairs trained together on {records.sources(model)}; each pair by its own metric. Gain: of the mean over "
+    )
+    note += "multi-task, p over seeds (Student). The published ± are not real and left out."
+    return table(f"Table I, {model}", columns, rows, note, published)
+
+
+def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[float | None, float | None]:
+    both = sorted(_seeds(found) & _seeds(base))
+    if name == "multi-task" or not both:
+        return None, None
+    ours, theirs = (
+        np.array([_percent([r], paper.PAIRS).mean() for r in side if r.config["plan"]["seed"] in both])
+        for side in (found, base)
+    )
+    return float((ours - theirs).mean()), float(paired_t(ours, theirs).p or 0.0) if len(both) > 1 else None
+
+
+def _seeds(records: Sequence[Record]) -> set[int]:
+    return {record.config["plan"]["seed"] for record in records}
+
+
+# -- pruning and recovery
+
+
+def recovered(records: Records, model: str) -> dict[tuple[str, str, float], list[Record]]:
+    """The recoveries of a model: (which heads, in which layers, their share) -> one record for each seed."""
+    found: dict[tuple[str, str, float], list[Record]] = {}
+    for record in records.part(model, "recovery"):
+        trim = record.config["method"]["trim"]
+        key = (trim.get("prune_by", "least"), trim.get("where", "all"), trim["prune"])
+        found.setdefault(key, []).append(record)
+    order = ["least", "random", "most"]
+    return dict(sorted(found.items(), key=lambda item: (item[0][1] != "all", order.index(item[0][0]), item[0][1:])))
+
+
+def recovery_table(records: Records, model: str) -> Table | None:
+    """Heads closed in the trained model: mean scores of both languages before and after recovery."""
+    found, base = recovered(records, model), records.part(model, "table", "multi-task")
+    if not found or not base:
+        return None
+    sides = {language: [p for p in paper.PAIRS if p.endswith(language)] for language in ("en", "es")}
+    whole = [float(_percent(base, pairs).mean()) for pairs in sides.values()]
+    rows: list[list[Any]] = [["none", "", 0, whole[0], whole[0], whole[1], whole[1], None, len(base)]]
+    for (by, where, share), each in found.items():
+        cells = [float(_percent(each, pairs, key).mean()) for pairs in sides.values() for key in ("cut", "scores")]
+        kept = 100 * (cells[1] + cells[3]) / sum(whole) if sum(whole) else None
+        rows.append([by, where, round(100 * share), *cells, kept, len(each)])
+    columns = ["heads closed", "layers", "%", "en, cut", "en, recovered", "es, cut", "es, recovered"]
+    note = f"Means over the four tasks, trained on {records.sources(model)}. Kept: recovered scores over those of the "
+    note += "whole model, which had no further epochs itself."
+    return table(f"Pruning and recovery, {model}", [*columns, "kept, %", "seeds"], rows, note)
+
+
+def models_table(records: Records) -> Table | None:
+    """What models keep of their scores after recovery, side by side: a multilingual one against the others."""
+    models = {model: found for model in records.models() if (found := recovered(records, model))}
+    if len(models) < 2:
+        return None
+    wholes = {m: float(_percent(records.part(m, "table", "multi-task"), paper.PAIRS).mean()) for m in models}
+    rows = []
+    for key in dict.fromkeys(key for found in models.values() for key in found):
+        kept = [
+            100 * float(_percent(found[key], paper.PAIRS).mean()) / wholes[model] if key in found else None
+            for model, found in models.items()
+        ]
+        rows.append([key[0], key[1], round(100 * key[2]), *kept])
+    note = "Mean score of all pairs after recovery, in percent of the whole model's."
+    return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
+
+
+# -- meta-tests
+
+
+def meta_table(records: Records, model: str, what: str) -> Table | None:
+    """Scores of the pairs held out, from every start, and the gain over the multi-task start."""
+    rows = []
+    for pair in HELD[what][1]:
+        base = records.part(model, "meta", f"{what}: multi-task")
+        for start in STARTS:
+            found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
+            if found:
+                rows.append([label(pair), start, *_shots(found, pair), *_better(found, base, pair), len(found)])
+    if not rows:
+        return None
+    shots = [entry["shots"] for entry in found_shots(records, model, what)]
+    columns = ["pair", "start", "zero-shot", *(f"{n} shots" for n in shots[1:]), "gain", "low", "high", "p", "seeds"]
+    note = (
+        f"Trained on {', '.join(map(label, HELD[what][0]))} ({records.sources(model)}). Gain over the multi-task start "
+    )
+    note += f"at {shots[-1]} shots, its interval and one-sided p over examples and support sets (paired bootstrap). "
+    note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
+    note += "Zero-shot: the task's output head as the other language trained it."
+    return table(f"Meta-test on {what}, {model}", columns, rows, note)
+
+
+def found_shots(records: Records, model: str, what: str) -> list[Mapping[str, Any]]:
+    """The sizes of support sets of a meta-test, zero-shot first."""
+    tests = [
+        t
+        for r in records.part(model, "meta")
+        if r.config["name"].startswith(f"{what}: ")
+        for t in r.result["tests"].values()
+    ]
+    return tests[0]["shots"] if tests else []
+
+
+def _shots(found: Sequence[Record], pair: str) -> list[float | None]:
+    each = [[entry["value"] for entry in record.result["tests"][pair]["shots"]] for record in found]
+    return [mean_sd([100 * v for v in column if v is not None])[0] for column in zip(*each)]
+
+
+def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[float | None]:
+    """The mean gain over the multi-task starts of the same seeds at the most shots, its interval and p-value."""
+    others = {record.config["plan"]["seed"]: record for record in base if pair in record.result["tests"]}
+    both = [(r, others[s]) for r in found if (s := r.config["plan"]["seed"]) in others and r is not others[s]]
+    if not both:
+        return [None] * 4
+    test = both[0][0].result["tests"][pair]
+    shots, metric = test["shots"][-1]["shots"], test["metric"]
+    gaps = [100 * (_value(a, pair, shots) - _value(b, pair, shots)) for a, b in both]
+    drawn = [[100 * drawn_means(r.arrays[f"{pair}/{shots}"], metric) for r in two] for two in both]
+    samples = np.mean([a - b for a, b in drawn], 0)
+    gap, (low, high) = float(np.mean(gaps)), interval(samples)
+    return [gap, float(low), float(high), float(above_zero(gap, samples))]
+
+
+def _value(record: Record, pair: str, shots: int) -> float:
+    return next(e["value"] for e in record.result["tests"][pair]["shots"] if e["shots"] == shots)
+
+
+# -- languages and tasks
+
+
+def relation(a: str, b: str) -> str:
+    """What two pairs have in common."""
+    (task, language), (task_b, language_b) = a.split("_"), b.split("_")
+    return RELATIONS[0 if task == task_b else 1 if language == language_b else 2]
+
+
+def groups_table(records: Records) -> Table | None:
+    """D between languages and between tasks: are there language heads?"""
+    rows = []
+    for model in records.models():
+        found = [r for r in records.apart if r.config["model"] == model]
+        for by in ("language", "task"):
+            for names, entries in _by_names([r.result[by] for r in found if by in r.result]).items():
+                mean = [entry["mean"] for entry in entries]
+                cells = [mean_sd([100 * m[k] for m in mean if m[k] is not None])[0] for k in ("value", "low", "high")]
+                each = {n: mean_sd([100 * e["tasks"][n]["value"] for e in entries])[0] for n in names}
+                told = ", ".join(f"{n} {value:.1f}" for n, value in each.items() if value is not None)
+                p = max((m["p"] for m in mean if m["p"] is not None), default=None)
+                rows.append([model, f"{by}s", *cells, p, told, len(entries)])
+    if not rows:
+        return None
+    columns = ["model", "between", "D", "low", "high", "p", "D of each", "seeds"]
+    note = (
+        "α = 0.3: the heads most important to a group's pairs together are closed, and a group's score is the mean of "
+    )
+    note += "its pairs'. Intervals over examples, means over seeds; p is the largest of the seeds'."
+    return table("D between languages and between tasks", columns, rows, note)
+
+
+def _entry(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    place = int(np.abs(np.array(record["fractions"]) - ALPHA).argmin())
+    return record["D"][place]
+
+
+def _by_names(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
+    out: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in found:
+        out.setdefault(tuple(_entry(one)["tasks"]), []).append(_entry(one))
+    return out
+
+
+def relations_table(records: Records) -> Table | None:
+    """Pairs against pairs: D and shared heads, by what two pairs have in common."""
+    rows = []
+    for model in records.models():
+        found = [r for r in records.apart if r.config["model"] == model]
+        for what in RELATIONS:
+            d = [
+                100 * p["d"]
+                for r in found
+                for p in _entry(r.result["pairs"])["pairs"]
+                if relation(p["a"], p["b"]) == what
+            ]
+            shared = [100 * v for r in found for pair, v in shared_heads(r).items() if relation(*pair) == what]
+            (mean, sd), (heads, _) = mean_sd(d), mean_sd(shared)
+            if d:
+                rows.append([model, what, mean, sd, heads, len(d)])
+    if not rows:
+        return None
+    columns = ["model", "two pairs of", "D", "sd", "heads shared, %", "n"]
+    note = (
+        "If tasks had heads and languages none, D would be near zero for one task in two languages, which would share "
+    )
+    note += "most of their top 30 % of heads; chance is 30 %."
+    return table("Two pairs at a time", columns, rows, note)
+
+
+def shared_heads(record: Record) -> dict[tuple[str, str], float]:
+    """The share of their top 30 % of heads that every two pairs have in common."""
+    tops = {}
+    for name, one in record.result["importance"].items():
+        scores = np.array(one["scores"], float).ravel()
+        tops[name] = set(np.argsort(-scores, kind="stable")[: int(ALPHA * scores.size + 1e-6)].tolist())
+    return {(a, b): len(tops[a] & tops[b]) / max(1, len(tops[a])) for a, b in combinations(tops, 2)}

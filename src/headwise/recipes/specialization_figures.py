@@ -1,0 +1,121 @@
+"""Figures of the specialization recipe in the house style, drawn from the same records as its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.recipes.specialization_records import Lesioned, Records, label
+from headwise.recipes.specialization_similarity import similarities
+from headwise.recipes.specialization_tables import in_order, pairwise_d
+from headwise.report.figures import INK, house_style
+from headwise.report.palette import RAMP, TASKS
+from headwise.transfer import Transfer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+    with house_style() as plots:
+        figure = plots.figure.Figure(figsize=(columns * width, height), layout="constrained")
+        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def layers(found: Sequence[Lesioned]) -> Figure:
+    """Figure 4: top heads per layer, one line per task, their mean in ink."""
+    tasks = in_order(found[0].trained.tasks)
+    counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in found], 0)
+    figure, (axis,) = _sheet(1, 3.6, 2.3)
+    x = np.arange(1, counts.shape[1] + 1)
+    for task, line, colour in zip(tasks, counts, TASKS):
+        axis.plot(x, line, color=colour, label=label(task))
+    axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
+    axis.set_xticks(x)
+    axis.set_xlabel("layer")
+    axis.set_ylabel("top heads")
+    axis.legend(fontsize=7, ncols=2)
+    return figure
+
+
+def shares(found: Sequence[Lesioned]) -> Figure:
+    """D of every task against the share of heads closed, means over seeds."""
+    tasks = in_order(found[0].trained.tasks)
+    entries = [one.result["dissociation"]["D"] for one in found]
+    x = [100 * entry["fraction"] for entry in entries[0]]
+    figure, (axis,) = _sheet(1, 3.6, 2.3)
+    axis.axhline(0, color=INK, linewidth=0.6)
+    for task, colour in zip(tasks, TASKS):
+        lines = [[100 * (entry["tasks"][task]["value"] or 0.0) for entry in each] for each in entries]
+        axis.plot(x, np.mean(lines, 0), color=colour, label=label(task))
+    axis.set_xlabel("share of heads closed, %")
+    axis.set_ylabel("D, percentage points")
+    axis.legend(fontsize=7, ncols=2)
+    return figure
+
+
+def scatter(records: Records, model: str) -> Figure:
+    """Figures 3 and 5 to 7: D of each pair against their similarity, one panel per measure."""
+    alike, d = similarities(records, model), pairwise_d(records.five(model))
+    figure, axes = _sheet(len(alike), 2.3, 2.2)
+    for axis, (by, one) in zip(axes, alike.items()):
+        x, y = list(one.pairs().values()), [100 * d[pair] for pair in one.pairs()]
+        axis.plot(x, y, "o", color=RAMP[3], markersize=4)
+        axis.set_xlabel(by)
+        try:
+            fit = one.against(d).fit
+        except HeadwiseError:  # all pairs alike: no line
+            continue
+        ends = np.array([min(x), max(x)])
+        axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)
+        axis.set_title(f"r = {fit.r:.2f}")
+    axes[0].set_ylabel("D, percentage points")
+    return figure
+
+
+def sweeps(tables: Sequence[Mapping[str, Any]]) -> Figure:
+    """Figures 9 and 10: mean GLUE score over δ and over α, plain training dashed."""
+    figure, axes = _sheet(len(tables), 2.8, 2.2)
+    for axis, one in zip(axes, tables):
+        plain, *rows = one["rows"]
+        x, y = [float(row[0]) for row in rows], [row[1] for row in rows]
+        axis.errorbar(x, y, [row[2] or 0.0 for row in rows], color=RAMP[3], marker="o", markersize=4, capsize=2)
+        axis.axhline(plain[1], color=INK, linestyle="--", linewidth=1)
+        axis.set_xlabel(one["columns"][0])
+    axes[0].set_ylabel("mean score, %")
+    return figure
+
+
+def shots(found: Mapping[str, Transfer]) -> Figure:
+    """Few-shot scores of every starting point, with their spread over seeds."""
+    figure, axes = _sheet(len(found), 3.0, 2.3)
+    for axis, (task, one) in zip(axes, found.items()):
+        x = np.arange(len(one.shots))
+        for i, (start, colour) in enumerate(zip(one.starts, TASKS)):
+            axis.errorbar(
+                x + 0.06 * i, 100 * one.mean[i], 100 * one.sd[i], color=colour, marker="o", markersize=3, label=start
+            )
+        axis.set_xticks(x, [str(n) for n in one.shots])
+        axis.set_title(label(task))
+        axis.set_xlabel("training rows")
+    axes[0].set_ylabel(f"{next(iter(found.values())).metric}, %")
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def bars(rows: Mapping[str, Sequence[tuple[str, float | None]]]) -> Figure:
+    """Figure 2: D of every pair, one panel per model; the dotted line is where a dissociation is called distinct."""
+    longest = max(len(name) for pairs in rows.values() for name, _ in pairs)
+    figure, axes = _sheet(len(rows), 1.8 + 0.065 * longest, 2.6)
+    for axis, (model, pairs) in zip(axes, rows.items()):
+        kept = [(name, value) for name, value in pairs if value is not None]
+        axis.barh([name for name, _ in kept], [value for _, value in kept], color=RAMP[3])
+        axis.axvline(0, color=INK, linewidth=0.6)
+        axis.axvline(10, color=INK, linewidth=0.6, linestyle=":")
+        axis.invert_yaxis()
+        axis.set_title(model)
+        axis.set_xlabel("D, percentage points")
+    return figure

@@ -1,0 +1,212 @@
+"""Records of the specialization recipe, found by what they are and put together over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.recipes import specialization_published as paper
+from headwise.recipes.specialization_jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, RELEASED
+from headwise.results import Record, Results
+
+ALPHA = 0.3
+LABELS = {
+    **{"mnli": "MNLI", "mnli_mm": "MNLI-mm", "qqp": "QQP", "qnli": "QNLI", "agnews": "AG", "agpair": "AG-Pair"},
+    **{"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B"},
+    **{"scitail": "SciTail", "imdb": "IMDB"},
+}
+TWO_TEXTS = {"mnli", "qqp", "qnli", "corpus.entailment", "corpus.entailment.es"}  # of FIVE and CORPUS_FIVE
+
+
+def label(task: str) -> str:
+    """A task's name in the paper, or its own."""
+    return LABELS.get(task, task)
+
+
+class Trained(NamedTuple):
+    """A training in a few words."""
+
+    model: str
+    tasks: tuple[str, ...]
+    seed: int
+    method: str
+    sampling: str
+    frozen: bool
+
+
+def trained(config: Mapping[str, Any], own: str = "") -> Trained:
+    """What a training's config says; ``own`` names the method of a work of its own."""
+    plan = config["plan"]
+    method = own or method_name(config.get("method"))
+    model, tasks = config["model"], tuple(config["tasks"])
+    return Trained(model, tasks, plan["seed"], method, plan["sampling"], plan["train"] == "heads")
+
+
+def method_name(method: Mapping[str, Any] | None) -> str:
+    """A method and its settings as the tables name them."""
+    if not method:
+        return "multi"
+    if method["name"] == "iat_released":
+        return next((f"released: {n}" for n, s in RELEASED.items() if s.items() <= method.items()), "released")
+    if method["name"] != "iat":
+        return str(method["name"]).replace("_", " ")
+    alpha, delta, choose = method.get("alpha", 0.3), method.get("delta", 0.1), method.get("choose", "top")
+    held = "" if method.get("freeze", "update") == "update" else ", gradients zeroed"
+    if delta == 1.0:
+        return f"ticket-share{held}"
+    if (alpha, delta) == (0.3, 0.1):
+        return {"top": "iat", "random": "random heads", "bottom": "bottom heads"}[choose] + held
+    return f"iat α = {alpha:g}, δ = {delta:g}{held}"
+
+
+class Lesioned(NamedTuple):
+    """One model's importance scores and lesions."""
+
+    trained: Trained
+    result: Mapping[str, Any]
+
+    def entry(self, on: str = "") -> Mapping[str, Any]:
+        """Its D at α = 0.3: by the tasks' own metrics, or on accuracy or chance_corrected."""
+        part = self.result["dissociation"]
+        entries = part["on"].get(on, []) if on else part["D"]
+        return entries[self.at] if entries else {}
+
+    @property
+    def at(self) -> int:
+        return int(np.abs(np.array(self.result["dissociation"]["fractions"]) - ALPHA).argmin())
+
+    def cells(self, name: str = "performance") -> np.ndarray:
+        """Tasks by lesions at α = 0.3."""
+        return np.array(self.result["dissociation"][name][self.at])
+
+    def scores(self, task: str) -> np.ndarray:
+        """A task's importance, layers by heads."""
+        return np.array(self.result["importance"][task]["scores"], float)
+
+    def top(self, task: str, alpha: float = ALPHA) -> np.ndarray:
+        """A task's top heads: the same floor and the same order of ties as `headwise.selection.top`."""
+        flat = np.nan_to_num(self.scores(task), nan=-np.inf).ravel()
+        mask = np.zeros(flat.size, bool)
+        mask[np.argsort(-flat, kind="stable")[: int(alpha * flat.size + 1e-6)]] = True
+        return mask.reshape(self.scores(task).shape)
+
+
+class Records:
+    """All records of a folder, read once."""
+
+    def __init__(self, results: Results):
+        self.all = list(results)
+        self.lesioned = [
+            Lesioned(trained(r.config["training"]), r.result)
+            for r in self.all
+            if r.kind == "lesions" and r.config["trained"] and r.config["by"] == "gradient"
+        ]
+
+    def of(self, work: str) -> list[Record]:
+        """Records of a work of this recipe."""
+        return [record for record in self.all if record.kind.endswith(f"specialization_works:{work}")]
+
+    def models(self) -> list[str]:
+        """Model names in the order in which they came."""
+        known = (r.config.get("model") or r.config.get("training", {}).get("model") for r in self.all)
+        return [name for name in dict.fromkeys(known) if name]
+
+    def five(self, model: str, method: str = "multi", frozen: bool = False) -> list[Lesioned]:
+        """The lesions of all tasks trained together, one for each seed."""
+        sets = [set(FIVE), set(CORPUS_FIVE)]
+        found = {
+            t.seed: lesioned
+            for lesioned in self.lesioned
+            if (t := lesioned.trained).model == model
+            and set(t.tasks) in sets
+            and (t.method, t.frozen) == (method, frozen)
+        }
+        return list(found.values())
+
+    def pairs(self, model: str, frozen: bool = False) -> dict[tuple[str, str], list[Lesioned]]:
+        """The lesions of every two tasks trained together, by pair and seed."""
+        found: dict[tuple[str, str], dict[int, Lesioned]] = {}
+        for one in self.lesioned:
+            t = one.trained
+            if t.model == model and len(t.tasks) == 2 and (t.frozen, t.method) == (frozen, "multi"):
+                found.setdefault((t.tasks[0], t.tasks[1]), {})[t.seed] = one
+        return {pair: list(seeds.values()) for pair, seeds in found.items()}
+
+    def glue(self) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
+        """Development scores: (model, sampling, method) to seed to task."""
+        found: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+        sets = [set(GLUE), set(CORPUS_GLUE)]
+        other = {r.config["of"]: r.result["scores"] for r in self.of("mismatched")}
+        own = {"mtdnn": "mt-dnn", "distilled": "distilled"}
+        for r in self.all:
+            name = own.get(r.kind.rpartition(":")[2], "")
+            if (r.kind == "train" or name) and set(r.config["tasks"]) in sets:
+                t = trained(r.config, name)
+                scores = {**r.result["scores"], **other.get(r.key, {})}
+                sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way, and stands beside
+                found.setdefault((t.model, sampling, t.method), {})[t.seed] = _values(scores)
+        for (model, seed), scores in self._singles(other).items():
+            if any(names <= set(scores) for names in sets):
+                found.setdefault((model, "annealed", "single"), {})[seed] = scores
+        return found
+
+    def _singles(self, other: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, float]]:
+        """Scores of models trained on one task each, put together."""
+        found: dict[tuple[str, int], dict[str, float]] = {}
+        for r in self.all:
+            if r.kind == "train" and len(r.config["tasks"]) == 1 and not r.config["method"]:
+                t = trained(r.config)
+                if t.tasks[0] in (*GLUE, *CORPUS_GLUE):
+                    scores = _values({**r.result["scores"], **other.get(r.key, {})})
+                    found.setdefault((t.model, t.seed), {}).update(scores)
+        return found
+
+
+def _values(scores: Mapping[str, Any]) -> dict[str, float]:
+    return {task: score["value"] for task, score in scores.items()}
+
+
+def real(tasks: Iterable[str]) -> bool:
+    """Whether these are the paper's tasks: only then do its numbers stand beside ours."""
+    return all(task in LABELS for task in tasks)
+
+
+def beside(model: str, table: Mapping[Any, Any], otherwise: str = "bert-base") -> str:
+    """Which of the paper's models a model is set beside."""
+    known = {key[0] if isinstance(key, tuple) else key for key in table}
+    return model if model in known else otherwise
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
+) -> dict[str, Any]:
+    """A table in the form of `headwise.report.tables`; numpy numbers become plain ones, NaN nothing."""
+    shown = None if published is None else [[_cell(v) for v in row] for row in published]
+    if shown is not None and not any(v is not None for row in shown for v in row):
+        shown = None
+    rows = [[_cell(value) for value in row] for row in rows]
+    return {"title": title, "note": note, "columns": list(columns), "rows": rows, "published": shown}
+
+
+def _cell(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and value != value else value
+
+
+def mean_sd(values: Sequence[float] | np.ndarray) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation, None where there is nothing to take them of."""
+    kept = np.array([v for v in values if v is not None and v == v], float)
+    if not kept.size:
+        return None, None
+    return float(kept.mean()), float(kept.std(ddof=1)) if kept.size > 1 else None
+
+
+def seeds(number: int) -> str:
+    return f"{number} seed{'s' if number != 1 else ''}"
+
+
+def erratum(where: str) -> str:
+    """What is wrong in a printed table, as a sentence."""
+    return f"Erratum of {where}: {paper.ERRATA[where]}."

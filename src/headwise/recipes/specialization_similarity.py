@@ -1,0 +1,76 @@
+"""How alike tasks are, by several measures, against how far their heads come apart (Figures 3 and 5 to 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.recipes.specialization_records import Records, table
+from headwise.recipes.specialization_tables import Table, in_order, pairwise_d
+from headwise.similarity import Similarity, ahp, head_overlap, rank_correlation
+
+
+def similarities(records: Records, model: str) -> dict[str, Similarity]:
+    """Every measure's matrix, averaged over seeds."""
+    found, seen = records.five(model), {}
+    for record in records.of("likeness"):
+        if record.config["model"] == model:
+            for by in ("dse", "cra"):
+                one = record.result[by]
+                seen.setdefault(by, []).append(Similarity(by, tuple(one["tasks"]), np.array(one["matrix"], float)))
+    for one in found:
+        tasks = one.trained.tasks
+        seen.setdefault("overlap", []).append(head_overlap({t: one.top(t) for t in tasks}))
+        seen.setdefault("rank", []).append(rank_correlation({t: one.scores(t) for t in tasks}))
+    seen["ahp"] = _ahp(records, model)
+    return {by: _averaged(by, ones) for by, ones in seen.items() if ones}
+
+
+def _averaged(by: str, ones: Sequence[Similarity]) -> Similarity:
+    tasks = tuple(in_order(ones[0].tasks))
+    each = [s.matrix[np.ix_(*[[s.tasks.index(t) for t in tasks]] * 2)] for s in ones]
+    return Similarity(by, tasks, np.mean(each, 0))
+
+
+def _ahp(records: Records, model: str) -> list[Similarity]:
+    """One for each seed whose transfers onto every task are there."""
+    onto: dict[int, dict[str, Any]] = {}
+    for record in records.of("onto"):
+        if record.config["model"] == model:
+            onto.setdefault(record.config["seed"], {})[record.result["target"]] = record
+    made = []
+    for by_target in onto.values():
+        tasks = in_order(list(by_target))
+        if len(tasks) < 3 or any(set(r.result["sources"]) != set(tasks) - {t} for t, r in by_target.items()):
+            continue
+        rows = {}
+        for task in tasks:
+            right, sources = by_target[task].arrays["right"], by_target[task].result["sources"]
+            empty = np.full(right.shape[1], np.nan)
+            rows[task] = [right[sources.index(s)] if s in sources else empty for s in tasks]
+        made.append(ahp(rows))
+    return made
+
+
+def similarity_table(records: Records, model: str) -> Table | None:
+    """Figures 3 and 5 to 7: does D fall where tasks are alike?"""
+    found = records.five(model)
+    if not found:
+        return None
+    rows = []
+    for by, alike in similarities(records, model).items():
+        try:
+            one = alike.against(pairwise_d(found))
+        except HeadwiseError:  # a measure that is the same for all pairs has no correlation
+            rows.append([by, *[None] * 5])
+            continue
+        rows.append([by, one.fit.r, one.fit.low, one.fit.high, one.fit.p, one.p_mantel])
+    note = (
+        "Pearson correlation of similarity with D over pairs of tasks, its interval and p-value, and the p-value that "
+    )
+    note += "knows that pairs share tasks. CNM needs brain data of one's own: headwise.similarity.cnm."
+    columns = ["measure", "r", "low", "high", "p", "p by exchanged tasks"]
+    return table(f"Similarity of tasks against D, {model}", columns, rows, note)

@@ -1,0 +1,328 @@
+"""Tables of training: GLUE by method, ablations, sweeps, the released code, few-shot transfer, estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headwise.recipes import specialization_published as paper
+from headwise.recipes.specialization_jobs import CORPUS_GLUE, RELEASED
+from headwise.recipes.specialization_records import Records, beside, erratum, label, mean_sd, real, seeds, table
+from headwise.results import Record
+from headwise.stats import correlation, paired_bootstrap, paired_t
+from headwise.transfer import Transfer
+
+Table = dict[str, Any]
+Scores = Mapping[int, Mapping[str, float]]  # seed to task
+COLUMNS = ("cola", "mnli", "mnli_mm", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")  # the paper's order
+FIRST = (
+    *("single", "multi", "iat", "iat, gradients zeroed", "random heads", "bottom heads", "ticket-share"),
+    *("prune least", "mt-dnn", "distilled"),
+)
+PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
+PUBLISHED_7 |= {"iat": "train top 30 %"}
+
+
+# -- GLUE
+
+
+def glue_table(records: Records, model: str, sampling: str) -> Table | None:
+    """Table 13: development scores by method, and each method against plain training over the same seeds."""
+    found = _of(records, model, sampling)
+    if "multi" not in found:
+        return None
+    tasks = _columns(found["multi"])
+    rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
+    theirs = beside(model, paper.TABLE_13[sampling])
+    lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
+    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
+    columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "tasks better", "seeds"]
+    note = "Development scores in percent, means over seeds; p: paired t test over seeds, two-sided. MT-DNN samples in "
+    note += "proportion." + (f" Beside: {theirs} of Table 13." if lines else "")
+    return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
+
+
+def _of(records: Records, model: str, sampling: str) -> dict[str, Scores]:
+    return {name: one for (m, s, name), one in records.glue().items() if (m, s) == (model, sampling)}
+
+
+def _columns(scores: Scores) -> list[str]:
+    known = [*COLUMNS, *CORPUS_GLUE]
+    return sorted(next(iter(scores.values())), key=lambda t: known.index(t) if t in known else len(known))
+
+
+def _glue_label(task: str) -> str:
+    return "MNLI-m" if task == "mnli" else label(task)
+
+
+def mean_scores(scores: Scores, tasks: Sequence[str]) -> dict[int, float]:
+    """The mean over tasks of each seed, in percent; seeds that lack a task are left out."""
+    whole = {seed: [one.get(task) for task in tasks] for seed, one in scores.items()}
+    return {s: float(100 * np.mean([v for v in row if v is not None])) for s, row in whole.items() if None not in row}
+
+
+def _glue_row(name: str, own: Scores, plain: Scores, tasks: Sequence[str]) -> list[Any]:
+    cells = [mean_sd([100 * one[task] for one in own.values() if task in one])[0] for task in tasks]
+    mine, base = mean_scores(own, tasks), mean_scores(plain, tasks)
+    gap, p = against(mine, base) if name != "multi" else (None, None)
+    others = [mean_sd([100 * one[task] for one in plain.values() if task in one])[0] for task in tasks]
+    both = [(a, b) for a, b in zip(cells, others) if a is not None and b is not None]
+    better = None if name == "multi" else sum(a > b for a, b in both)
+    return [name, *cells, *mean_sd(list(mine.values())), gap, p, better, len(own)]
+
+
+def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
+    """The mean difference over common seeds and its p-value, which needs two seeds."""
+    common = [seed for seed in mine if seed in base]
+    if not common:
+        return None, None
+    a, b = (np.array([scores[seed] for seed in common]) for scores in (mine, base))
+    return float((a - b).mean()), None if len(common) < 2 else float(paired_t(a, b).p)  # type: ignore[arg-type]
+
+
+def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:
+    """A published row under our columns."""
+    if line is None:
+        return [None] * (len(tasks) + 1)
+    by_name: dict[str, float] = dict(zip(paper.GLUE, line))
+    return [*(by_name.get(_glue_label(task)) for task in tasks), by_name["mean"]]
+
+
+def cited_table() -> Table:
+    """Table 5 for methods that are cited there from other papers, and are not run here."""
+    cited = {key: line for key, line in paper.TABLE_5.items() if key[1] in ("pals", "ca-mtl", "adapters")}
+    rows = [[model, method, *line] for (model, method), line in cited.items()]
+    note = f"As printed in Table 5, from the papers cited there; not run here. {erratum('table 5')}"
+    return table("Cited results on GLUE's test sets", ["model", "method", *paper.GLUE], rows, note)
+
+
+def ablation_table(records: Records, model: str) -> Table | None:
+    """Table 7: which heads to train, or to prune, in the last tenth."""
+    found = _of(records, model, "annealed")
+    if "multi" not in found or "iat" not in found:
+        return None
+    tasks, rows, published = _columns(found["multi"]), [], []
+    for name in ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed"):
+        if name in found:
+            row = _glue_row(name, found[name], found["multi"], tasks)
+            rows.append([name, *row[-6:]])
+            line = paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None)) if real(tasks) else [None] * 3
+            published.append([None, line[0], line[1], None, None, line[2], None])
+    columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds"]
+    note = "Mean over GLUE's development sets in percent; δ = 0.1, α = 0.3."
+    return table(f"What the last tenth of training moves, {model}", columns, rows, note, published)
+
+
+def sweep_tables(records: Records, model: str) -> list[Table]:
+    """Figures 9 and 10: δ at α = 0.5, and α at δ = 0.1."""
+    found = _of(records, model, "annealed")
+    if "multi" not in found:
+        return []
+    tasks = _columns(found["multi"])
+    base, made = mean_scores(found["multi"], tasks), []
+    named = {"iat": "iat α = 0.3, δ = 0.1"}
+    points = {named.get(name, name): mean_scores(one, tasks) for name, one in found.items() if name.startswith("iat")}
+    for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
+        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base)]]
+        for name in sorted(points):
+            if fixed in name and name.count("=") == 2 and "zeroed" not in name:
+                value = float(name.split(f"{axis} = ")[1].split(",")[0])
+                mine = points[name]
+                rows.append([value, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
+        if len(rows) > 1:
+            rows[1:] = sorted(rows[1:])
+            rows = [[row[0] if isinstance(row[0], str) else f"{row[0]:g}", *row[1:]] for row in rows]
+            columns = [axis, "mean", "sd", "against plain", "p", "seeds"]
+            made.append(
+                table(f"IAT by {axis} with {fixed}, {model}", columns, rows, "Mean over GLUE's development sets.")
+            )
+    return made
+
+
+def released_table(records: Records, model: str) -> Table | None:
+    """From the method as written to the released program, one departure after another."""
+    found = _of(records, model, "annealed")
+    names = ["iat", *(f"released: {name}" for name in RELEASED)]
+    if "multi" not in found or not any(name in found for name in names[1:]):
+        return None
+    tasks, rows, before = _columns(found["multi"]), [], None
+    base = mean_scores(found["multi"], tasks)
+    for name in names:
+        if name in found:
+            mine = mean_scores(found[name], tasks)
+            gap, p = against(mine, base)
+            step = against(mine, before)[0] if before else None
+            rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, step, len(mine)])
+            before = mine
+    rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
+    note = (
+        "Mean over GLUE's development sets in percent; every row adds one departure to the row above. The last is the "
+    )
+    note += (
+        "released program: gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout "
+    )
+    note += "after scoring, and the scoring pass's gradients left in the next update."
+    columns = ["method", "mean", "sd", "against plain", "p", "against the row above", "seeds"]
+    return table(f"The released code step by step, {model}", columns, rows, note)
+
+
+def raised_table(records: Records) -> Table | None:
+    """Figure 8: does important-head training raise D?"""
+    rows = []
+    for model in records.models():
+        plain, held = ({one.trained.seed: one for one in records.five(model, m)} for m in ("multi", "iat"))
+        common = [seed for seed in plain if seed in held]
+        if common:
+            a, b = ([100 * found[seed].entry()["mean"]["value"] for seed in common] for found in (plain, held))
+            gap, p = against(dict(zip(common, b)), dict(zip(common, a)))
+            rows.append([model, *mean_sd(a), *mean_sd(b), gap, p, len(common)])
+    columns = ["model", "D plain", "sd", "D with IAT", "sd", "difference", "p", "seeds"]
+    return table("D with and without important-head training", columns, rows, "In percent, α = 0.3.") if rows else None
+
+
+# -- few-shot transfer
+
+
+def few_shot(records: Records, model: str) -> dict[str, Transfer]:
+    """Transfer to each new task, starting points side by side, the seeds of all trainings together."""
+    parts: dict[str, dict[str, list[Record]]] = {}
+    for record in records.of("few_shot"):
+        if record.config["model"] == model:
+            parts.setdefault(record.config["task"], {}).setdefault(record.config["start"], []).append(record)
+    found = {}
+    for task, starts in parts.items():
+        joined = [_over_seeds([Transfer.from_record(r.result) for r in rs]) for rs in starts.values()]
+        joined.sort(key=lambda one: one.starts[0] != "multi")
+        whole = max((one.seeds for one in joined), key=len)
+        found[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
+    return found
+
+
+def _over_seeds(parts: Sequence[Transfer]) -> Transfer:
+    """One starting point's seeds in order."""
+    columns = {seed: part.scores[:, :, i] for part in parts for i, seed in enumerate(part.seeds)}
+    order, first = tuple(sorted(columns)), parts[0]
+    scores = np.stack([columns[seed] for seed in order], -1)
+    return Transfer(first.task, first.metric, first.starts, first.shots, order, scores, first.examples)
+
+
+def few_shot_table(records: Records, model: str) -> Table | None:
+    """Tables 6 and 8: means, spreads and stars."""
+    rows, published = [], []
+    for task, found in few_shot(records, model).items():
+        tests = {(t["start"], t["shots"]): t for t in found.against()}
+        for i, start in enumerate(found.starts):
+            for j, shots in enumerate(found.shots):
+                test = tests.get((start, shots), {})
+                gap = None if not test else 100 * test["difference"]
+                star = "*" if test.get("star") else ""
+                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, test.get("p"), test.get("holm"), star]
+                rows.append([label(task), shots, start, *cells, len(found.seeds), found.examples])
+                published.append([None, None, None, *_table_6(label(task), shots, start), *[None] * 6])
+    if not rows:
+        return None
+    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "seeds", "n"]
+    note = "In percent. P: paired bootstrap over seeds, one-sided; * where it is below 0.05. A seed has its own rows, "
+    note += "order and new output head, the same for all starting points. Beside: Tables 6 and 8."
+    return table(f"Few-shot transfer, {model}", columns, rows, note, published)
+
+
+def _table_6(task: str, shots: int, start: str) -> list[float | None]:
+    if (task, shots) not in paper.FEW_SHOT:
+        return [None, None]
+    if start in paper.TABLE_6:
+        means, sds = paper.TABLE_6[start]
+        return [line[paper.FEW_SHOT.index((task, shots))] for line in (means, sds)]
+    if start == "random heads" and shots == 4:
+        return list(paper.TABLE_8["train random 30 %"][("SciTail", "IMDB").index(task)])
+    return [None, None]
+
+
+# -- estimators, permutations, rounds
+
+
+def estimator_table(records: Records, model: str) -> Table | None:
+    """Every importance estimator: agreement with Eq. 4, cost, and what closing its heads does."""
+    found: dict[str, list[Record]] = {}
+    for record in records.of("estimator"):
+        if record.config["model"] == model:
+            found.setdefault(record.config["by"], []).append(record)
+    if "gradient" not in found:
+        return None
+    reference = {r.config["seed"]: r.result["tasks"] for r in found["gradient"]}
+    rows = []
+    for by, ones in found.items():
+        cells = [(r, t) for r in ones for t in r.result["tasks"] if r.config["seed"] in reference]
+        pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
+        agree = np.mean([_spearman(a, b) for a, b in pairs])
+        cost = np.mean([r.result["tasks"][t]["seconds"] for r, t in cells])
+        area = [_area(r.result["fractions"], r.result["tasks"][t]["curve"]) for r, t in cells]
+        rows.append([by, agree, cost, 100 * np.nanmean(area), len(ones)])
+    rows.sort(key=lambda row: row[3])
+    examples = found["gradient"][0].config["examples"]
+    note = (
+        f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
+    )
+    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them."
+    columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "seeds"]
+    return table(f"Importance estimators, {model}", columns, rows, note)
+
+
+def _spearman(a: Any, b: Any) -> float:
+    a, b = np.array(a, float).ravel(), np.array(b, float).ravel()
+    kept = ~np.isnan(a) & ~np.isnan(b)
+    return correlation(a[kept], b[kept], "spearman").r if np.ptp(a[kept]) and np.ptp(b[kept]) else np.nan
+
+
+def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:
+    """Mean relative performance over the fractions; NaN where the whole model scores nothing."""
+    if not curve[0] > 0:
+        return np.nan
+    return float(np.trapezoid(np.array(curve) / curve[0], fractions) / (fractions[-1] - fractions[0]))
+
+
+def permutation_table(records: Records) -> Table | None:
+    """The permutation test of D, seed by seed."""
+    rows = [
+        [r.config["model"], r.config["seed"], 100 * r.result["D"], r.result["mean"], r.result["draws"]]
+        for r in records.of("relabelling")
+    ]
+    note = (
+        "The tasks' heads are dealt anew, each task keeping its number of heads and each head its number of tasks; p: "
+    )
+    note += "how often D is then as large, one-sided."
+    return table("Permutation test of D", ["model", "seed", "D", "p", "draws"], rows, note) if rows else None
+
+
+def rounds_table(records: Records, model: str) -> Table | None:
+    """Pruning in rounds against pruning by scores taken once."""
+    found = [r for r in records.of("rounds") if r.config["model"] == model]
+    if not found:
+        return None
+    rows = []
+    for task in found[0].result["curve"]:
+        areas = 100 * np.array([r.result["area"][task] for r in found])
+        gap = paired_bootstrap(areas[:, 0], areas[:, 1]) if len(found) > 1 else None
+        rows.append(
+            [label(task), *areas.mean(0), float(np.diff(areas[:, ::-1]).mean()), None if gap is None else gap.p]
+        )
+    note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
+    note += "importance is estimated anew after every tenth."
+    return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)
+
+
+def inventory_tables(records: Records) -> list[Table]:
+    """Tables 1 and 2: the tasks and models used here, beside the published ones."""
+    found = records.of("inventory")
+    if not found:
+        return []
+    rows, published = [], []
+    for name, one in found[-1].result["tasks"].items():
+        rows.append([label(name), one["classes"], one["metric"], one["train"], one["dev"], one["origin"]])
+        theirs = paper.TABLE_1.get(label(name), (None,) * 3)
+        published.append([None, theirs[1], None, theirs[2], None, None])
+    tasks = table("Tasks", ["task", "classes", "metric", "train", "dev", "from"], rows, "", published)
+    rows = [[r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in found]
+    return [tasks, table("Models", ["model", "layers", "heads a layer", "parameters"], rows)]

@@ -1,0 +1,175 @@
+"""The jobs of the stem-cell recipe: five tasks alone, in pairs and together, with and without gates, and probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from headwise.jobs import Job
+from headwise.plan import Plan
+from headwise.recipes import Scale
+from headwise.recipes.stem_cell_published import TASKS
+from headwise.works import training
+
+HOME = "headwise.recipes.stem_cell_works"
+HUB = {
+    "bert-base": "google-bert/bert-base-cased",
+    "roberta-base": "FacebookAI/roberta-base",
+    "electra-base": "google/electra-base-discriminator",
+    "deberta-base": "microsoft/deberta-base",
+}
+# The released settings, but for word dropout: rates of encoder and output heads, sampling, balance, clipping.
+BASE = Plan(
+    epochs=30,
+    lr=5e-5,
+    head_lr=1e-3,
+    clip=1.0,
+    tokens=6400,
+    sampling="temperature",
+    temperature=0.8,
+    balance="moving_average",
+    window="mixed",
+    checkpoint_every=0,
+    patience=15,
+)
+RELEASED = {"pos": 0.01, "ner": 0.0002, "dep": 0.01, "con": 0.01, "srl": 0.001}  # what an open head costs
+TOGETHER = 0.001
+BATCHES = {"pos": 2, "ner": 1, "dep": 1, "con": 2, "srl": 4}  # in one step; four for tasks together
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a size of the recipe trains on, and how much of it."""
+
+    tasks: Mapping[str, str]  # the catalog's names by those of TASKS
+    plan: Plan
+    gate: Mapping[str, Any] = field(default_factory=lambda: {"init": "xavier"})  # of all gates
+    gate_plan: Mapping[str, Any] = field(default_factory=dict)  # where training with gates differs
+    cost: Mapping[str, float] = field(default_factory=lambda: RELEASED)
+    together: float = TOGETHER
+    accumulate: Mapping[str, int] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    fewer: tuple[int, ...] = (0, 1, 2)  # seeds of all but gates on a trained encoder
+    pairs: bool = True  # gates for pairs too, and probes
+    test: int | None = None
+    probe: int | None = None  # sentences of a side
+    max_length: int = 512
+
+
+CORPUS = {task: f"corpus.{task}" for task in TASKS}
+EWT = {task: f"ewt_{task}" for task in TASKS} | {"pos": "ewt_xpos"}
+ONTONOTES = {task: f"ontonotes_{task}" for task in TASKS}
+SIZES = {
+    "smoke": Size(
+        tasks=CORPUS,
+        plan=BASE.with_(steps=8, lr=1e-3, tokens=None, batch_size=8, max_examples=48, evaluate_every=0, patience=None),
+        gate={"init": "open", "lr": 0.7, "snapshots": 4},
+        cost=dict.fromkeys(TASKS, 0.3),
+        together=0.3,
+        fewer=(0,),
+        pairs=False,
+        test=24,
+        probe=48,
+        max_length=32,
+    ),
+    "small": Size(
+        tasks=EWT,
+        plan=BASE.with_(epochs=5, tokens=3200, max_dev=400, patience=3),
+        gate={"init": "open", "lr": 0.05, "warmup": 0.2, "snapshots": 200},
+        gate_plan={"patience": None, "evaluate_every": 0},
+        cost=dict.fromkeys(TASKS, 0.01),
+        together=0.01,
+        probe=1000,
+        max_length=256,
+    ),
+    "full": Size(
+        tasks=ONTONOTES, plan=BASE, gate_plan={"lr": 1e-5, "epochs": 100, "patience": 100}, accumulate=BATCHES
+    ),
+}
+
+
+def models_of(scale: Scale) -> dict[str, str]:
+    """The models of a scale: those given, or the size's own."""
+    if scale.models:
+        return dict(scale.models)
+    if scale.size == "full":
+        return HUB
+    if scale.size == "small":
+        from headwise.demo import encoder_folder
+
+        return {"minilm-l6": str(encoder_folder())}
+    from headwise.recipes.smoke import NAME, tiny_encoder
+
+    return {NAME: str(tiny_encoder())}
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Everything to run at a scale."""
+    size = SIZES[scale.size]
+    made = []
+    for model, where in models_of(scale).items():
+        build = Build(size, model, {**scale.at, model: where}, scale.seeds)
+        made += [*build.plain(), *build.gated(), *build.control(), *build.probes()]
+    return made
+
+
+class Build:
+    """The jobs of one model."""
+
+    def __init__(self, size: Size, model: str, at: Mapping[str, str], seeds: Sequence[int] = ()):
+        self.size, self.model, self.at = size, model, at
+        self.seeds, self.fewer = tuple(seeds) or size.seeds, tuple(seeds) or size.fewer
+
+    def sets(self, pairs: bool = True) -> list[tuple[str, ...]]:
+        """The sets of tasks that are trained together."""
+        return [*((task,) for task in TASKS), *(combinations(TASKS, 2) if pairs else ()), TASKS]
+
+    def plain(self) -> list[Job]:
+        return [self.train(tasks, seed) for seed in self.fewer for tasks in self.sets()]
+
+    def gated(self) -> list[Job]:
+        """Gates with the encoder trained (dynamic) and, alone and together, with the encoder at rest (static)."""
+        dynamic = [self.train(tasks, seed, True) for seed in self.seeds for tasks in self.sets(self.size.pairs)]
+        return dynamic + [self.train(t, seed, True, "heads") for seed in self.fewer for t in self.sets(pairs=False)]
+
+    def control(self) -> list[Job]:
+        """Gates on an encoder with random weights."""
+        return [self.train(TASKS, seed, True, random=True) for seed in self.fewer]
+
+    def probes(self) -> list[Job]:
+        """Pretrained and random heads, then those of every training, for the labels of its tasks, in both ways."""
+        first = self.fewer[0]
+        made = []
+        for fit_on in ("train", "test"):
+            made += [self.probe(self.train(TASKS, first, random=r), TASKS, fit_on, False) for r in (False, True)]
+            for seed in self.fewer:
+                made += [self.probe(self.train(tasks, seed), tasks, fit_on) for tasks in self.sets(self.size.pairs)]
+        return made
+
+    def train(
+        self, tasks: Sequence[str], seed: int, gates: bool = False, train: str = "all", random: bool = False
+    ) -> Job:
+        """One training; its model is kept where it has no gates, for the probes."""
+        s = self.size
+        plan = s.plan.with_(**{**(s.gate_plan if gates else {}), "seed": seed, "train": train})
+        plan = plan.with_(accumulate=max(s.accumulate.get(task, 1) for task in tasks))
+        plan = plan if len(tasks) > 1 else plan.with_(balance="none")
+        cost = s.cost[tasks[0]] if len(tasks) == 1 else s.together
+        method = {"name": "l0", "weight": cost, **s.gate} if gates else None
+        names = [s.tasks[task] for task in tasks]
+        job = training(self.model, names, plan, method, at=self.at, max_length=s.max_length)
+        words = [self.model, "+".join(tasks), "gates" * gates, "frozen" * (train == "heads"), "random" * random]
+        more = {"short": list(tasks), "random": random, "test": s.test, "keep": not gates}
+        return self._job("trained", [*words, f"seed {seed}"], {**job.config, **more})
+
+    def probe(self, job: Job, tasks: Iterable[str], fit_on: str, after: bool = True) -> Job:
+        config = {"of": job.key if after else None, "training": job.config, "fit_on": fit_on, "split": "test"}
+        config |= {"tasks": [self.size.tasks[task] for task in tasks], "limit": self.size.probe}
+        words = ["probes of", job.title if after else f"{self.model}{' random' * job.config['random']}", fit_on]
+        return self._job("probed", words, config, (job,) if after else ())
+
+    def _job(self, work: str, words: Sequence[str], config: dict[str, Any], after: tuple[Job, ...] = ()) -> Job:
+        title = " ".join(word for word in words if word)
+        return Job(f"{HOME}:{work}", config, {**self.at, "title": title}, after)

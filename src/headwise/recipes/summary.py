@@ -1,0 +1,31 @@
+"""Numbers over seeds as cells of tables (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation; None where there is nothing to take them of."""
+    kept = np.array([value for value in values if value is not None], float)
+    kept = kept[~np.isnan(kept)]
+    return float(kept.mean()) if len(kept) else None, float(kept.std(ddof=1)) if len(kept) > 1 else None
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
+) -> dict[str, Any]:
+    """A table in the form of `headwise.report.tables`: plain numbers, nothing for NaN or where nothing is published."""
+    beside = None if published is None else [[_cell(value) for value in row] for row in published]
+    if beside is not None and not any(value is not None for row in beside for value in row):
+        beside = None
+    shown = [[_cell(value) for value in row] for row in rows]
+    return {"title": title, "note": note, "columns": list(columns), "rows": shown, "published": beside}
+
+
+def _cell(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and value != value else value

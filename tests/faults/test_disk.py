@@ -1,0 +1,114 @@
+"""No room, or no right to write: said in an error, and what was there before stays whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.plan import Plan
+from headwise.testing import playground, toy_model
+from headwise.train import fit
+from killing import in_child
+from scenes import SCENES, fresh, made_ready
+
+WRITERS = ("records", "models", "exports", "features", "pages", "training")
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("bytes_", [0, 700])
+def test_files_that_may_not_grow_are_told_and_leave_nothing_half_written(tmp_path, name, bytes_):
+    made_ready(name)
+    scene = SCENES[name]
+    folder = fresh(tmp_path / "here", scene)
+    code, said = in_child(lambda: scene.act(folder), largest=bytes_)
+    assert code == 1 and ("File too large" in said or "os error 27" in said), said
+    scene.safe(folder)
+    assert in_child(lambda: scene.act(folder))[0] == 0
+    scene.whole(folder)
+
+
+@contextmanager
+def mounted(folder: Path, options: str):
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(not ROOT, reason="mounting a small disk needs root")
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("left", [0, 8192])
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, name, left):
+    made_ready(name)
+    scene = SCENES[name]
+    with mounted(tmp_path / "disk", "size=2m"):
+        folder = fresh(tmp_path / "disk" / "here", scene)
+        filler = tmp_path / "disk" / "filler"
+        free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+        filler.write_bytes(b"\0" * max(0, free - left))
+        code, said = in_child(lambda: scene.act(folder))
+        assert code == 1 and ("No space left" in said or "os error 28" in said or "room on the disk" in said), said
+        scene.safe(folder)
+        filler.unlink()
+        assert in_child(lambda: scene.act(folder)) == (0, "")
+        scene.whole(folder)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_folder_that_may_not_be_written_to_is_told(tmp_path, name):
+    made_ready(name)
+    scene = SCENES[name]
+    folder = fresh(tmp_path / "here", scene)
+    for path in [tmp_path, *tmp_path.parents][:3]:
+        path.chmod(path.stat().st_mode | 0o055)
+    folder.chmod(0o555)
+    code, said = in_child(lambda: scene.act(folder), user=NOBODY if ROOT else None)
+    folder.chmod(0o755)
+    assert code == 1 and "Permission denied" in said and str(folder) in said, said
+    scene.safe(folder)
+
+
+def test_training_finds_out_before_the_first_step(tmp_path, monkeypatch):
+    """Hours of work must not end in a folder that cannot be written to."""
+    (tmp_path / "file").write_text("")
+    steps = []
+    monkeypatch.setattr("headwise.train._step", lambda run: steps.append(1))
+    with pytest.raises(OSError, match="file"):
+        fit(toy_model(), Plan(steps=3), out=tmp_path / "file" / "run")
+    assert not steps
+
+
+def test_the_command_line_says_it_in_one_line(tmp_path):
+    place = playground(tmp_path)
+    (place / "file").write_text("")
+    command = [sys.executable, "-m", "headwise", "report", "study.json", "--out", "file/report.html"]
+    (place / "study.json").write_text(
+        '{"model": {"name": "m", "layers": 1, "heads": 1}, "tasks": [{"name": "a"}],'
+        ' "importance": {"a": {"scores": [[0.5]]}}}'
+    )
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("headwise: ") and "file" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_export_never_goes_over_what_is_there(tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "precious").write_text("kept")
+    from headwise.exports import export
+    from scenes import cut
+
+    with pytest.raises(HeadwiseError, match="there already"):
+        export(*cut(), tmp_path / "small", "sliced")
+    assert (tmp_path / "small" / "precious").read_text() == "kept"

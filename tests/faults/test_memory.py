@@ -1,0 +1,176 @@
+"""Where the device's memory does not hold a batch, smaller ones give the same results, and it is said once."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import pytest
+import torch
+
+from headwise.errors import HeadwiseWarning
+from headwise.evaluate import evaluate
+from headwise.importance import importance
+from headwise.memory import Budget
+from headwise.methods import Method
+from headwise.methods.conflict import Conflict
+from headwise.methods.meta import Meta
+from headwise.plan import Plan
+from headwise.probing.features import Reader
+from headwise.testing import toy_model
+from headwise.train import Run, fit
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A device that holds a given number of padded tokens: a larger forward runs out of memory."""
+
+    def shrink(model: torch.nn.Module, tokens: int) -> None:
+        real = model.forward
+
+        @functools.wraps(real)
+        def forward(*args, **kwargs):
+            if kwargs["input_ids"].numel() > tokens:
+                raise torch.OutOfMemoryError("CUDA out of memory (as a test says)")
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(model, "forward", forward)
+
+    return shrink
+
+
+def no_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    return model
+
+
+def told(caught: list) -> list[str]:
+    return [str(w.message) for w in caught if issubclass(w.category, HeadwiseWarning)]
+
+
+def test_a_budget_halves_until_the_work_fits_and_stays_there():
+    budget, seen = Budget(1000), []
+
+    def work(tokens: int) -> str:
+        seen.append(tokens)
+        if tokens > 300:
+            raise torch.OutOfMemoryError
+        return "done"
+
+    with pytest.warns(HeadwiseWarning, match="250 tokens"):
+        assert budget.fit(work) == "done"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert budget.fit(work) == "done"
+    assert seen == [1000, 500, 250, 250]
+
+
+def test_what_never_fits_raises():
+    def work(tokens: int) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    with pytest.warns(HeadwiseWarning), pytest.raises(torch.OutOfMemoryError, match="full"):
+        Budget(1000).fit(work)
+
+
+def test_evaluation_goes_on_in_smaller_batches(small):
+    model = toy_model()
+    gates = torch.ones(3, 2, 4)
+    gates[1, 0, 0] = gates[2, 1, 3] = 0
+    whole = evaluate(model, "toy0", gates)
+    small(model.encoder, 128)
+    with pytest.warns(HeadwiseWarning, match="out of memory: going on with 128 tokens"):
+        parts = evaluate(model, "toy0", gates, tokens=512)
+    assert [a.predictions for a in whole] == [b.predictions for b in parts]
+
+
+def test_importance_goes_on_in_smaller_batches(small):
+    model = toy_model()
+    whole = importance(model, "toy0", examples=64)
+    small(model.encoder, 128)
+    with pytest.warns(HeadwiseWarning, match="out of memory"):
+        parts = importance(model, "toy0", examples=64, tokens=512)
+    assert torch.allclose(whole.scores, parts.scores, atol=1e-6) and parts.examples == 64
+
+
+def test_features_go_on_in_smaller_batches_and_say_so_once(small, monkeypatch):
+    monkeypatch.setattr("headwise.probing.features.POOL", 16)
+    model = toy_model()
+    rows = model.tasks["toy0"].rows("train")[:64]
+    whole = Reader.of(model).read(rows)
+    small(model.encoder, 128)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parts = Reader.of(model, tokens=255).read(rows)
+    assert torch.allclose(whole.heads, parts.heads, atol=1e-5) and len(told(caught)) == 1
+
+
+class Gradients(Method):
+    """Keeps the gradient of every step."""
+
+    def __init__(self):
+        self.kept: list[dict[str, torch.Tensor]] = []
+
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        self.kept.append({n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None})
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_training_goes_on_in_parts_with_the_same_gradient(small, accumulate):
+    plan = Plan(steps=4, lr=1e-3, batch_size=16, accumulate=accumulate, evaluate_every=0)
+    whole, parts = Gradients(), Gradients()
+    calm = fit(no_dropout(toy_model()), plan, whole)
+    model = no_dropout(toy_model())
+    small(model.encoder, 70)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stormy = fit(model, plan, parts)
+    assert len(told(caught)) in (1, 2) and "parts" in told(caught)[0]
+    for ours, theirs in zip(whole.kept, parts.kept, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.allclose(ours[n], theirs[n], atol=1e-5) for n in ours)
+    for task in calm.losses:
+        assert [v for _, v in calm.losses[task]] == pytest.approx([v for _, v in stormy.losses[task]], abs=1e-4)
+
+
+def test_a_step_that_begins_again_leaves_nothing_of_its_first_try(small):
+    """Memory ends in the second of two tasks' batches, when the first has left its gradient."""
+    plan = Plan(steps=2, lr=1e-3, batch_size=16, accumulate=2, window="mixed", sampling="round_robin", evaluate_every=0)
+
+    def mean(matrix: torch.Tensor) -> torch.Tensor:
+        return matrix.mean(0)
+
+    calm, stormy = no_dropout(toy_model()), no_dropout(toy_model())
+    fit(calm, plan, Conflict(mean))
+    calls, real = [], stormy.encoder.forward
+
+    @functools.wraps(real)
+    def second(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError
+        return real(*args, **kwargs)
+
+    stormy.encoder.forward = second
+    with pytest.warns(HeadwiseWarning, match="2 parts"):
+        fit(stormy, plan, Conflict(mean))
+    for (name, a), b in zip(calm.state_dict().items(), stormy.state_dict().values()):
+        assert torch.allclose(a, b, atol=1e-4) or "key.bias" in name, name
+
+
+def test_one_example_that_does_not_fit_raises(small):
+    model = toy_model()
+    small(model.encoder, 2)
+    with pytest.warns(HeadwiseWarning), pytest.raises(torch.OutOfMemoryError):
+        fit(model, Plan(steps=1, batch_size=4, evaluate_every=0))
+
+
+def test_episodes_are_not_cut(small):
+    model = toy_model()
+    small(model.encoder, 20)
+    with pytest.raises(torch.OutOfMemoryError):
+        fit(model, Plan(steps=1, batch_size=16, evaluate_every=0), Meta("fomaml", steps=1, support=4))

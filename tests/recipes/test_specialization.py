@@ -1,0 +1,320 @@
+"""The specialization recipe: the paper's own numbers as records give the paper's tables, and the jobs hold together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.dissociation import Dissociation
+from headwise.errors import HeadwiseError
+from headwise.heads import Heads
+from headwise.jobs import in_order
+from headwise.plan import Plan
+from headwise.recipes import Scale, pages, recipes
+from headwise.recipes import specialization_published as paper
+from headwise.recipes import specialization_tables as apart
+from headwise.recipes import specialization_training as training
+from headwise.recipes.specialization_jobs import FIVE, GLUE, RELEASED, SIZES, jobs
+from headwise.recipes.specialization_records import LABELS, Records, method_name
+from headwise.recipes.specialization_similarity import similarity_table
+from headwise.recipes.specialization_works import halve
+from headwise.report import tables
+from headwise.results import Results
+from headwise.selection import top
+from headwise.store import plain
+from headwise.testing import tiny, tiny_batch
+from headwise.transfer import Transfer
+
+NAME = {label: name for name, label in LABELS.items()}
+
+
+def config(tasks, seed=0, train="all", sampling="proportional", method=None, model="bert-base"):
+    plan = plain(asdict(Plan(seed=seed, train=train, sampling=sampling)))
+    return {"model": model, "weights": None, "tasks": dict.fromkeys(tasks), "plan": plan, "method": method}
+
+
+def save_lesions(results, tasks, performance, scores=None, **rest):
+    """A record as the work ``lesions`` writes it; performances in percent, none first, then each task's heads."""
+    found = Dissociation.of(tasks, np.array(performance) / 100)
+    rng = np.random.default_rng(len(tasks))
+    maps = scores or {task: rng.random((12, 12)) for task in tasks}
+    result = {"importance": {t: {"scores": np.asarray(m).tolist()} for t, m in maps.items()}}
+    full = {"of": str(rest), "training": config(tasks, **rest), "trained": True, "by": "gradient"}
+    results.save("lesions", full, result | {"dissociation": found.to_record()})
+
+
+def pair_performance(d_a, d_b):
+    """Performances of A and B (none, A's heads, B's heads) that have these scores."""
+    return [[80.0, 40.0, 40.0 + 0.8 * d_a], [80.0, 40.0 + 0.8 * d_b, 40.0]]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Records that hold what the paper printed."""
+    results = Results(tmp_path_factory.mktemp("paper"))
+    rows = [[paper.TABLE_3[row][i] for row in ("none", *paper.TASKS, "random")] for i in range(5)]
+    for seed in range(3):
+        save_lesions(results, FIVE, rows, _overlapping(seed), seed=seed)
+    for train, name in (("all", "bert-base"), ("heads", "bert-base frozen")):
+        for pair, d_a, d_b in zip(paper.PAIRS, *paper.TABLE_9[name]):
+            save_lesions(results, [NAME[t] for t in pair], pair_performance(d_a, d_b), train=train)
+    for b in ("qnli", "sst2"):
+        a_cells, b_cells, _ = paper.TABLE_4["AG-Pair", LABELS[b]]
+        save_lesions(results, ["agpair", b], [a_cells, b_cells])
+    return Records(results)
+
+
+def _overlapping(seed: int) -> dict[str, np.ndarray]:
+    """Scores with MNLI and QQP sharing 35 of their 43 top heads: 81.40 %."""
+    order = np.random.default_rng(seed).permutation(144)
+    maps = {task: np.random.default_rng([seed, i]).random(144) for i, task in enumerate(FIVE)}
+    maps["mnli"][order[:43]] += 1
+    maps["qqp"][order[8:51]] += 1
+    return {task: scores.reshape(12, 12) for task, scores in maps.items()}
+
+
+def assert_equal_beside(table, columns, tolerance=0.02):
+    assert table["published"] is not None
+    compared = 0
+    for row, other in zip(table["rows"], table["published"]):
+        for name, ours, theirs in zip(table["columns"], row, other):
+            if theirs is not None and name in columns:
+                assert ours == pytest.approx(theirs, abs=tolerance), (row, name)
+                compared += 1
+    assert compared
+
+
+# -- the paper's numbers through our tables
+
+
+def test_table_3_through_our_tables_is_table_3(published):
+    table = apart.five_table(published, "bert-base")
+    assert_equal_beside(table, [LABELS[task] for task in FIVE], 0.01)
+    d = dict(zip(table["columns"], next(row for row in table["rows"] if row[0] == "D")))
+    assert [round(d[task], 2) for task in paper.TASKS] == [7.24, 5.26, 9.83, 11.08, 3.28]
+    assert "exchanged" in table["note"], "the erratum is told"
+
+
+def test_table_9_through_our_tables_is_table_9(published):
+    for frozen, mean in ((False, 8.80), (True, 2.49)):
+        table = apart.pair_table(published, "bert-base", frozen)
+        assert_equal_beside(table, ["D_A", "D_B", "D"])
+        assert table["rows"][-1][4] == pytest.approx(mean, abs=0.006)
+        assert len(table["rows"]) == 11, "AG-Pair is no task of Table 9"
+    (row,) = apart.rise_table(published)["rows"]
+    assert row[3] == pytest.approx(6.31, abs=0.005)
+
+
+def test_input_paradigms_as_the_paper_has_them(published):
+    table = apart.paradigm_table(published)
+    assert_equal_beside(table, ["D across", "D within"])
+    assert table["rows"][0][4] == pytest.approx(0.1), "no exchange of tasks does as well: one of ten"
+
+
+def test_a_difference_of_paradigms_that_is_not_there_is_not_found():
+    """Under exchangeable pairs the exact test is at or below its level as often as it says."""
+    tasks, rng, small = list("abcde"), np.random.default_rng(0), 0
+    for _ in range(300):
+        d = {pair: rng.normal() for pair in combinations(tasks, 2)}
+        small += apart.paradigm_test(d, {"a", "b", "c"})[2] <= 0.2
+    assert small / 300 == pytest.approx(0.2, abs=0.07)
+
+
+def test_table_4_through_our_tables_is_table_4(published):
+    table = apart.ag_pair_table(published, "bert-base")
+    paired = {"columns": table["columns"]}
+    chosen = [i for i, row in enumerate(table["rows"]) if row[0] == "AG-Pair"]
+    paired |= {part: [table[part][i] for i in chosen] for part in ("rows", "published")}
+    assert len(chosen) == 2
+    assert_equal_beside(paired, [c for c in table["columns"] if c not in ("A", "B", "seeds")], 0.02)
+
+
+def test_overlap_and_layers(published):
+    table = apart.overlap_table(published, "bert-base")
+    assert table["rows"][0][:3] == ["MNLI", "QQP", pytest.approx(81.40, abs=0.01)]
+    assert table["published"][0][2] == 81.40 and "83.72" in table["note"]
+    layers = apart.layer_table(published, "bert-base")
+    assert sum(row[-2] for row in layers["rows"]) == pytest.approx(43)
+    one = published.five("bert-base")[0]
+    assert (one.top("qnli") == top(torch.tensor(one.scores("qnli")), 0.3).numpy()).all()
+
+
+def test_similarity_that_goes_with_shared_heads(tmp_path):
+    """Planted: the more heads two tasks share, the smaller their D."""
+    results, order = Results(tmp_path), np.arange(144)
+    shift = {"mnli": 0, "qqp": 5, "qnli": 12, "agnews": 30, "sst2": 43}
+    maps = {task: np.isin(order, np.arange(s, s + 43)) + 0.001 * order[::-1] for task, s in shift.items()}
+    far = {(a, b): abs(shift[a] - shift[b]) for a in FIVE for b in FIVE}
+    rows = [[80, *(40 + 0.5 * far[a, b] for b in FIVE)] for a in FIVE]
+    save_lesions(results, FIVE, rows, {task: scores.reshape(12, 12) for task, scores in maps.items()})
+    found = {row[0]: row[1:] for row in similarity_table(Records(results), "bert-base")["rows"]}
+    assert found["overlap"][0] < -0.9 and found["overlap"][4] <= 0.05
+
+
+# -- GLUE
+
+
+def save_glue(results, name, gains, sampling="annealed", method=None):
+    for seed, gain in enumerate(gains):
+        scores = {task: {"value": 0.7 + gain + 0.01 * seed, "metric": "accuracy"} for task in GLUE}
+        results.save("train", config(GLUE, seed, sampling=sampling, method=method), {"scores": scores, "steps": 1})
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    results = Results(tmp_path_factory.mktemp("glue"))
+    iat = {"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top", "freeze": "update"}
+    save_glue(results, "multi", (0.0, 0.0, 0.0))
+    save_glue(results, "iat", (0.011, 0.010, 0.012), method=iat)
+    save_glue(results, "random", (0.001, -0.001, 0.0), method={**iat, "choose": "random"})
+    for alpha in (0.1, 0.5):
+        save_glue(results, "alpha", (alpha / 100,) * 3, method={**iat, "alpha": alpha})
+    for switches in RELEASED.values():
+        save_glue(results, "released", (0.02, 0.02, 0.02), method={"name": "iat_released", "alpha": 0.3, **switches})
+    return Records(results)
+
+
+def test_methods_are_set_against_plain_training_seed_by_seed(trainings):
+    rows = {row[0]: row for row in training.glue_table(trainings, "bert-base", "annealed")["rows"]}
+    columns = training.glue_table(trainings, "bert-base", "annealed")["columns"]
+    cell = lambda name, column: rows[name][columns.index(column)]  # noqa: E731
+    assert cell("multi", "mean") == pytest.approx(71.0) and cell("multi", "sd") == pytest.approx(1.0)
+    assert cell("iat", "against plain") == pytest.approx(1.1) and cell("iat", "p") < 0.01
+    assert cell("random heads", "p") > 0.5 and cell("iat", "tasks better") == 8
+    beside = training.glue_table(trainings, "bert-base", "annealed")["published"]
+    assert beside[[*rows].index("iat")][columns.index("CoLA")] == 53.5
+
+
+def test_sweeps_and_switches_come_in_order(trainings):
+    delta, alpha = training.sweep_tables(trainings, "bert-base")
+    assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"
+    assert [row[0] for row in delta["rows"]] == ["plain", "0.1"]
+    released = training.released_table(trainings, "bert-base")
+    assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED]
+    assert released["rows"][1][5] == pytest.approx(0.9) and released["rows"][2][5] == pytest.approx(0.0)
+    assert training.ablation_table(trainings, "bert-base")["published"][-1][1] == 83.41
+
+
+def test_every_variant_has_a_name_of_its_own():
+    made = [job for job in jobs(Scale("full")) if job.work == "train" and "cola" in job.config["tasks"]]
+    main = [job for job in made if job.config["model"] == "bert-base" and job.config["plan"]["seed"] == 0]
+    seen = {
+        (method_name(j.config["method"]), j.config["plan"]["sampling"]): j.key
+        for j in main
+        if len(j.config["tasks"]) > 1
+    }
+    assert len(set(seen.values())) == len({job.key for job in main if len(job.config["tasks"]) > 1})
+
+
+# -- few-shot
+
+
+def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
+    results, rng = Results(tmp_path), np.random.default_rng(0)
+    luck = rng.normal(0.7, 0.1, 30)
+    for start, gain in (("iat", 0.05), ("multi", 0.0)):
+        for turn in range(3):
+            seeds = tuple(range(turn, 30, 3))
+            scores = (luck[list(seeds)] + gain + rng.normal(0, 0.01, 10))[None, None]
+            record = Transfer("scitail", "accuracy", (start,), (4,), seeds, scores, 100).to_record()
+            key = {"model": "bert-base", "start": start, "task": "scitail", "turn": turn}
+            results.save("headwise.recipes.specialization_works:few_shot", key, record)
+    found = training.few_shot(Records(results), "bert-base")["scitail"]
+    assert found.starts == ("multi", "iat") and found.seeds == tuple(range(30))
+    assert found.scores[0, 0] == pytest.approx(luck, abs=0.05)
+    table = training.few_shot_table(Records(results), "bert-base")
+    assert table["rows"][1][8] == "*" and table["published"][1][3] == 75.66
+    assert table["published"][0][3:5] == [69.44, 8.9]
+
+
+# -- jobs
+
+
+@pytest.fixture(scope="module")
+def full():
+    return in_order(jobs(Scale("full")))
+
+
+def test_the_published_size_needs_nothing_on_this_machine(full):
+    assert {job.config.get("weights") for job in full} == {None}
+    kinds = Counter(job.work.rpartition(":")[2] for job in full)
+    pairs = [
+        j for j in full if j.work == "train" and len(j.config["tasks"]) == 2 and j.config["plan"]["train"] == "all"
+    ]
+    assert len(pairs) == 3 * 7 * 12, "ten pairs and AG-Pair with two, seven models, three seeds"
+    assert kinds["few_shot"] == 2 * 5 * 3 and kinds["mtdnn"] == kinds["distilled"] == 3
+
+
+def test_important_head_training_goes_on_from_a_mark_of_plain_training(full):
+    by_key = {job.key: job for job in full}
+    branched = 0
+    for job in full:
+        method = job.config.get("method") or {} if job.work == "train" else {}
+        if "delta" in method and method["delta"] < 1:
+            plain_job = by_key[job.at["branch"]]
+            assert str(method["delta"]) in plain_job.at["marks"].split(","), job.title
+            assert {**plain_job.config, "method": method} == job.config
+            branched += 1
+        elif job.work == "train":
+            assert "branch" not in job.at
+    assert branched > 50
+
+
+def test_few_shot_seeds_are_shared_out_evenly(full):
+    shots = [j for j in full if j.work.endswith("few_shot") and j.config["start"] == "iat"]
+    for task in ("scitail", "imdb"):
+        seeds = [seed for j in shots if j.config["task"] == task for seed in j.config["seeds"]]
+        assert sorted(seeds) == list(range(30))
+    starts = {j.config["training"]["plan"]["seed"]: j.config["seeds"][0] for j in shots}
+    assert starts == {0: 0, 1: 1, 2: 2}
+
+
+def test_every_job_reads_only_what_runs_before_it(full):
+    for job in full:
+        before = {earlier.key for earlier in job.after}
+        named = [job.config.get("of"), job.config.get("lesions")]
+        named += list(job.config["of"].values()) if isinstance(job.config.get("of"), dict) else []
+        assert {key for key in named if isinstance(key, str)} <= before, job.title
+
+
+def test_models_and_seeds_of_one_s_own():
+    made = jobs(Scale("full", models={"mine": "someone/mine"}, seeds=(7,)))
+    assert {job.config["model"] for job in made if "model" in job.config} == {"mine"}
+    seeds = {job.config["plan"]["seed"] for job in made if job.work == "train"}
+    assert seeds == {7}
+    with pytest.raises(HeadwiseError, match="size"):
+        Scale("huge")
+
+
+# -- works
+
+
+def test_half_an_encoder_is_its_every_second_layer():
+    whole, half = tiny("bert", num_hidden_layers=4), tiny("bert", num_hidden_layers=4)
+    halve(half)
+    assert Heads.of(half).num_layers == half.config.num_hidden_layers == 2
+    for mine, theirs in zip(half.encoder.layer, (1, 3)):
+        assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), whole.encoder.layer[theirs].parameters()))
+    assert half(**tiny_batch(half)).last_hidden_state.shape[0] == 3
+
+
+@pytest.mark.slow
+def test_the_smoke_size_runs_whole(tmp_path):
+    from headwise.sweep import run
+
+    recipe = recipes["specialization"]
+    made = recipe.jobs(Scale("smoke"))
+    swept = run(made, tmp_path, workers=2, device="cpu")
+    assert not swept.failed, str(swept)
+    page = pages(recipe, Results(tmp_path / "records"), tmp_path / "pages").read_text()
+    parts = recipe.parts(Results(tmp_path / "records"))
+    assert len(parts) == 8 and all(f"## {part.title}" in page for part in parts)
+    for part in parts:
+        for table in part.tables:
+            assert tables.cells(table), table["title"]
+    assert set(SIZES) == {"smoke", "small", "full"}

@@ -1,0 +1,87 @@
+"""Pairs of task and language: their names, who shares an output head, and how tokenizers cover them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from headwise import tasks
+from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.tasks.languages import base, coverage, key, share
+from headwise.testing import tiny_tokenizer, toy_tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("corpus.entailment", "corpus.entailment"),
+        ("corpus.entailment.es", "corpus.entailment"),
+        ("xnli_en", "xnli"),
+        ("xnli_es", "xnli"),
+        ("stsb", "stsb"),
+        ("stsb_es", "stsb"),
+        ("ancora_es_pos", "ancora_pos"),
+        ("sst2", "sst2"),
+    ],
+)
+def test_the_task_of_a_pair(name, task):
+    assert base(tasks.get(name)) == task
+
+
+def test_names_that_are_a_language_stay():
+    (task,) = toy_tasks(1)
+    assert base(replace(task, name="es", language="es")) == "es"
+
+
+def test_keys():
+    task = tasks.get("xnli_es")
+    assert [key(task, each) for each in ("shared", "task", "language", "pair")] == ["all", "xnli", "es", "xnli_es"]
+    with pytest.raises(HeadwiseError, match="language"):
+        key(task, "langauge")
+
+
+def test_pairs_of_one_task_share_an_output_head():
+    names = [
+        "corpus.pos",
+        "corpus.ner",
+        "corpus.pos.es",
+        "corpus.ner.es",
+        "corpus.word_content",
+        "corpus.word_content.es",
+    ]
+    found = share([tasks.get(name) for name in names])
+    assert found == {"corpus.pos.es": "corpus.pos", "corpus.ner.es": "corpus.ner"}  # the others' labels differ
+
+
+class Letters:
+    """A tokenizer that knows some letters."""
+
+    unk_token_id = 0
+
+    def __init__(self, known: str):
+        self.known = known
+
+    def __call__(self, words, **options):
+        return {"input_ids": [[self.known.find(letter) + 1 for letter in word] for word in words]}
+
+
+def test_coverage_counts_pieces_and_unknown_ones():
+    (task,) = toy_tasks(1, rows=10)
+    words = [word for row in task.rows("train") for word in row["text"].split()]
+    whole = coverage(task, tiny_tokenizer(sorted(set(words))))
+    assert (whole.pieces_per_word, whole.unknown_rate, whole.words) == (1.0, 0.0, len(words))
+    assert not whole.poor and coverage(task, tiny_tokenizer()).unknown_rate == 1.0
+    letters = coverage(task, Letters("wm0123456789"))
+    assert letters.pieces_per_word == sum(map(len, words)) / len(words)
+    assert letters.unknown_rate == sum(word[-1] in "ab" for word in words) / sum(map(len, words))
+
+
+def test_bad_coverage_is_warned_of():
+    task = tasks.get("corpus.topic.es")
+    with pytest.warns(HeadwiseWarning, match=r"corpus.topic.es \(es\): 5.* pieces a word, 99.5% unknown"):
+        coverage(task, Letters("xyz"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        coverage(task, tiny_tokenizer())

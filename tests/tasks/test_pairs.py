@@ -1,0 +1,65 @@
+"""Task-language pairs: the same in both languages, and nothing that measures has trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.languages import base, share
+from headwise.tasks.leakage import leakage
+from headwise.tasks.pairs import COMMON, LANGUAGES, MORE, PUBLISHED, SAMPLES, TASKS, _held_out, pair
+
+SIZE = {"train": 12, "dev": 6}
+
+
+def test_every_source_has_every_pair():
+    names = {f"{task}_{language}" for task in (*TASKS, *MORE) for language in LANGUAGES}
+    assert set(SAMPLES) == set(PUBLISHED) == names
+    used = {side[0] for table in (SAMPLES, PUBLISHED) for sides in table.values() for side in (sides.train, sides.dev)}
+    assert "squad_v11" in used and ("squad_v11", "dev") not in {
+        s.train for t in (SAMPLES, PUBLISHED) for s in t.values()
+    }
+    assert set(COMMON) < names
+
+
+@pytest.mark.parametrize("task", [*TASKS, *MORE])
+def test_corpus_pairs_are_one_task_in_two_languages(task):
+    english, spanish = (pair(f"{task}_{language}", "corpus", size=SIZE) for language in LANGUAGES)
+    assert (english.language, spanish.language) == ("en", "es")
+    assert base(english) == base(spanish) == task and english.metric == spanish.metric
+    assert len(spanish.rows("train")) == 12 and english.rows("dev") != spanish.rows("dev")
+    if task != "dep":
+        assert share([english, spanish]) == {f"{task}_es": f"{task}_en"}
+
+
+def test_items_with_a_text_in_common_stay_together():
+    rows = [
+        {"item": str(i), "text": f"left {i // 2}", "text_b": f"right {(i + 1) // 2 if i % 4 else i}"} for i in range(60)
+    ]
+    held = _held_out(rows)
+    seen = [row for row in rows if row["item"] not in held]
+    assert 0 < len(held) <= 12
+    for field in ("text", "text_b"):
+        assert not {r[field] for r in seen} & {r[field] for r in rows if r["item"] in held}
+    assert held == _held_out(list(reversed(rows)))
+
+
+def test_wrong_names_are_told():
+    with pytest.raises(HeadwiseError, match="nli_es"):
+        pair("nli_fr", "corpus")
+    with pytest.raises(HeadwiseError, match="samples"):
+        pair("nli_es", "sample")
+
+
+@pytest.mark.realdata
+def test_nothing_that_measures_has_trained(data_folder):
+    known = ("nli_en", "nli_es", "qa_en", "qa_es", "pa_en", "pa_es", "sts_en", "sts_es")
+    found = [pair(name, "samples", str(data_folder)) for name in known]
+    leaks = leakage(found).leaks
+    assert not [leak for leak in leaks if leak.field in ("item", "pair")]
+    assert max((leak.rows / leak.of for leak in leaks if "pa_" in leak.held or "qa_es" in leak.held), default=0) == 0
+    assert {task.name: len(task.rows("dev")) for task in found if task.name.startswith("pa")} == {
+        "pa_en": 400,
+        "pa_es": 400,
+    }
+    assert all(task.note for task in found)

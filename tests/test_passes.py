@@ -1,0 +1,129 @@
+"""Recorded passes change the speed of training and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headwise import passes
+from headwise.batching import encode
+from headwise.methods.iat import IAT
+from headwise.methods.method import Method
+from headwise.plan import Plan
+from headwise.testing import toy_model
+from headwise.train import Run, fit
+
+PLANS = {
+    "plain": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0),
+    "decay": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0, weight_decay=0.1, clip=0.5),
+    "mixed": Plan(steps=20, lr=1e-3, batch_size=8, accumulate=2, window="mixed", evaluate_every=0),
+    "balanced": Plan(steps=30, lr=1e-3, batch_size=8, balance="moving_average", evaluate_every=0),
+}
+
+
+made: list[Faked] = []
+
+
+class Faked:
+    """A recording that runs the pass anew at every replay, from the places a graph would read."""
+
+    def __init__(self, owner, task, batch, scale):
+        self.owner, self.task, self.scale = owner, task, scale
+        self.batch, self.factor = {n: v.clone() for n, v in batch.items()}, torch.ones(())
+        made.append(self)
+        self.replays = 0
+
+    def replay(self, batch, factor):
+        self.replays += 1
+        for name, value in batch.items():
+            self.batch[name].copy_(value)
+        return self.owner._pass(self.task, self.batch, self.scale, self.factor.fill_(factor)).clone()
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Replays on the CPU: the bookkeeping of an accelerator without one."""
+
+    def init(self, run):
+        before(self, run)
+        self.replays, self.grain = passes._plain_loss(run.method), passes.GRAIN
+
+    before = passes.Passes.__init__
+    monkeypatch.setattr(passes.Passes, "__init__", init)
+    monkeypatch.setattr(passes, "_Recording", Faked)
+    made.clear()
+    return made
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("method", [Method, lambda: IAT(delta=0.5, examples=16)], ids=["plain", "iat"])
+def test_fixed_gradients_train_the_same_bits(plan, method, recorded, monkeypatch):
+    """Also where weights decay: a parameter that a task does not reach stays out of its step."""
+    with monkeypatch.context() as m:
+        m.setattr(passes.Passes, "begin", lambda self, tasks: None)
+        m.setattr(passes.Passes, "_replayed", passes.Passes._pass)
+        one = toy_model()
+        fit(one, plan, method())
+    two = toy_model()
+    fit(two, plan, method())
+    assert sum(r.replays for r in recorded) > 5
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, two.state_dict()[name]), name
+
+
+def test_new_masks_are_recorded_anew(recorded):
+    method = IAT(delta=0.9, examples=16, refresh=8, choose="random")
+    fit(toy_model(), PLANS["decay"], method)
+    assert method.version > 1 and len({id(r) for r in recorded}) > len({r.task for r in recorded})
+
+
+def test_a_method_with_a_loss_of_its_own_is_not_recorded(recorded):
+    class Own(Method):
+        def loss(self, run, task, batch):
+            return super().loss(run, task, batch) * 2
+
+    fit(toy_model(), PLANS["plain"], Own())
+    assert not recorded
+
+
+def test_what_cannot_be_recorded_is_trained_as_it_is(recorded, monkeypatch):
+    def refuse(*args):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(passes, "_Recording", refuse)
+    with pytest.warns(UserWarning, match="without replay: operation not permitted"):
+        fit(toy_model(), PLANS["plain"])
+
+
+def test_widths_come_in_steps_and_never_beyond_the_longest():
+    model = toy_model()
+    data = encode(model.tasks["toy0"], "train", model.tokenizer)
+    longest = int(data.lengths.max())
+    for items in (np.array([0]), np.arange(5), np.array([int(data.lengths.argmax())])):
+        wide, narrow = data.batch(items, 4), data.batch(items)
+        width = wide["input_ids"].shape[1]
+        assert width == min(-(-narrow["input_ids"].shape[1] // 4) * 4, longest)
+        assert torch.equal(wide["attention_mask"].sum(1), narrow["attention_mask"].sum(1))
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
+    plan = PLANS["decay"].with_(precision=precision)
+    one, two = toy_model(), toy_model()
+    for model in (one, two):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            if isinstance(getattr(module, "dropout", None), float):
+                module.dropout = 0.0
+    run = Run(one, plan, Method(), None)
+    assert run.passes.replays
+    fit(two, plan)
+    with monkeypatch.context() as m:
+        m.setattr(passes, "_plain_loss", lambda method: False)
+        fit(one, plan)
+    for name, value in one.state_dict().items():
+        if "key.bias" not in name:  # its true gradient is 0, and Adam blows up the rounding noise
+            assert torch.allclose(value, two.state_dict()[name], atol=1e-4 if precision == "fp32" else 2e-2), name
