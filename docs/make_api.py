@@ -17,6 +17,9 @@ MODULES = {  # beyond the names of the package itself
     "headwise.results": ("Results", "Record"),
     "headwise.dissociation": ("Dissociation", "verdict"),
     "headwise.lesions": ("null_matrices",),
+    "headwise.rounds": ("cut_in_rounds", "Rounds"),
+    "headwise.transfer": ("transfer", "Transfer", "shuffled"),
+    "headwise.glue": ("submit", "write_submission"),
     "headwise.integrations": ("ImportantHeadCallback",),
     "headwise.testing": ("tiny", "tiny_batch", "tiny_tokenizer", "toy_model", "planted", "playground"),
 }

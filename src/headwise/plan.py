@@ -113,7 +113,7 @@ class Plan:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise HeadwiseError(f"no plan at {path}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        except (ValueError, RecursionError, IsADirectoryError) as error:
             raise HeadwiseError(f"{path} is no TOML ({error})", "lines such as: lr = 2e-5") from None
         try:
             return cls().with_(**values)

@@ -338,7 +338,7 @@ def read(path: str | Path, data: str | None = None, seed: int | None = None) -> 
         said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise HeadwiseError(f"no sweep at {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+    except (ValueError, RecursionError, IsADirectoryError) as error:
         raise HeadwiseError(f"{path} is no TOML ({error})", 'lines such as: work = "train"') from None
     for name in said:
         if name not in ("work", "config", "grid", "at"):

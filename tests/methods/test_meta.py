@@ -353,6 +353,9 @@ def test_importance_before_a_trim_leaves_no_gradients_behind():
         ({"rates": {"body": 0.1}}, "group"),
         ({"trim": {"prune": 1.5}}, "prune"),
         ({"trim": {"where": "upper"}}, "where"),
+        ({"trim": {"prune": 0.3, "prune_by": "gates"}}, "gates='sigmoid'"),
+        ({"momentum": 1.0}, "below 1"),
+        ({"steps": -1}, "0 steps or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, words):
@@ -365,4 +368,6 @@ def test_the_loop_refuses_what_has_no_episodes():
         fit(toy_model(), PLAN.with_(tokens=512), Meta(support=6))
     with pytest.raises(HeadwiseError, match="query"):
         fit(toy_model(), PLAN, Meta(support=12))
+    with pytest.raises(HeadwiseError, match="patience"):
+        fit(toy_model(), PLAN.with_(patience=2), Meta(support=6, gates="sigmoid"))
     assert methods["meta"] is Meta

@@ -85,3 +85,9 @@ def test_bad_coverage_is_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         coverage(task, tiny_tokenizer())
+
+
+def test_languages_without_spaces_are_counted_by_letters():
+    (task,) = toy_tasks(1, rows=4)
+    found = coverage(replace(task, language="zh", _read={}), Letters("wmab0123456789"))
+    assert found.pieces_per_word == 1.0

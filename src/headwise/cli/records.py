@@ -12,7 +12,7 @@ import typer
 
 from headwise.cli.app import app
 from headwise.cli.board import Board
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, pairs_in
+from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, names_in, pairs_in
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 
@@ -129,6 +129,7 @@ def list_records(
     folder: Annotated[Path, typer.Argument(help="a results folder, or a study's")] = Path("runs"),
     where: Annotated[list[str], typer.Option(help="name=value, e.g. kind=importance or task=sst2")] = [],  # noqa: B006
     export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
+    compare: Annotated[str, typer.Option(help="two keys with a comma: what differs between their records")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List stored results.
@@ -146,10 +147,24 @@ def list_records(
         raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
         Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(export)}")
+    if compare:
+        _compare(found, names_in(compare), as_json)
+        return
     rows = [
         {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
     ]
     print(json.dumps(rows)) if as_json else Screen().records(rows)
+
+
+def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:
+    from headwise.results import Results
+
+    roots = [root for key in keys for root, record in found if record.key.startswith(key)]
+    if len(keys) != 2 or len(roots) != 2 or roots[0] != roots[1]:
+        known = ", ".join(record.key for _, record in found[:6])
+        raise HeadwiseError(f"--compare {','.join(keys)}", "the keys of two records of one folder", known)
+    rows = [{"name": name, "a": a, "b": b} for name, a, b in Results(roots[0]).compare(*keys)]
+    print(json.dumps(rows)) if as_json else Screen().differences(keys, rows)
 
 
 @app.command()

@@ -148,6 +148,9 @@ class Screen:
         columns = ("key", "kind", "created", "folder")
         self._table(columns, [[str(row[c]) for c in columns] for row in rows])
 
+    def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        self._table(("", *keys), [[row["name"], _short(row["a"], 60), _short(row["b"], 60)] for row in rows])
+
     def jobs(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = ("key", "work", "title")
         self._table(columns, [[str(row[c]) for c in columns] for row in rows])

@@ -26,7 +26,7 @@ class Episodes(Stream):
         self.epoch, self.position = 0, 0
         if not 1 <= support < order.size:
             seen = f"episodes of {order.size} rows, {support} of them support"
-            raise HeadwiseError(seen, "one or more for the support and one or more for the query", "a larger batch_size")
+            raise HeadwiseError(seen, "one or more for the support and for the query", "a larger batch_size")
         self.draw = Draw(task, data)
         self.draw.check(support, order.size - support)
         self.parts: tuple[np.ndarray, np.ndarray] = (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -83,7 +83,7 @@ class HeldHeads:
 
 
 class _WholeTensors:
-    """The same in a few launches on an accelerator, where copying whole tensors costs less than finding rows in each."""
+    """The same in a few launches on an accelerator, where whole tensors cost less than the rows of each."""
 
     def __init__(self) -> None:
         self.before: list[torch.Tensor] = []

@@ -105,11 +105,15 @@ class Meta(Method):
             raise HeadwiseError("moves='gates' without gates", "gates= sigmoid or concrete", "gates='sigmoid'")
         if by == "reptile" and learn_rates is not None:
             raise HeadwiseError("reptile with learn_rates", "fomaml or maml: reptile's rule has no gradient for rates")
+        if steps < 0 or not 0 <= momentum < 1:
+            raise HeadwiseError(f"steps={steps}, momentum={momentum}", "0 steps or more, momentum from 0 to below 1")
         self.by, self.steps, self.support, self.moves = by, 0 if by == "multitask" else steps, support, moves
         self.rates = _rates(rates)
         self.momentum, self.learn_rates = momentum, learn_rates
         self.form, self.gates_each, self.gate_lr = gates, gates_each, gate_lr
         self.trim = Trim(**trim) if isinstance(trim, Mapping) else trim
+        if self.trim and self.trim.prune_by == "gates" and gates is None:
+            raise HeadwiseError("pruning by gates without gates", "gates= sigmoid or concrete", "gates='sigmoid'")
         self.log_rates: nn.Parameter | None = None
         self.free: dict[str, Tensor] = {}  # each pair's heads that may move, once chosen
         self.trimmed = False
@@ -149,7 +153,11 @@ class Meta(Method):
             raise HeadwiseError("meta-training in several processes", "one: an episode is not shared out", "a sweep")
         if self.second:
             self._tell_kernel(run.model)
-        if getattr(run.model.tokenizer, "unk_token_id", None) is not None:
+        if run.plan.patience is not None and self.form:
+            raise HeadwiseError("patience with trained gates", "the last step's gates beside the last step's weights")
+        if self.trim:
+            run.best_after = self._trim_step(run, self.trim)  # evaluations of the whole model do not compete
+        if callable(getattr(run.model.tokenizer, "tokenize", None)):
             self.coverage = {name: coverage(task, run.model.tokenizer) for name, task in run.model.tasks.items()}
         if self.trim and self.trim.train < 1:
             Heads.of(run.model.encoder).require_exact("training chosen heads")
@@ -174,9 +182,8 @@ class Meta(Method):
             yield
 
     def before_step(self, run: Run) -> None:
-        trim = self.trim
-        if trim and not self.trimmed and run.step >= run.total - round(trim.delta * run.total):
-            self._trim(run, trim)
+        if self.trim and not self.trimmed and run.step >= self._trim_step(run, self.trim):
+            self._trim(run, self.trim)
 
     def before_batch(self, run: Run, task: str) -> None:
         if self.held:
@@ -269,6 +276,9 @@ class Meta(Method):
         return {"method": self.name, **settings, "trim": asdict(self.trim) if self.trim else None}
 
     # -- closing and choosing heads
+
+    def _trim_step(self, run: Run, trim: Trim) -> int:
+        return run.total - round(trim.delta * run.total)
 
     def _trim(self, run: Run, trim: Trim) -> None:
         gates = self.learner.gates

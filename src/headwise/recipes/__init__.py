@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.jobs import Job
 from headwise.registry import Registry
 from headwise.report import tables
+from headwise.report.page import render_recipe
 from headwise.results import Results
 from headwise.store import write
 
@@ -76,49 +77,54 @@ for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
 
 
 def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:
-    """Write a recipe's page in markdown, each table also as csv and LaTeX, each figure as svg; the page's path."""
-    records = list(results)
+    """Write a recipe's page in HTML and markdown, tables also as csv and LaTeX, figures as svg; the HTML's path.
+
+    Only records are read: the page of finished runs can be written again at any time, on any machine.
+    """
+    records, folder = list(results), Path(folder)
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
-    folder, lines = Path(folder), [f"# {recipe.title}", "", recipe.paper, ""]
-    for part in recipe.parts(results):
-        lines += [f"## {part.title}", "", *([part.text, ""] if part.text else [])]
-        for table in part.tables:
-            lines += _shown_table(recipe.name, table, folder)
-        for name, draw in part.figures.items():
-            lines += _shown_figure(recipe.name, name, draw, folder)
-    lines += _reproduce(records, command)
-    return write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
+    sections = [_drawn(part, recipe.name, folder) for part in recipe.parts(results)]
+    again = _reproduce(records)
+    lines = [f"# {recipe.title}", "", recipe.paper, ""]
+    for section in sections:
+        lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
+        lines += [line for table in section["tables"] for line in _markdown(table)]
+        lines += [f"![{name}]({recipe.name}/{_file_name(name)}.svg)\n" for name, _ in section["figures"]]
+    lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
+    write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
+    return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
 
 
-def _shown_table(recipe: str, table: Mapping[str, Any], folder: Path) -> list[str]:
-    stem = folder / recipe / _file_name(table["title"])
-    write(stem.with_suffix(".csv"), tables.comma_separated(table))
-    write(stem.with_suffix(".tex"), tables.latex(table))
+def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
+    """A part with its tables written and its figures drawn."""
+    from headwise.report.figures import house_style, save
+
+    for table in part.tables:
+        stem = folder / recipe / _file_name(table["title"])
+        write(stem.with_suffix(".csv"), tables.comma_separated(table))
+        write(stem.with_suffix(".tex"), tables.latex(table))
+    figures = []
+    for name, draw in part.figures.items():
+        with house_style():
+            path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
+        figures.append((name, path.read_bytes()))
+    paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
+    return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
+
+
+def _markdown(table: Mapping[str, Any]) -> list[str]:
     beside = " Published numbers in brackets." if table.get("published") else ""
     note = f"{table.get('note', '')}{beside}".strip()
     return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
 
 
-def _shown_figure(recipe: str, name: str, draw: Callable[[], Any], folder: Path) -> list[str]:
-    from headwise.report.figures import house_style, save
-
-    with house_style():
-        path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
-    return [f"![{name}]({path.relative_to(folder).as_posix()})", ""]
-
-
-def _reproduce(records: list[Any], command: str) -> list[str]:
+def _reproduce(records: list[Any]) -> str:
     versions = records[-1].about.get("versions", {})
     spent = sum(record.about.get("seconds", 0.0) for record in records)
-    return [
-        "## How to make it again",
-        "",
-        *(["```sh", command, "```", ""] if command else []),
-        f"{len(records)} records, {spent / 60:.1f} minutes of work in all; "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
-        + ". Each record holds its plan, the hashes of its data and weights, and its seed.",
-    ]
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all; {named}."
+    return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
 
 
 def _file_name(title: str) -> str:

@@ -12,6 +12,7 @@ from headwise.recipes import anatomy_jobs as build
 from headwise.recipes import anatomy_tables as tables
 from headwise.recipes.anatomy_published import ERRATA
 from headwise.recipes.anatomy_records import Records, property_of
+from headwise.recipes.summary import sentence
 from headwise.results import Results
 
 
@@ -45,8 +46,8 @@ def _probes(records: Records) -> Part:
     text = (
         "A linear probe on the last layer, on the best layer and on as many of the best heads as a layer has, side by "
     )
-    text += f"side. {ERRATA['section 3.3'].capitalize()}; here development data choose, and what the other choice adds "
-    text += f"is shown. {ERRATA['appendix A.2'].capitalize()}."
+    text += f"side. {sentence(ERRATA['section 3.3'])}; here development data choose, and what the other choice adds "
+    text += f"is shown. {sentence(ERRATA['appendix A.2'])}."
     return Part("Heads against layers", text, found + ([chosen] if chosen else []))
 
 
@@ -89,13 +90,13 @@ def _tuning(records: Records) -> Part:
     text = (
         "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "
     )
-    text += f"probed before and after (Figure 4, first seed, one colour range). {ERRATA['table 4'].capitalize()}."
+    text += f"probed before and after (Figure 4, first seed, one colour range). {sentence(ERRATA['table 4'])}."
     return Part("Fine-tuning", text, [each for each in found if each], drawn)
 
 
 def _printed(records: Records) -> Part:
     text = "The relative gains that the paper prints, computed again from the accuracies it prints beside them. "
-    text += f"{ERRATA['table 5, gpt2, OddManOut'].capitalize()}. {ERRATA['section 4.1'].capitalize()}."
+    text += f"{sentence(ERRATA['table 5, gpt2, OddManOut'])}. {sentence(ERRATA['section 4.1'])}."
     return Part("The printed numbers", text, [tables.recomputed_table()])
 
 

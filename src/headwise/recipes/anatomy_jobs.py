@@ -16,8 +16,11 @@ from headwise.works import training
 
 HOME = "headwise.recipes.anatomy_works"
 PROPERTIES = tuple(name for name, _, _ in TASKS.values())
-TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("corpus", "probing_gold", "senteval")}
+TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
 EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
+QUICK = tuple(  # of the embedded corpus, those that are made in a moment
+    f"corpus.{name}" for name in ("bigram_shift", "past_present", "subj_number", "obj_number", "odd_man_out")
+)
 HUB = {
     "gpt": "openai-community/openai-gpt",
     "gpt2": "openai-community/gpt2",
@@ -49,7 +52,7 @@ class Size:
 
 SIZES = {
     "smoke": Size(
-        probes=TEN["corpus"],
+        probes=QUICK,
         tuning=("corpus.sentiment", "corpus.similarity"),
         plan=TUNING.with_(steps=6, lr=1e-3, max_examples=120),
         protocol="sklearn",

@@ -10,7 +10,7 @@ import numpy as np
 from headwise.probing.roles import across, change, profiles, scatter
 from headwise.recipes import anatomy_published as paper
 from headwise.recipes.anatomy_records import PRINTED, Records, beside, medians, property_of
-from headwise.recipes.summary import mean_sd, table
+from headwise.recipes.summary import mean_sd, sentence, table
 
 Table = dict[str, Any]
 INPUTS = ("last", "best", "top")
@@ -65,7 +65,7 @@ def probing_table(records: Records, model: str, suite: str) -> Table:
     columns = ["task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads"]
     columns += ["low", "high", "p", "layer", "heads"]
     wins = sum(row[3] > row[2] for row in rows[:-1])
-    note = f"Test accuracy in percent; gains over the last layer in percent. Layer and heads chosen on dev. Low, high: "
+    note = "Test accuracy in percent; gains over the last layer in percent. Layer and heads chosen on dev. Low, high: "
     note += "95 % of top heads over test sentences; p: not better than the best layer. Top heads are better on "
     note += f"{wins} of {len(rows) - 1} (published: on all ten). {_stands(model)}"
     return table(f"Tables 3 and 5: {model}, {suite}", columns, rows, note, published)
@@ -110,7 +110,7 @@ def recomputed_table() -> Table:
     )
     published.append([None] * 6 + [paper.MEDIAN_GAIN, None])
     columns = ["model", "task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads", ""]
-    note = f"{paper.ERRATA['section 4.4'].capitalize()}. Accuracies as printed, gains computed from them."
+    note = f"{sentence(paper.ERRATA['section 4.4'])}. Accuracies as printed, gains computed from them."
     return table("The printed Table 5 computed again", columns, rows, note, published)
 
 

@@ -1,4 +1,4 @@
-"""The works of the anatomy recipe: what models and tasks are, probes of all heads, and fine-tuning on the best of them."""
+"""The works of the anatomy recipe: what models and tasks are, probes of all heads, fine-tuning on the best of them."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ SIZES = {
     "smoke": Size(
         source="corpus",
         rows={"train": 96, "dev": 24},
-        plan=BASE.with_(steps=60, lr=3e-3, head_lr=1e-2, batch_size=16),
+        plan=BASE.with_(steps=30, lr=3e-3, head_lr=1e-2, batch_size=16),
         outer=BASE.with_(steps=8, lr=2e-3, head_lr=5e-3, batch_size=12, accumulate=2, window="mixed"),
         recovery={"steps": 3},
         inner={"steps": 2, "support": 6, "rates": 1e-2},

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 
 from headwise.evaluate import evaluate
 from headwise.groups import dissociate_groups
@@ -59,6 +60,13 @@ class Measured(Meta):
         super()._trim(run, trim)
         with self.learner.gated():
             self.cut = {name: evaluate(run.model, name, limit=self.dev).value for name in run.names}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {**super().state(), **{f"cut.{name}": torch.tensor(value) for name, value in self.cut.items()}}
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        super().load_state(tensors)
+        self.cut = {n.removeprefix("cut."): value.item() for n, value in tensors.items() if n.startswith("cut.")}
 
 
 def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

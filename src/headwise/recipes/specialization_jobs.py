@@ -265,7 +265,7 @@ class Build:
         least = {"name": "prune_least", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
         plan, config = self._glue_plan(), self._plain().config
         shape = {"weights": config["weights"], "tasks": config["tasks"], "pooling": self.pooling}
-        shape |= {"model": self.model, "max_length": self.size.max_length}
+        shape |= {"max_length": self.size.max_length, "mismatched": list(self.size.mismatched)}
         own = plain(asdict(plan.with_(clip=MTDNN_PLAN.clip, sampling=MTDNN_PLAN.sampling)))
         teacher = self._plain()
         taught = {"plan": plain(asdict(plan)), "of": teacher.key, "training": teacher.config, "share": 0.4}

@@ -136,7 +136,12 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
             rows = [[row[0] if isinstance(row[0], str) else f"{row[0]:g}", *row[1:]] for row in rows]
             columns = [axis, "mean", "sd", "against plain", "p", "seeds"]
             made.append(
-                table(f"IAT by {axis} with {fixed}, {model}", columns, rows, "Mean over GLUE's development sets.")
+                table(
+                    f"IAT by {axis} with {fixed}, {model}",
+                    columns,
+                    rows,
+                    "Mean over GLUE's development sets in percent.",
+                )
             )
     return made
 

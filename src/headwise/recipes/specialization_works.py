@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.batching import Encoded, batches
+from headwise.batching import Encoded, batches, encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import default_tokens, evaluate, evaluating
 from headwise.glue import submit
@@ -40,21 +40,32 @@ def inventory(place: Place) -> dict[str, Any]:
     encoder, _ = load_encoder(place.encoder(place.config["model"]))
     heads, size = Heads.of(encoder), sum(p.numel() for p in encoder.parameters())
     model = {"layers": heads.num_layers, "heads": heads.num_heads, "parameters": size}
-    return {"model": model, "tasks": {name: _about(place.task(name)) for name in place.config["tasks"]}}
+    return {"model": model, "tasks": {name: _about(place, name) for name in place.config["tasks"]}}
 
 
-def _about(task: Task) -> dict[str, Any]:
-    task, classes = task.ready(), getattr(task.kind, "labels", ())
+def _about(place: Place, name: str) -> dict[str, Any]:
+    task = place.task(name).ready()
     rows = {split: len(task.rows(split)) for split in ("train", "dev")}
-    return {"classes": len(classes), "metric": task.metric, "origin": task.source.origin, **rows}
+    origin = task.source.origin.replace(f"{place.at['data']}/", "") if "data" in place.at else task.source.origin
+    classes = len(task.kind.labels) if len(task.kind.labels) > 1 else None  # a grade has none
+    return {"classes": classes, "metric": task.metric, "origin": origin, **rows}
 
 
 def mismatched(place: Place) -> dict[str, Any]:
     """A training's model on the development rows of another task with the same labels (MNLI's other genres)."""
     c = place.config
-    made = opened(place, c["training"], c["of"])
-    made.tasks[c["head"]] = replace(place.task(c["task"]), name=c["head"])
-    return {"scores": {c["task"]: scored(made, c["head"])}}
+    return {"scores": _other_rows(place, opened(place, c["training"], c["of"]), c["task"], c["head"])}
+
+
+def _other_rows(place: Place, made: MultiTaskModel, task: str, head: str) -> dict[str, Any]:
+    """The score of an output head on another task's development rows; nothing where there is no other task."""
+    if not task:
+        return {}
+    own = made.tasks[head]
+    made.tasks[head] = replace(place.task(task), name=head, kind=own.kind)
+    found = scored(made, head)
+    made.tasks[head] = own
+    return {task: found}
 
 
 def mtdnn(place: Place) -> dict[str, Any]:
@@ -81,7 +92,8 @@ def _trained(place: Place, made: MultiTaskModel, method: Any) -> dict[str, Any]:
     how = {"out": place.folder, "device": place.device, "progress": place.progress}
     history = fit(made, Plan(**place.config["plan"]), method, **how)
     made.save_pretrained(place.kept)
-    return {"scores": {name: scored(made, name) for name in made.tasks}, "steps": history.steps}
+    scores = {name: scored(made, name) for name in made.tasks} | _other_rows(place, made, *place.config["mismatched"])
+    return {"scores": scores, "steps": history.steps}
 
 
 def halve(encoder: Any) -> None:
@@ -173,8 +185,9 @@ def estimator(place: Place) -> dict[str, Any]:
     c = place.config
     made, found = opened(place, c["training"], c["of"]), {}
     for name in made.tasks:
+        data = encode(made.tasks[name], "train", made.tokenizer, made.max_length)
         began = time.perf_counter()
-        scores = importance(made, name, c["by"], examples=c["examples"], seed=c["seed"]).scores.cpu()
+        scores = importance(made, name, c["by"], examples=c["examples"], seed=c["seed"], data=data).scores.cpu()
         seconds = time.perf_counter() - began
         gates = torch.stack([(~top(scores, f)).float() for f in (0.0, *c["fractions"])])
         values = [score.value for score in evaluate(made, name, gates, limit=c["dev"])]

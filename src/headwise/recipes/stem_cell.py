@@ -11,6 +11,7 @@ from headwise.recipes import stem_cell_jobs as build
 from headwise.recipes import stem_cell_tables as tables
 from headwise.recipes.stem_cell_published import ERRATA, STAGES, TASKS
 from headwise.recipes.stem_cell_records import ALL, Records, averaged
+from headwise.recipes.summary import sentence
 from headwise.results import Results
 
 
@@ -50,7 +51,7 @@ def _kept(records: Records) -> Part:
                 drawn[f"gates on the way {name} {model}"] = partial(figures.closing, *kept)
     text = "Hard-concrete gates learn which heads a task needs: with the encoder trained beside them (dynamic), with "
     text += "the encoder at rest (static), and, as a control, on an encoder with random weights. "
-    text += f"{ERRATA['gates'].capitalize()}; ours start open at the sizes smoke and small."
+    text += f"{sentence(ERRATA['gates'])}; ours start open at the sizes smoke and small."
     return Part("Heads kept", text, [each for each in found if each], drawn)
 
 
@@ -58,11 +59,11 @@ def _claims(records: Records) -> Part:
     found = [tables.stem_table(records), *(tables.correlation_table(records, model) for model in records.models())]
     drawn = {}
     for model in records.models():
-        claims = tables.with_joint(records, model)
-        if claims is not None:
-            drawn[f"claims {model}"] = partial(figures.claimed, claims)
-            if len(claims.gates) == 3:
-                drawn[f"overlap of runs {model}"] = partial(figures.overlaps, claims)
+        claims, every = records.claims(model), tables.with_joint(records, model)
+        if claims is not None and every is not None:
+            drawn[f"claims {model}"] = partial(figures.claimed, claims, every)
+            if len(every.gates) == 3:
+                drawn[f"overlap of runs {model}"] = partial(figures.overlaps, every)
     text = "Stem cells are heads claimed by most tasks. Tasks that like the same layers share heads by chance, so "
     text += "claims are dealt anew within layers as well as over all heads. Of the published figure, "
     text += f"{ERRATA['15 models average']}; ours has all of them."

@@ -44,17 +44,17 @@ def overlaps(claims: Claims) -> Figure:
     return figure
 
 
-def claimed(claims: Claims) -> Figure:
-    """The mean gate over tasks and runs, how many tasks claim each head, and how tasks' gates go together."""
+def claimed(claims: Claims, every: Claims) -> Figure:
+    """The mean gate over tasks and runs, how many tasks claim each head, and how all gates go together."""
     figure, axes = sheet(3, width=2.6, height=2.3)
     drawn = [
         _map(axes[0], claims.average(), "mean gate", cmap="Greys", vmin=0, vmax=1),
         _map(axes[1], claims.per_head(), "tasks that claim it", cmap="Greys", vmin=0, vmax=len(claims.tasks)),
-        _map(axes[2], claims.correlation(), "r of gates", cmap="RdBu_r", vmin=-1, vmax=1),
+        _map(axes[2], every.correlation(), "r of gates", cmap="RdBu_r", vmin=-1, vmax=1),
     ]
     for axis, each in zip(axes, drawn):
         figure.colorbar(each, ax=axis)
-    names = ["all" if task == ALL else task.upper() for task in claims.tasks]
+    names = ["all" if task == ALL else task.upper() for task in every.tasks]
     axes[2].set_xticks(range(len(names)), names, fontsize=6)
     axes[2].set_yticks(range(len(names)), names, fontsize=6)
     return figure

@@ -26,6 +26,11 @@ def table(
     return {"title": title, "note": note, "columns": list(columns), "rows": shown, "published": beside}
 
 
+def sentence(text: str) -> str:
+    """With a capital letter at the beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def _cell(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and value != value else value

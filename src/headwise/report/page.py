@@ -10,14 +10,14 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from headwise.errors import HeadwiseError
 from headwise.report import words
 from headwise.report.form import checked, finite
 from headwise.report.palette import RAMP, TASKS, task_class, task_rules
-from headwise.report.tables import FORMS, decimals
+from headwise.report.tables import FORMS, decimals, numeric
 
 SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -30,7 +30,16 @@ def render(studies: Sequence[Mapping]) -> str:
     """The page of one or several studies as text; the same studies give the same bytes."""
     if not studies:
         raise HeadwiseError("no study", "one study or a list of them")
-    clean = [prepared(study) for study in studies]
+    try:
+        return _rendered([prepared(study) for study in studies])
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, TemplateError, RecursionError) as error:
+        if isinstance(error, HeadwiseError):
+            raise
+        form = "a study as headwise.report.form describes it"
+        raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
+
+
+def _rendered(clean: list[dict[str, Any]]) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
     return _template().render(
         studies=clean,
@@ -80,10 +89,29 @@ def _json(value: Any) -> Markup:
     return Markup(text)
 
 
+def render_recipe(title: str, paper: str, sections: Sequence[Mapping], reproduce: str, command: str = "") -> str:
+    """A recipe's page as text: words, tables beside the published ones, and pictures; no script.
+
+    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``, pairs of a name and the bytes of an svg.
+    """
+    shown = []
+    for section in sections:
+        pictures = [(name, _embedded(svg)) for name, svg in section["figures"]]
+        shown.append({**section, "tables": [finite(table) for table in section["tables"]], "figures": pictures})
+    style = asset("page.css") + task_rules()
+    words = {"title": title, "paper": paper, "sections": shown, "reproduce": reproduce, "command": command}
+    return _template("recipe.html.j2").render(style=Markup(style), policy=_policy(style, ""), **words)
+
+
+def _embedded(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
 def _policy(style: str, script: str) -> str:
-    """Nothing may load, connect or run but the one style and the one script of this page."""
+    """Nothing may load, connect or run but the one style and, where there is one, the one script of this page."""
+    allowed = f"'{_hash(script)}'" if script else "'none'"
     return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
@@ -99,12 +127,12 @@ def asset(name: str) -> str:
 
 
 @lru_cache
-def _template() -> Any:
+def _template(name: str = "page.html.j2") -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(words.FILTERS)
-    environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, json=_indented)
+    environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric, json=_indented)
     environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
-    return environment.from_string(asset("page.html.j2"))
+    return environment.from_string(asset(name))
 
 
 def _indented(value: Any) -> str:

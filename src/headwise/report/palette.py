@@ -1,7 +1,7 @@
 """The colours of page and figures: safe for colour-blind readers, the same everywhere.
 
-``RAMP`` is that of `headwise.display`. ``TASKS`` starts with the seven hues of Okabe and Ito (their black is left to the
-text, grey to shared heads); three more follow for larger studies.
+``RAMP`` is that of `headwise.display`. ``TASKS`` starts with the seven hues of Okabe and Ito (their black is left to
+the text, grey to shared heads); three more follow for larger studies.
 """
 
 from __future__ import annotations

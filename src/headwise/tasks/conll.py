@@ -40,8 +40,11 @@ def read_conllu(path: Path) -> Numbered:
             cells = line.split("\t")
             if len(cells) != 10:
                 raise HeadwiseError(f"{path}:{number}: {len(cells)} columns", "the 10 columns of CoNLL-U, between tabs")
-            if cells[0].isdecimal():
+            if _is_number(cells[0]):
                 _word(path, number, cells, record)
+            elif not all(map(_is_number, re.split("[-.]", cells[0], maxsplit=1))):
+                expected = "a word's number, a range 1-2 or an empty node 1.1"
+                raise HeadwiseError(f"{path}:{number}: {cells[0]!r} in the first column", expected)
         if record["words"]:
             yield block[0][0], record
 
@@ -55,10 +58,14 @@ def _comment(line: str, record: Record) -> None:
 def _word(path: Path, number: int, cells: list[str], record: Record) -> None:
     if int(cells[0]) != len(record["words"]) + 1:
         raise HeadwiseError(f"{path}:{number}: word number {cells[0]}", str(len(record["words"]) + 1))
-    if not cells[6].isdecimal():
+    if not _is_number(cells[6]):
         raise HeadwiseError(f"{path}:{number}: head {cells[6]!r}", "the number of a word, or 0")
     for name, cell in zip(UD, cells[1:8]):
         record[name].append(int(cell) if name == "heads" else cell)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.isdecimal() and len(cell) < 10
 
 
 def write_conllu(path: Path, records: Sequence[Record]) -> Path:

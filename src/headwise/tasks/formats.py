@@ -137,7 +137,7 @@ def read_jsonl(path: Path) -> Numbered:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise HeadwiseError(f"{path}:{number}: {error}", "one JSON object per line") from None
         if not isinstance(record, dict):
             raise HeadwiseError(f"{path}:{number}: a {type(record).__name__}", "one JSON object per line")
@@ -224,15 +224,16 @@ def _labelled_files(path: Path, suffixes: tuple[str, ...], labels: Sequence[str]
 
 def read_squad(path: Path) -> Numbered:
     """SQuAD's json (XQuAD, MLQA and TyDi-QA use it too); numbers count the questions."""
+    text = read_text(path)
     try:
-        articles = json.loads(read_text(path))["data"]
+        articles = json.loads(text)["data"]
         number = 0
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     number += 1
                     yield number, _question(question, paragraph["context"], article.get("title"))
-    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HeadwiseError(
             f"{path}: {type(error).__name__} {error}", "SQuAD json: data, paragraphs, qas, answers"
         ) from None

@@ -17,6 +17,7 @@ from headwise.tasks.shape import row_texts
 from headwise.tasks.task import Task
 
 MANY = 3.0  # pieces a word from which on a tokenizer spells rather than reads
+UNSPACED = ("ja", "th", "zh")  # written without spaces: every letter counts as a word
 SETS = ("shared", "task", "language", "pair")
 
 
@@ -71,10 +72,12 @@ class Coverage:
 
 def coverage(task: Task, tokenizer: Any, rows: int = 200, split: str = "train") -> Coverage:
     """Pieces per word and the share of unknown pieces over a task's first rows; a warning above three pieces a word."""
-    words = [w for row in task.rows(split)[:rows] for text in row_texts(row).values() for w in text.split()]
+    texts = [text for row in task.rows(split)[:rows] for text in row_texts(row).values()]
+    words = [w for text in texts for part in text.split() for w in (part if task.language in UNSPACED else [part])]
     ids = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
     pieces = sum(map(len, ids))
-    lost = sum(piece == tokenizer.unk_token_id for word in ids for piece in word)
+    unknown_id = getattr(tokenizer, "unk_token_id", None)
+    lost = sum(piece == unknown_id for word in ids for piece in word)
     found = Coverage(task.name, task.language, len(words), pieces / max(1, len(words)), lost / max(1, pieces))
     if found.poor:
         warnings.warn(f"the tokenizer covers a language badly: {found}", HeadwiseWarning, stacklevel=2)

@@ -1,0 +1,174 @@
+"""The anatomy recipe: its jobs, and its tables from records whose truth is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from headwise.jobs import in_order, perform
+from headwise.recipes import Scale, pages
+from headwise.recipes import anatomy_published as paper
+from headwise.recipes.anatomy import recipe
+from headwise.recipes.anatomy_jobs import HOME, HUB, jobs
+from headwise.recipes.anatomy_records import Records
+from headwise.recipes.anatomy_tables import (
+    change_table,
+    depth_table,
+    effect_table,
+    model_table,
+    probing_table,
+    recomputed_table,
+    roles_table,
+    selection_table,
+    task_table,
+    tuning_table,
+)
+from headwise.results import Results
+
+TASKS = ("senteval.bigram_shift", "senteval.past_present", "senteval.subj_number")
+
+
+def utilization(last, best, top):
+    scores = {
+        name: {"value": v, "low": v - 0.01, "high": v + 0.01}
+        for name, v in zip(("last", "best", "top"), (last, best, top))
+    }
+    return {"scores": scores, "against": {"best": {"p": 0.01}, "last": {"p": 0.01}}, "layer": 3, "n": 12}
+
+
+def put_probe(results, model, task, scores=(0.5, 0.6, 0.9), chosen_on_test=0.92, maps=None):
+    found = {"dev": utilization(*scores), "test": utilization(*scores[:2], chosen_on_test)}
+    effect = {"task": task, "sizes": [1, 2, 4], "dev": [0.5, 0.8, 0.7], "test": [0.5, 0.75, 0.72]}
+    arrays = {"test": np.random.default_rng(len(task)).random((2, 2)) if maps is None else maps}
+    results.save(f"{HOME}:probed", {"model": model, "task": task}, {"utilization": found, "effect": effect}, arrays)
+
+
+def put_tuning(results, model, task, seed, scores, before, after):
+    made = {"model": model, "task": task, "plan": {"seed": seed}}
+    arrays = {"test_before": np.asarray(before, float), "test_after": np.asarray(after, float)}
+    results.save(f"{HOME}:tuned", made, {"scores": scores, "split": "dev"}, arrays)
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path)
+
+
+# -- jobs
+
+
+def test_full_is_seven_models_ten_tasks_and_two_tuned_in_five_seeds():
+    made = in_order(jobs(Scale("full")))
+    works = [job.work.rpartition(":")[2] for job in made]
+    assert works.count("inventory") == 7 and works.count("probed") == 70 and works.count("tuned") == 2 * 3 * 5
+    assert {job.config["model"] for job in made} == set(HUB) == set(paper.TABLE_1)
+    assert {job.config["at"] for job in made if job.config["model"].startswith("gpt") and "at" in job.config} == {
+        "post_last"
+    }
+    assert {job.config["protocol"] for job in made if "protocol" in job.config} == {"anatomy"}
+    assert len({job.key for job in made}) == len(made)
+    json.dumps([job.to_record() for job in made])
+
+
+def test_small_is_gold_and_noisy_probes():
+    tasks = [j.config["task"] for j in jobs(Scale("small", {"m": "no/such-model"})) if j.work.endswith("probed")]
+    assert (
+        sum(t.startswith("probing_gold.") for t in tasks) == 10 and sum(t.startswith("xprobe_en.") for t in tasks) == 8
+    )
+
+
+# -- the printed numbers
+
+
+def test_the_printed_table_computed_again():
+    rows = recomputed_table()["rows"]
+    assert len(rows) == 41 and rows[-1][6] == pytest.approx(paper.MEDIAN_GAIN, abs=0.05)
+    odd = next(row for row in rows if row[:2] == ["gpt2", "OddManOut"])
+    assert odd[4] == 55.5 and "5.5 (1.6)" in odd[-1]
+    for row, beside in zip(rows[:-1], recomputed_table()["published"]):
+        for ours, printed in zip(row[5:7], beside[5:7]):
+            assert printed is None or ours == pytest.approx(printed, rel=0.01, abs=0.35)
+
+
+# -- tables
+
+
+def test_heads_stand_beside_layers_and_the_published(results):
+    for task, scores in zip(TASKS, [(0.5, 0.6, 0.9), (0.5, 0.5, 0.45), (0.4, 0.5, 0.6)]):
+        put_probe(results, "bert-base", task, scores)
+    made = probing_table(Records(results), "bert-base", "senteval")
+    rows = {row[0]: row for row in made["rows"]}
+    np.testing.assert_allclose(rows["bigram_shift"][1:6], [50, 60, 90, 20, 80])
+    np.testing.assert_allclose(rows["median"][4:6], [20, 50])
+    assert "better on 2 of 3" in made["note"]
+    shift = made["published"][[row[0] for row in made["rows"]].index("bigram_shift")]
+    assert tuple(shift[1:4]) == paper.TABLE_3["bert-base"]["BShift"]
+    chosen = selection_table(Records(results))
+    assert chosen["rows"][0][4] == pytest.approx(2) and chosen["published"][0][2] == paper.TOP_12_DEV["BShift"]
+
+
+def test_other_models_stand_beside_bert_base_and_the_corpus_beside_nothing(results):
+    put_probe(results, "minilm", "probing_gold.bigram_shift")
+    put_probe(results, "minilm", "corpus.bigram_shift")
+    records = Records(results)
+    assert records.benches() == [("minilm", "probing_gold"), ("minilm", "corpus")]
+    assert probing_table(records, "minilm", "probing_gold")["published"][0][1] == 78.1
+    assert probing_table(records, "minilm", "corpus")["published"] is None
+
+
+def test_effect_of_n_names_the_n_that_development_data_choose(results):
+    put_probe(results, "m", TASKS[0])
+    made = effect_table(Records(results), "m", "senteval")
+    assert made["columns"][1:] == ["1", "2", "4", "best n on dev"] and made["rows"][0][1:] == [50, 75, 72, 2]
+
+
+def test_inventory(results):
+    sizes = {"classes": 2, "chance": 0.5, "train": 100_000, "dev": 10_000, "test": 10_000}
+    found = {"layers": 12, "heads": 12, "parameters": 109_000_000, "tasks": {TASKS[0]: sizes}}
+    results.save(f"{HOME}:inventory", {"model": "bert-base"}, found)
+    assert model_table(Records(results))["published"] == [[None, 12, 12, 110]]
+    made = task_table(Records(results))
+    assert made["rows"][0][1:] == [2, 50, 100_000, 10_000, 10_000] and made["published"][0][1] == 2
+
+
+def test_fine_tuning_shows_medians_and_how_heads_moved(results):
+    before = np.array([[0.5, 0.6], [0.7, 0.5]])
+    for seed, top in enumerate((0.80, 0.90, 0.70)):
+        scores = {
+            "last": {"f1": 0.8, "accuracy": 0.7},
+            "best": {"f1": 0.7, "accuracy": 0.6},
+            "top": {"f1": top, "accuracy": top},
+        }
+        put_tuning(results, "bert-base", "mrpc", seed, scores, before, before + 0.1)
+    made = tuning_table(Records(results))
+    assert [row[1] for row in made["rows"]] == ["MRPC (F1)", "MRPC (accuracy)"]
+    np.testing.assert_allclose(made["rows"][0][2:5], [80, 70, 80])
+    assert made["rows"][0][6] == 3 and made["published"][0][2:5] == [88.0, 88.2, 88.9]
+    moved = change_table(Records(results))["rows"][0]
+    np.testing.assert_allclose(moved[2:6], [10, 100, 1, 0], atol=1e-6)
+
+
+def test_a_planted_bond_of_syntax_and_meaning_is_seen(results):
+    syntax = np.linspace(0.5, 0.9, 16).reshape(4, 4)
+    for task, maps in zip(TASKS, (syntax, syntax / 2, syntax / 3)):
+        put_probe(results, "m", task, maps=maps)
+    row = roles_table(Records(results))["rows"][0]
+    assert row[2] == pytest.approx(1) and row[6] == 16
+    depths = [r[4] for r in depth_table(Records(results))["rows"]]
+    assert all(depth > 0.5 for depth in depths)  # scores rise with the layers
+
+
+def test_without_records_there_are_the_printed_numbers(results):
+    assert [part.title for part in recipe.parts(results)] == ["The printed numbers"]
+
+
+@pytest.mark.slow
+def test_smoke_runs_whole(tmp_path):
+    for job in in_order(recipe.jobs(Scale("smoke"))):
+        perform(job, tmp_path, "cpu")
+    results = Results(tmp_path / "records")
+    assert len(recipe.parts(results)) == 6
+    page = pages(recipe, results, tmp_path / "page")
+    assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 6

@@ -1,0 +1,120 @@
+"""The MESH recipe: its jobs need no network to be built, and its tables say what its records hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.jobs import in_order, perform
+from headwise.recipes import Scale, pages, recipes
+from headwise.recipes import mesh_published as paper
+from headwise.recipes.mesh import recipe
+from headwise.recipes.mesh_jobs import HELD, ROWS, STARTS, jobs
+from headwise.recipes.mesh_tables import Records, label, relation, shared_heads, table_one
+from headwise.results import Results
+
+NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
+NAMES += ("meta a new pair: multi-task", "meta a new pair: fomaml tiny", "languages and tasks")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> Path:
+    """A part of the smoke size."""
+    root = tmp_path_factory.mktemp("mesh")
+    for job in in_order([j for j in jobs(Scale("smoke")) if j.title.startswith(NAMES)]):
+        perform(job, root, "cpu")
+    return root
+
+
+def test_published_numbers_are_whole():
+    assert list(paper.PAIRS) == [
+        f"{task}_{language}" for task in ("nli", "qa", "ner", "pa") for language in ("en", "es")
+    ]
+    assert set(paper.TABLE_1) < set(ROWS) and all(len(row) == 8 for row in paper.TABLE_1.values())
+    best = np.argmax(list(paper.TABLE_1.values()), 0)
+    assert best.tolist() == [3] * 7 + [2]  # the most important heads win but once
+    assert set(paper.TABLE_2) == set(paper.PAIRS)
+
+
+def test_what_is_held_out_was_not_trained():
+    for trained, held in HELD.values():
+        assert not set(trained) & set(held)
+    tasks = {what: {p.split("_")[0] for p in trained} for what, (trained, _) in HELD.items()}
+    languages = {what: {p.split("_")[1] for p in trained} for what, (trained, _) in HELD.items()}
+    assert languages["a new language"] == {"en"} == languages["a new task and language"]
+    assert "pa" not in tasks["a new task"] | tasks["a new task and language"]
+    assert "nli" in tasks["a new pair"] and "es" in languages["a new pair"]
+    assert set(STARTS) >= {"multi-task", "fomaml", "maml", "reptile", "anil"}
+
+
+@pytest.mark.parametrize("size", ["small", "full"])
+def test_larger_sizes_build_without_data_or_network(size, monkeypatch):
+    monkeypatch.delenv("HEADWISE_DATA", raising=False)
+    models = {"bert": "google-bert/bert-base-uncased", "mbert": "google-bert/bert-base-multilingual-cased"}
+    found = in_order(jobs(Scale(size, models=models, seeds=(0,))))
+    assert len({job.key for job in found}) == len(found) > 60
+    assert {job.config["model"] for job in found} == set(models)
+    trained = [job for job in found if "pairs" in job.config]
+    assert all(digest is None for job in trained for digest in job.config["pairs"].values())
+    assert {job.config["part"] for job in trained} == {"table", "recovery", "meta"}
+    gemma = jobs(Scale(size, models={"gemma3-270m": "/nowhere"}, seeds=(0,)))[0]
+    assert gemma.config["pooling"] == "last" and trained[0].config["pooling"] == "cls"
+
+
+def test_records_fill_the_parts(ran):
+    parts = {part.title: part for part in recipe.parts(Results(ran / "records"))}
+    titles = [table["title"] for part in parts.values() for table in part.tables]
+    assert titles[:3] == ["Pairs, tiny", "Table I, tiny", "Pruning and recovery, tiny"]
+    assert "Meta-test on a new pair, tiny" in titles and len(parts) == 5
+    for table in (table for part in parts.values() for table in part.tables):
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
+    one = parts["Fewer heads"].tables[0]
+    assert [row[0] for row in one["rows"]] == list(ROWS)[:2] and one["published"] is None  # the corpus is no XTREME
+    meta = parts["Learning a new pair from few examples"].tables[0]
+    assert [row[1] for row in meta["rows"]] == ["multi-task", "fomaml"]
+    gain, low, high, p = meta["rows"][1][-5:-1]
+    assert low <= gain <= high and 0 < p <= 1 and meta["rows"][0][-5] is None
+
+
+def test_the_page_is_written(ran, tmp_path):
+    path = pages(recipes["mesh"], Results(ran / "records"), tmp_path)
+    text = path.read_text()
+    assert "Table I, tiny" in text and "the embedded corpus" in text
+    assert (tmp_path / "mesh" / "table-i--tiny.csv").exists() and (tmp_path / "mesh" / "recovery.svg").exists()
+
+
+def test_a_recovery_knows_what_the_cut_cost(ran):
+    found = Records(Results(ran / "records")).part("tiny", "recovery")
+    assert len(found) == 2
+    for record in found:
+        assert set(record.result["cut"]) == set(record.result["scores"]) == set(paper.PAIRS)
+
+
+def test_languages_and_tasks(ran):
+    (record,) = Records(Results(ran / "records")).apart
+    kept = [p for p in paper.PAIRS if p not in record.result["left_out"]]
+    assert set(record.result["importance"]) == set(kept)
+    assert set(record.result["language"]["D"][0]["tasks"]) == {p.split("_")[1] for p in kept}
+    shared = shared_heads(record)
+    assert len(shared) == len(kept) * (len(kept) - 1) // 2 and all(0 <= v <= 1 for v in shared.values())
+    assert relation("nli_en", "nli_es") == "same task, other language" and label("pa_es") == "PA-es"
+    assert relation("nli_en", "qa_en") == "same language, other task"
+
+
+def test_published_numbers_stand_beside_real_data(tmp_path):
+    """Made-up records of two seeds: means, the gain over multi-task and its p-value."""
+    results = Results(tmp_path)
+    for name, value in (("multi-task", 0.5), ("train most important 30 %", 0.6)):
+        for seed in (0, 1, 2):
+            config = {"part": "table", "name": name, "model": "m", "source": "samples", "plan": {"seed": seed}}
+            scores = {pair: {"value": value + 0.01 * seed * (1 if value > 0.5 else -1)} for pair in paper.PAIRS}
+            results.save(
+                "headwise.recipes.mesh_works:train", config, {"scores": scores, "cut": {}, "tests": {}, "pairs": {}}
+            )
+    made = table_one(Records(results), "m")
+    base, ours = made["rows"]
+    assert base[1] == pytest.approx(49) and ours[9] == pytest.approx(61)
+    assert ours[11] == pytest.approx(12) and 0 < ours[12] < 0.05 and base[11] is None
+    assert made["published"][1][1] == 75.40

@@ -1,0 +1,200 @@
+"""The stem-cell recipe: its jobs, and its tables from records whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from headwise.jobs import in_order, perform
+from headwise.recipes import Scale, pages
+from headwise.recipes import stem_cell_published as paper
+from headwise.recipes.stem_cell import recipe
+from headwise.recipes.stem_cell_jobs import HOME, SIZES, jobs
+from headwise.recipes.stem_cell_published import TASKS
+from headwise.recipes.stem_cell_records import ALL, Records
+from headwise.recipes.stem_cell_tables import (
+    change_table,
+    correlation_table,
+    kept_table,
+    label_table,
+    score_table,
+    stem_table,
+    way_table,
+    with_joint,
+)
+from headwise.results import Results
+
+SETS = [*((task,) for task in TASKS), *combinations(TASKS, 2), TASKS]
+
+
+def config(tasks, seed=0, gates=False, frozen=False, random=False, suite="ewt_"):
+    plan = {"seed": seed, "train": "heads" if frozen else "all"}
+    named = {f"{suite}{task}": None for task in tasks}
+    method = {"name": "l0"} if gates else None
+    return {"model": "m", "tasks": named, "plan": plan, "method": method, "short": list(tasks), "random": random}
+
+
+def put(results, tasks, value=0.5, gates=None, **rest):
+    scores = {f"ewt_{task}": {"metric": "x", "value": value, "low": 0, "high": 1, "n": 7} for task in tasks}
+    made = config(tasks, gates=gates is not None, **rest)
+    arrays = None if gates is None else {"gates": np.asarray(gates, np.float32)}
+    results.save(f"{HOME}:trained", made, {"scores": scores, "steps": 3}, arrays)
+
+
+def put_probe(results, tasks, labels, scores, of="key", fit_on="test", **rest):
+    made = {"of": of, "training": config(tasks, **rest), "fit_on": fit_on}
+    suite = rest.get("suite", "ewt_")
+    found = {"tasks": [f"{suite}{task}" for task, _ in labels], "labels": [label for _, label in labels]}
+    found["counts"] = list(range(len(labels), 0, -1))
+    results.save(f"{HOME}:probed", made, found, {"scores": np.asarray(scores, np.float32)})
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path)
+
+
+# -- jobs
+
+
+@pytest.mark.parametrize("size", ["small", "full"])
+def test_every_set_is_trained_with_and_without_gates_in_three_seeds(size):
+    made = in_order(jobs(Scale(size, {"m": "no/such-model"}, "nowhere")))
+    trained = [job.config for job in made if job.work == f"{HOME}:trained"]
+    for tasks in SETS:
+        for gates in (False, True):
+            seeds = {
+                c["plan"]["seed"]
+                for c in trained
+                if c["short"] == list(tasks) and bool(c["method"]) == gates and not c["random"]
+            }
+            assert seeds == {0, 1, 2}
+    static = [c for c in trained if c["plan"]["train"] == "heads"]
+    assert len(static) == 18 and all(c["method"] for c in static)
+    assert {c["plan"]["seed"] for c in trained if c["random"]} == {0, 1, 2}
+    assert len({job.key for job in made}) == len(made)
+    json.dumps([job.to_record() for job in made])
+
+
+def test_the_published_settings_are_those_of_the_release():
+    made = {
+        tuple(j.config["short"]): j.config for j in jobs(Scale("full", {"m": "x"}, seeds=(5,))) if "short" in j.config
+    }
+    gated = [
+        j.config
+        for j in jobs(Scale("full", {"m": "x"}, seeds=(5,)))
+        if j.config.get("method") and j.config["plan"]["train"] == "all" and not j.config["random"]
+    ]
+    cost = {tuple(c["short"]): c["method"]["weight"] for c in gated}
+    assert [cost[(task,)] for task in TASKS] == [0.01, 0.0002, 0.01, 0.01, 0.001] and cost[TASKS] == 0.001
+    assert all(c["plan"]["lr"] == 1e-5 and c["method"]["init"] == "xavier" for c in gated)
+    plan = SIZES["full"].plan
+    assert (plan.lr, plan.head_lr, plan.temperature, plan.balance) == (5e-5, 1e-3, 0.8, "moving_average")
+    assert made[TASKS]["max_length"] == 512 and list(made[TASKS]["tasks"]) == [f"ontonotes_{t}" for t in TASKS]
+
+
+def test_probes_stand_on_the_trainings_they_probe():
+    made = jobs(Scale("small", {"m": "no/such-model"}, seeds=(0,)))
+    for job in (job for job in made if job.work == f"{HOME}:probed"):
+        before = [other.key for other in job.after]
+        assert before == ([job.config["of"]] if job.config["of"] else [])
+        assert not (job.after and job.after[0].config["method"])  # gates are folded in: their models are not kept
+
+
+# -- tables
+
+
+def test_scores_are_means_over_seeds_and_the_last_row_is_the_hypothesis(results):
+    for seed, (alone, together) in enumerate([(0.9, 0.7), (0.8, 0.6)]):
+        for task in TASKS:
+            put(results, (task,), alone, seed=seed)
+        put(results, TASKS, together, seed=seed)
+    put(results, ("pos", "dep"), 0.75)
+    rows = {row[0]: row[1:] for row in score_table(Records(results), "m", False)["rows"]}
+    np.testing.assert_allclose(rows["alone"], 85)
+    np.testing.assert_allclose(rows["all five - alone"], -20)
+    assert rows["with DEP"] == [75, None, None, None, None] and rows["with POS"][2] == 75
+    assert score_table(Records(results), "m", True) is None
+
+
+def test_planted_claims_are_stem_cells_and_their_runs_agree(results):
+    base = np.zeros((4, 8))
+    base[:3, 5] = 1  # one head of each of three layers
+    for seed in range(3):
+        for number, task in enumerate(TASKS):
+            gates = base.copy()
+            gates[3, number] = 1  # one head of its own
+            put(results, (task,), gates=gates, seed=seed)
+        put(results, TASKS, gates=base, seed=seed)
+    records = Records(results)
+    row = stem_table(records)["rows"][0]
+    assert row[2:4] == [3, 32] and row[5] < 0.01 and row[7] < 0.01 and row[8] == "0-2"
+    kept = {(r[0], r[1]): r for r in kept_table(records, "m")["rows"]}
+    assert kept["POS", "trained"][2:6] == [4, 12.5, 4, 4] and kept["POS", "trained"][6] == 1
+    assert with_joint(records, "m").tasks == (*TASKS, ALL)
+    matrix = np.array([r[1:] for r in correlation_table(records, "m")["rows"]], float)
+    np.testing.assert_allclose(np.diag(matrix), 1)
+    assert (matrix[:5, 5] > 0.8).all()
+
+
+def test_published_counts_stand_beside_real_treebanks_only(results, tmp_path):
+    put(results, ("pos",), gates=np.ones((2, 2)))
+    assert kept_table(Records(results), "m")["published"][0][4:6] == [41, 69]
+    other = Results(tmp_path / "corpus")
+    made = config(("pos",), gates=True, suite="corpus.")
+    other.save(f"{HOME}:trained", made, {"scores": {"corpus.pos": {"value": 0, "n": 1}}}, {"gates": np.ones((2, 2))})
+    assert kept_table(Records(other), "m")["published"] is None
+
+
+def probes_of(results, fit_on="test"):
+    labels = [("pos", "NN"), ("pos", "XX"), ("dep", "det")]
+    flat = np.full((3, 2, 2), 0.2)
+    put_probe(results, TASKS, labels, flat, of=None, fit_on=fit_on)
+    specialist = flat.copy()
+    specialist[0, 1, 0] = specialist[1, 0, 1] = 0.9
+    put_probe(results, ("pos",), labels[:2], specialist[:2], fit_on=fit_on)
+    put_probe(results, ("dep",), labels[2:], specialist[2:], fit_on=fit_on)
+    put_probe(results, TASKS, labels, flat + 0.1, fit_on=fit_on)
+
+
+def test_labels_stand_beside_what_is_published(results):
+    probes_of(results)
+    made = label_table(Records(results), "m", "pos")
+    assert made["columns"][2:5] == ["pretrained", "single", "all five"]
+    np.testing.assert_allclose(made["rows"][0][2:5], [20, 90, 30], rtol=1e-5)
+    assert made["rows"][0][0] == "NN" and made["rows"][0][6] == pytest.approx(-60, rel=1e-5)
+    assert tuple(made["published"][0][2:5]) == paper.LABELS["pos", "NN"] and made["published"][1][2] is None
+
+
+def test_specialists_that_joint_training_unmakes_are_seen(results):
+    probes_of(results, "train")
+    rows = {(row[0], row[1]): row for row in change_table(Records(results), "m")["rows"]}
+    assert rows["pretrained", "single"][8] > 0 > rows["single", "all five"][8]
+    assert rows["pretrained", "single"][2] == pytest.approx(100 * 1.4 / 3, rel=1e-4)
+    assert way_table(Records(results), "m") is None  # one way alone has nothing to be compared with
+    probes_of(results, "test")
+    assert all(row[4] == 0 for row in way_table(Records(results), "m")["rows"])
+
+
+def test_a_folder_of_other_records_gives_no_part(results):
+    results.save("train", {"model": "m"}, {"scores": {}})
+    assert recipe.parts(results) == []
+
+
+@pytest.mark.slow
+def test_smoke_runs_whole(tmp_path):
+    for job in in_order(recipe.jobs(Scale("smoke"))):
+        perform(job, tmp_path, "cpu")
+    results = Results(tmp_path / "records")
+    assert [part.title for part in recipe.parts(results)] == [
+        "Scores",
+        "Heads kept",
+        "Which tasks claim which heads",
+        "What heads encode",
+        "What training changes",
+    ]
+    page = pages(recipe, results, tmp_path / "page")
+    assert page.exists() and len(list((tmp_path / "page" / "stem_cell").glob("*.svg"))) == 6
