@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 STAMP := $(VENV)/.installed
 WORKERS ?= auto
+SIZE ?= cores
 
-.PHONY: demo test check bench soak screenshots clean
+.PHONY: demo test check bench soak matrix screenshots clean
 
 # torch first and by its exact version: a plain range would pull a GPU build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
@@ -20,16 +21,28 @@ demo: $(STAMP)
 	@$(BIN)/headwise demo
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not accelerator"
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not soak and not accelerator"
 
 check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/python -m pytest -q -m "not slow" tests/test_docs.py
+	@$(BIN)/python tests/audit.py
 
 bench: $(STAMP)
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/run.py --size $(SIZE) --json benchmarks.json
+
+# Hours: hundreds of kills, tens of thousands of bad inputs, and errors put into the code to see that tests notice.
+soak: $(STAMP)
+	@$(PIP) install atheris || echo "atheris cannot be installed here"
+	@$(BIN)/python -m pytest -n $(WORKERS) -m soak
+	@$(BIN)/python tests/badinput/fuzz.py --seconds 600
+	@$(BIN)/python tests/mutation.py
+
+# Not run where this was written: needs several Pythons and a package index that has every version.
+matrix:
+	@$(PYTHON) tests/matrix.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -28,3 +28,14 @@ def data_folder() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("real samples are not here: set HEADWISE_DATA to their folder")
     return Path(folder)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests counted: kills survived, inputs tried."""
+    counts = {"kills": 0, "cases": 0}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in getattr(report, "user_properties", ()):
+            if name in counts:
+                counts[name] += value
+    if any(counts.values()):
+        terminalreporter.write_line(f"{counts['kills']} kills survived, {counts['cases']} bad inputs tried")

@@ -1,4 +1,4 @@
-"""Do the tests notice? Small errors are put into a file one at a time and its tests run: one that no test sees is listed.
+"""Do the tests notice? Small errors are put into a file one at a time; those that no test of the file sees are listed.
 
     python tests/mutation.py [heads selection dissociation iat] [--every 5] [--seconds 600] [--json FILE]
 

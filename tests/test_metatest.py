@@ -32,13 +32,13 @@ def pairs() -> list:
     return [replace(task, name=name, language=language, _read={}) for name, language, task in named]
 
 
-def made(**settings) -> tuple[MultiTaskModel, Meta, list]:
+def made(out=None, **settings) -> tuple[MultiTaskModel, Meta, list]:
     words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(3) for c in "ab"]
     known = pairs()[:2]
     torch.manual_seed(0)
     model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), known, share=share(known))
     method = Meta(support=8, rates=0.05, **settings)
-    fit(model, PLAN, method)
+    fit(model, PLAN, method, out=out)
     return model, method, pairs()[2:]
 
 
@@ -108,3 +108,14 @@ def test_few_examples_are_refused_clearly(trained):
 def test_the_best_rate_is_chosen_on_seen_pairs(trained):
     model, method, _ = trained
     assert best_rate(model, method, shots=8, seeds=1, rates=(1e-4, 1e3), steps=3, limit=24) == 1e-4
+
+
+def test_what_stands_beside_the_model_comes_back(tmp_path):
+    settings = {"gates": "concrete", "gates_each": "pair", "learn_rates": 0.1}
+    model, method, (known, _) = made(tmp_path, trim={"prune": 0.25, "each": "task", "examples": 64}, **settings)
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), pairs()[:2])
+    again = Meta(support=8, rates=0.05, trim={"prune": 0.25, "each": "task", "examples": 64}, **settings)
+    again.ready(back, tmp_path / "meta.safetensors")
+    one, two = (meta_test(m, how, known, (8,), 2, limit=32) for m, how in ((model, method), (back, again)))
+    assert one.to_record() == two.to_record()
+    assert again.learner.gates.closed["mark_en"].sum() == 2

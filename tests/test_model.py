@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from headwise.plan import Plan
 from headwise.tasks.image import Picture
 from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
-from headwise.testing import tiny, toy_model, toy_tasks
+from headwise.testing import tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import fit
 
 CHOSEN = torch.tensor([[True, False, False, True], [False, True, False, False]])
@@ -187,3 +189,18 @@ def test_pictures_go_through_a_vision_encoder(tmp_path):
     model = MultiTaskModel(tiny("vit"), processor, [task])
     history = fit(model, Plan(steps=30, lr=3e-3, batch_size=8))
     assert history.scores[-1]["mean"] == 1.0
+
+
+def test_tasks_of_one_kind_may_share_an_output_head(tmp_path):
+    one, two = toy_tasks(2, rows=8)
+    words = [f"w{i}" for i in range(20)] + ["m0a", "m0b", "m1a", "m1b"]
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), [one, two], share={"toy1": "toy0"})
+    assert model.head("toy1") is model.head("toy0") and list(model.heads) == ["toy0"]
+    batch = encode(one, "train", model.tokenizer, model.max_length).batch(range(4))
+    again = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), [one, two])
+    with torch.no_grad():
+        assert torch.equal(model.eval()("toy1", batch).scores, again.eval()("toy0", batch).scores)
+    with pytest.raises(HeadwiseError, match="cannot share"):
+        model.add(replace(one, name="three", kind=Classify(("a", "b", "c"))), "toy0")
+    with pytest.raises(HeadwiseError, match="two tasks"):
+        model.add(two)

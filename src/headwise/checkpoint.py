@@ -44,10 +44,16 @@ def save(
     newest = found.index(path) + 1
     special = [at for at in (*marks, best) if at is not None and at <= step]
     kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
-    for old in (*found, *root.glob(".step-*")):  # with a dot: left by a process that was killed while writing
-        if old not in kept:
-            shutil.rmtree(old, ignore_errors=True)
+    _remove(root, [old for old in found if old not in kept])
     return path
+
+
+def _remove(root: Path, checkpoints: list[Path]) -> None:
+    """Take checkpoints out of sight in one step each, then away; also what a process that was killed left of its own."""
+    for left in root.glob(".step-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for path in checkpoints:
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")), ignore_errors=True)
 
 
 def place(root: Path, step: int) -> Path:
@@ -70,11 +76,12 @@ def list_all(root: Path) -> list[Path]:
 def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
     """Read a checkpoint whose files are all as they were written."""
     state = read_json(path / "state.json")
-    if state.get("format") != FORMAT:
-        raise HeadwiseError(f"checkpoint {path} has format {state.get('format')!r}", f"format {FORMAT}")
-    groups = {}
-    for name, wanted in state["files"].items():
-        file = path / name
+    found = state.get("format") if isinstance(state, dict) else None
+    if found != FORMAT:
+        raise HeadwiseError(f"checkpoint {path} has format {found!r}", f"format {FORMAT}")
+    groups, files = {}, state.get("files")
+    for name, wanted in files.items() if isinstance(files, dict) else [("state.json", None)]:
+        file = path / Path(name).name
         if not file.exists() or file_digest(file) != wanted:
             raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or not as it was written")
         try:

@@ -244,12 +244,13 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if not local:
         _check_hub(name)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
-        model = AutoModel.from_pretrained(name, trust_remote_code=False, local_files_only=local, dtype=torch.float32)
+        safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+        config = AutoConfig.from_pretrained(name, **safe)
+        model = AutoModel.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
         )
-        tokenizer = loader.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+        tokenizer = loader.from_pretrained(name, **safe)
     except Exception as error:  # every library below has its own; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {_first_line(error)}", _what_loads(name)) from error
     if getattr(tokenizer, "pad_token_id", 0) is None:

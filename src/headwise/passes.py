@@ -38,10 +38,15 @@ class Passes:
         self._refused: set[str] = set()
         self._grads: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._moved: dict[str, list[torch.nn.Parameter]] = {}
+        self._fixed, self._version = False, 0
 
     def begin(self, tasks: Sequence[str]) -> None:
         """Before a step: recordings write to gradients at fixed places, of those parameters the tasks move."""
-        if self.replays and all(task in self._moved for task in tasks):
+        self._fixed = self.replays and all(task in self._moved for task in tasks)
+        if self.run.method.version != self._version:
+            self._version = self.run.method.version
+            self._kept.clear()
+        if self._fixed:
             moved = dict.fromkeys(p for task in tasks for p in self._moved[task])
             torch._foreach_zero_([self._grads[p] for p in moved])
             for parameter in moved:
@@ -66,15 +71,17 @@ class Passes:
         return loss.detach()
 
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
-        key = (task, self.run.method.version, *((name, *value.shape) for name, value in batch.items()))
-        if key in self._kept:
-            return self._kept[key].replay(batch, factor)
-        known, self._seen[key] = task in self._moved, self._seen[key] + 1
-        if known and self._seen[key] > BEFORE and task not in self._refused and len(self._kept) < MOST:
+        key = (task, *((name, *value.shape) for name, value in batch.items()))
+        self._seen[key] += 1
+        recording = self._kept.get(key) if self._fixed else None
+        able = self._fixed and task not in self._refused and len(self._kept) < MOST
+        if not recording and able and self._seen[key] > BEFORE:
             recording = self._recorded(task, batch, scale)
             if recording:
                 self._kept[key] = recording
-                return recording.replay(batch, factor)
+        if recording:
+            return recording.replay(batch, factor)
+        known = task in self._moved
         return self._pass(task, batch, scale, factor) if known else self._first(task, batch, scale, factor)
 
     def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:

@@ -59,10 +59,14 @@ def training(
 
 
 def _weights(model: str, at: Mapping[str, str]) -> str | None:
-    """The hash of local weights, read once; a Hub model's are known when it is loaded."""
-    where = ("weights of", at.get(model))
+    """The hash of local weights, read once until a file changes; a Hub model's are known when it is loaded."""
+    folder = Path(at[model]) if model in at else None
+    if folder is None or not folder.is_dir():
+        return None
+    files = [(str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(folder.rglob("*")) if f.is_file()]
+    where = ("weights", str(files))
     if where not in _digests:
-        _digests[where] = weights_digest(at[model]) if model in at and Path(at[model]).is_dir() else None
+        _digests[where] = weights_digest(folder)
     return _digests[where]
 
 
@@ -126,8 +130,11 @@ def train(place: Place) -> dict[str, Any]:
     how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, settings)}
     history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
     made.save_pretrained(place.kept)
-    if not marks:
-        shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
+    home = place.folder / "checkpoints"
+    stay = {checkpoint.place(home, branch_step(history.steps, share)) for share in marks}
+    for path in checkpoint.list_all(home):  # a sweep has many of them, and only marks are read again
+        if path not in stay:
+            shutil.rmtree(path, ignore_errors=True)
     scores = {name: scored(made, name) for name in made.tasks}
     return {"scores": scores, "steps": history.steps, "curves": history.curves()}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from spoiling import MASKS, OWN, PLAN, READERS, STUDY, SWEEP, files
 
 from headwise import exports, store
 from headwise.errors import HeadwiseError
@@ -21,9 +22,11 @@ from headwise.results import Results
 from headwise.sweep import read as read_sweep
 from headwise.tasks import own
 from headwise.tasks.formats import formats
-from spoiling import MASKS, OWN, PLAN, READERS, STUDY, SWEEP, files
 
-NUMBERS = [pytest.param(20, id="few"), pytest.param(int(os.environ.get("HEADWISE_CASES", 3000)), id="many", marks=pytest.mark.soak)]
+NUMBERS = [
+    pytest.param(20, id="few"),
+    pytest.param(int(os.environ.get("HEADWISE_CASES", 3000)), id="many", marks=pytest.mark.soak),
+]
 many = pytest.mark.parametrize("number", NUMBERS)
 
 

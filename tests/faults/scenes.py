@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import disable_progress_bar
 
 from headwise import checkpoint, exports
 from headwise.batching import encode
@@ -29,6 +30,7 @@ from headwise.store import read_arrays, write_json
 from headwise.testing import tiny, toy_model
 from headwise.train import fit
 
+disable_progress_bar()  # its lock is shared by all children: one that is killed would keep it for ever
 PLAN = Plan(steps=6, lr=3e-3, batch_size=16, checkpoint_every=2, evaluate_every=3, max_dev=8)
 STUDY = {
     "model": {"name": "tiny", "layers": 1, "heads": 2},

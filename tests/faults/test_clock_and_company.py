@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scenes
 import torch
+from killing import in_child
 from typer.testing import CliRunner
 
-import scenes
 from headwise import checkpoint
 from headwise.cli import app
 from headwise.methods import Method
 from headwise.results import Results
 from headwise.testing import toy_model
 from headwise.train import fit
-from killing import in_child
 
 HERE = Path(__file__).parent
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from killing import in_child
+from scenes import SCENES, fresh, made_ready
 
 from headwise.errors import HeadwiseError
 from headwise.plan import Plan
 from headwise.testing import playground, toy_model
 from headwise.train import fit
-from killing import in_child
-from scenes import SCENES, fresh, made_ready
 
 WRITERS = ("records", "models", "exports", "features", "pages", "training")
 ROOT = os.geteuid() == 0
@@ -106,8 +106,9 @@ def test_the_command_line_says_it_in_one_line(tmp_path):
 def test_an_export_never_goes_over_what_is_there(tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "precious").write_text("kept")
-    from headwise.exports import export
     from scenes import cut
+
+    from headwise.exports import export
 
     with pytest.raises(HeadwiseError, match="there already"):
         export(*cut(), tmp_path / "small", "sliced")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from killing import in_child
 from scenes import SCENES, fresh, made_ready
 
@@ -76,7 +75,7 @@ def test_kills_at_random_times_one_after_the_other_lose_nothing(tmp_path, name, 
     length = time.monotonic() - began
     folder = fresh(tmp_path / "here", scene)
     for _ in range(60):
-        code, said = in_child(lambda: scene.act(folder), after=float(rng.uniform(0, 1.2 * length)))
+        code, said = in_child(lambda f=folder: scene.act(f), after=float(rng.uniform(0, 1.2 * length)))
         assert code in (0, KILLED), said
         kills += code == KILLED
         scene.safe(folder)

@@ -273,6 +273,22 @@ def test_a_run_stopped_and_gone_on_is_the_undisturbed_one(tmp_path, settings, cr
     assert one.state().keys() == two.state().keys()
 
 
+def test_outer_sgd_goes_on_with_its_momentum(tmp_path):
+    plan = PLAN.with_(optimizer="sgd", lr=0.05, checkpoint_every=2)
+    whole, resumed = toy_model(), toy_model()
+    fit(whole, plan, Meta(support=6))
+
+    class Crash(Meta):
+        def before_step(self, run):
+            if run.step == 3:
+                raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), plan, Crash(support=6), out=tmp_path)
+    fit(resumed, plan, Meta(support=6), out=tmp_path)
+    assert same(whole, resumed)
+
+
 def test_seeds_make_episodes():
     models = [toy_model() for _ in range(3)]
     for model, seed in zip(models, (0, 0, 1)):

@@ -33,8 +33,8 @@ from headwise.transfer import Transfer
 NAME = {label: name for name, label in LABELS.items()}
 
 
-def config(tasks, seed=0, train="all", sampling="proportional", method=None, model="bert-base"):
-    plan = plain(asdict(Plan(seed=seed, train=train, sampling=sampling)))
+def config(tasks, seed=0, train="all", sampling="proportional", method=None, model="bert-base", **rest):
+    plan = plain(asdict(Plan(seed=seed, train=train, sampling=sampling, **rest)))
     return {"model": model, "weights": None, "tasks": dict.fromkeys(tasks), "plan": plan, "method": method}
 
 
@@ -159,10 +159,11 @@ def test_similarity_that_goes_with_shared_heads(tmp_path):
 # -- GLUE
 
 
-def save_glue(results, name, gains, sampling="annealed", method=None):
+def save_glue(results, name, gains, sampling="annealed", method=None, **rest):
     for seed, gain in enumerate(gains):
         scores = {task: {"value": 0.7 + gain + 0.01 * seed, "metric": "accuracy"} for task in GLUE}
-        results.save("train", config(GLUE, seed, sampling=sampling, method=method), {"scores": scores, "steps": 1})
+        full = config(GLUE, seed, sampling=sampling, method=method, **rest)
+        results.save("train", full, {"scores": scores, "steps": 1})
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,8 @@ def trainings(tmp_path_factory):
         save_glue(results, "alpha", (alpha / 100,) * 3, method={**iat, "alpha": alpha})
     for switches in RELEASED.values():
         save_glue(results, "released", (0.02, 0.02, 0.02), method={"name": "iat_released", "alpha": 0.3, **switches})
+    save_glue(results, "other plain", (-0.3, -0.3, -0.3), lr=1e-3)
+    save_glue(results, "other iat", (-0.28, -0.27, -0.29), method=iat, lr=1e-3)
     return Records(results)
 
 
@@ -198,6 +201,13 @@ def test_sweeps_and_switches_come_in_order(trainings):
     assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED]
     assert released["rows"][1][5] == pytest.approx(0.9) and released["rows"][2][5] == pytest.approx(0.0)
     assert training.ablation_table(trainings, "bert-base")["published"][-1][1] == 83.41
+
+
+def test_another_learning_rate_stands_in_a_table_of_its_own(trainings):
+    rows = training.condition_table(trainings, "bert-base")["rows"]
+    assert [row[1] for row in rows] == ["2e-05", "0.001"]
+    assert rows[0][5] == pytest.approx(1.1) and rows[1][5] == pytest.approx(2.0)
+    assert rows[1][2] == pytest.approx(41.0), "and does not move the mean of plain training elsewhere, 71"
 
 
 def test_every_variant_has_a_name_of_its_own():
@@ -240,6 +250,11 @@ def full():
     return in_order(jobs(Scale("full")))
 
 
+@pytest.fixture(scope="module", params=["full", "small"])
+def everything(request):
+    return in_order(jobs(Scale(request.param, models={"bert-base": "someone/bert"})))
+
+
 def test_the_published_size_needs_nothing_on_this_machine(full):
     assert {job.config.get("weights") for job in full} == {None}
     kinds = Counter(job.work.rpartition(":")[2] for job in full)
@@ -250,10 +265,10 @@ def test_the_published_size_needs_nothing_on_this_machine(full):
     assert kinds["few_shot"] == 2 * 5 * 3 and kinds["mtdnn"] == kinds["distilled"] == 3
 
 
-def test_important_head_training_goes_on_from_a_mark_of_plain_training(full):
-    by_key = {job.key: job for job in full}
+def test_important_head_training_goes_on_from_a_mark_of_plain_training(everything):
+    by_key = {job.key: job for job in everything}
     branched = 0
-    for job in full:
+    for job in everything:
         method = job.config.get("method") or {} if job.work == "train" else {}
         if "delta" in method and method["delta"] < 1:
             plain_job = by_key[job.at["branch"]]
@@ -274,8 +289,8 @@ def test_few_shot_seeds_are_shared_out_evenly(full):
     assert starts == {0: 0, 1: 1, 2: 2}
 
 
-def test_every_job_reads_only_what_runs_before_it(full):
-    for job in full:
+def test_every_job_reads_only_what_runs_before_it(everything):
+    for job in everything:
         before = {earlier.key for earlier in job.after}
         named = [job.config.get("of"), job.config.get("lesions")]
         named += list(job.config["of"].values()) if isinstance(job.config.get("of"), dict) else []
@@ -313,7 +328,7 @@ def test_the_smoke_size_runs_whole(tmp_path):
     assert not swept.failed, str(swept)
     page = pages(recipe, Results(tmp_path / "records"), tmp_path / "pages").read_text()
     parts = recipe.parts(Results(tmp_path / "records"))
-    assert len(parts) == 8 and all(f"## {part.title}" in page for part in parts)
+    assert len(parts) == 8 and all(part.title in page for part in parts)
     for part in parts:
         for table in part.tables:
             assert tables.cells(table), table["title"]

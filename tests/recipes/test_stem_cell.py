@@ -133,7 +133,7 @@ def test_planted_claims_are_stem_cells_and_their_runs_agree(results):
     row = stem_table(records)["rows"][0]
     assert row[2:4] == [3, 32] and row[5] < 0.01 and row[7] < 0.01 and row[8] == "0-2"
     kept = {(r[0], r[1]): r for r in kept_table(records, "m")["rows"]}
-    assert kept["POS", "trained"][2:6] == [4, 12.5, 4, 4] and kept["POS", "trained"][6] == 1
+    assert kept["POS", "trained"][2:6] == [4, 12.5, 4, 4] and kept["POS", "trained"][6] > 0.99
     assert with_joint(records, "m").tasks == (*TASKS, ALL)
     matrix = np.array([r[1:] for r in correlation_table(records, "m")["rows"]], float)
     np.testing.assert_allclose(np.diag(matrix), 1)

@@ -255,9 +255,9 @@ class IAT(Method):
         if self.held:
             self.held.detach()
         self.held = HeldHeads(self.heads, self.masks, self.params)
-        self.version += 1
         mixed = run.plan.accumulate > 1 and run.plan.window == "mixed"
         if self.freeze == "grad" or run.plan.clip is not None or mixed:
+            self.version += 1
             self.held.attach()  # else held rows are put back as they were, and their gradients reach nothing else
 
     def _mask(self, run: Run, task: str) -> torch.Tensor:

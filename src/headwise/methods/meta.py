@@ -19,9 +19,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -56,7 +58,7 @@ class Meta(Method):
     ``plan.accumulate`` with ``window="mixed"`` is the number of episodes of an outer step, ``plan.sampling`` how pairs
     are drawn, ``plan.lr`` and ``plan.clip`` are the outer loop's. Evaluations while training are without adaptation.
     At the end a mask alike for all pairs, without trained gates, is folded into the model; other gates stay beside it
-    (``method.learner``), and `headwise.metatest` takes both.
+    (``method.learner``, and ``meta.safetensors`` in the run's folder), and `headwise.metatest` takes both.
 
     Example:
         >>> method = Meta("fomaml", steps=3, rates=0.01, gates="sigmoid", gates_each="language")
@@ -124,12 +126,20 @@ class Meta(Method):
     def second(self) -> bool:
         return self.by == "maml" and self.steps > 0
 
-    def ready(self, model: MultiTaskModel) -> Learner:
-        """The learner of a model; made by `fit`, or here for a model that is not to be trained."""
+    def ready(self, model: MultiTaskModel, file: str | Path | None = None) -> Learner:
+        """The learner of a model; made by `fit`, or here for a model that is not to be trained.
+
+        ``file`` is the ``meta.safetensors`` that training left in its folder: gates, mask and learned rates.
+        """
         gates = None
         if self.form or self.trim:
             gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), self.form, self.gates_each)
         self.learner = Learner(model, gates.to(model.device) if gates is not None else None)
+        if self.learn_rates is not None and self.steps:
+            start = torch.tensor([self.rates[group] for group in GROUPS], device=model.device)
+            self.log_rates = nn.Parameter(start.log())
+        if file is not None:
+            self.load_state(load_file(file))
         return self.learner
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
@@ -137,9 +147,7 @@ class Meta(Method):
         self.free, self.trimmed = {}, False
         if gates is not None and gates.logits is not None:
             groups.append({"params": [gates.logits], "lr": self.gate_lr, "weight_decay": 0.0})
-        if self.learn_rates is not None and self.steps:
-            start = torch.tensor([self.rates[group] for group in GROUPS], device=model.device)
-            self.log_rates = nn.Parameter(start.log())
+        if self.log_rates is not None:
             groups.append({"params": [self.log_rates], "lr": self.learn_rates, "weight_decay": 0.0})
         return groups
 
@@ -249,6 +257,9 @@ class Meta(Method):
             from headwise.prune import fold
 
             fold(run.model.encoder, gates.open[0])
+        if run.out and run.accelerator.is_main_process and (kept := self.state()):
+            run.out.mkdir(parents=True, exist_ok=True)
+            save_file({name: value.contiguous().cpu() for name, value in kept.items()}, run.out / "meta.safetensors")
 
     def state(self) -> dict[str, Tensor]:
         kept = {f"free.{task}": mask for task, mask in self.free.items()}

@@ -57,5 +57,5 @@ def meta_tests(records: Records, model: str) -> Figure:
         axis.set_title(f"{label(pair)}: {what}", fontsize=7)
         axis.set_xlabel("examples")
     axes[0].set_ylabel("score, %")
-    axes[0].legend(fontsize=6)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7)
     return figure

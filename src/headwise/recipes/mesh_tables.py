@@ -11,7 +11,7 @@ import numpy as np
 from headwise.metatest import drawn_means
 from headwise.recipes import mesh_published as paper
 from headwise.recipes.mesh_jobs import HELD, HOME, ROWS, STARTS
-from headwise.recipes.specialization_records import mean_sd, table
+from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record, Results
 from headwise.stats import above_zero, interval, paired_t
 

@@ -105,7 +105,8 @@ def _glue(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
-        tables += [make(records, model) for make in (training.ablation_table, training.released_table)]
+        tables += [training.ablation_table(records, model), training.condition_table(records, model)]
+        tables.append(training.released_table(records, model))
         swept = training.sweep_tables(records, model)
         tables += swept
         if swept:
@@ -121,7 +122,7 @@ def _few_shot(records: Records) -> Part:
 
 
 def _estimators(records: Records) -> Part:
-    makers = (training.estimator_table, training.rounds_table)
+    makers = (training.estimator_table, training.agreement_table, training.rounds_table)
     return _part("Estimators of importance", [make(records, model) for model in records.models() for make in makers])
 
 

@@ -60,6 +60,7 @@ class Size:
     shot_plan: Plan = SHOT_PLAN
     alphas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     deltas: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.3)
+    conditions: tuple[Mapping[str, Any], ...] = ()  # changes of the plan under which IAT is tried as well
     pooling: str = "cls"
     max_length: int = 128
 
@@ -93,6 +94,7 @@ SIZES = {
         shot_plan=SHOT_PLAN.with_(steps=4, lr=1e-3),
         alphas=(0.1, 0.3),
         deltas=(0.1, 0.3),
+        conditions=({"lr": 1e-3},),
         max_length=32,
     ),
     "small": Size(
@@ -103,6 +105,12 @@ SIZES = {
         examples=2000,
         dev=1000,
         shot_plan=SHOT_PLAN.with_(lr=5e-5, head_lr=1e-3),
+        conditions=tuple(
+            {"max_examples": rows, "lr": lr}
+            for rows in (2000, 10_000)
+            for lr in (2e-5, 5e-5, 1e-4)
+            if (rows, lr) != (10_000, 5e-5)
+        ),
     ),
     "full": Size(**REAL, mismatched=("mnli_mm", "mnli"), texts="squad_v11", plan=BASE, max_length=256, few_dev=None),
 }
@@ -172,7 +180,8 @@ class Build:
 
     def train(self, part: str, tasks: Iterable[str], plan: Plan | None = None, **rest: Any) -> Job:
         tasks = list(tasks)
-        at = {**self.at, "title": f"{part} {self.model} {'+'.join(tasks)} seed {self.seed}"}
+        named = f" {'+'.join(tasks)}" if len(tasks) < 3 else ""
+        at = {**self.at, "title": f"{part} {self.model}{named} seed {self.seed}"}
         shape = {"pooling": self.pooling, "max_length": self.size.max_length}
         return training(self.model, tasks, plan or self.plan, at=at, **shape, **rest)
 
@@ -235,7 +244,7 @@ class Build:
         """Tables 5, 7, 12 and 13, Figures 9 and 10, and the released code step by step."""
         made = [job for sampling in ("proportional", "annealed") for job in self.main(sampling)]
         made += [self._single(task) for task in self.size.glue]
-        made += [*self.baselines().values(), *self._sweeps(), *self._released()]
+        made += [*self.baselines().values(), *self._sweeps(), *self._released(), *self._conditions()]
         made += [self._glue(f"IAT {c} {f}", self._iat(choose=c, freeze=f)) for c, f in _VARIANTS]
         return [other for job in made for other in (job, *self._mismatched(job))] + self._submission()
 
@@ -285,6 +294,17 @@ class Build:
     def _released(self) -> list[Job]:
         common = {"name": "iat_released", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
         return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in RELEASED.items()]
+
+    def _conditions(self) -> list[Job]:
+        """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""
+        made = []
+        for change in self.size.conditions:
+            plan = self._glue_plan().with_(**change)
+            what = " ".join(f"{name} {value:g}" for name, value in change.items())
+            plain_job = self.train(f"glue {what} plain", self.size.glue, plan, marks=(0.1,))
+            held = self.train(f"glue {what} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
+            made += [plain_job, held]
+        return made
 
     def _mismatched(self, job: Job) -> list[Job]:
         task, head = self.size.mismatched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ class Trained(NamedTuple):
     method: str
     sampling: str
     frozen: bool
+    setting: tuple  # what else of the plan decides: see SETTING
+
+
+SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples")
 
 
 def trained(config: Mapping[str, Any], own: str = "") -> Trained:
@@ -41,7 +46,8 @@ def trained(config: Mapping[str, Any], own: str = "") -> Trained:
     plan = config["plan"]
     method = own or method_name(config.get("method"))
     model, tasks = config["model"], tuple(config["tasks"])
-    return Trained(model, tasks, plan["seed"], method, plan["sampling"], plan["train"] == "heads")
+    setting = tuple(plan.get(name) for name in SETTING)
+    return Trained(model, tasks, plan["seed"], method, plan["sampling"], plan["train"] == "heads", setting)
 
 
 def method_name(method: Mapping[str, Any] | None) -> str:
@@ -98,11 +104,19 @@ class Records:
 
     def __init__(self, results: Results):
         self.all = list(results)
-        self.lesioned = [
+        made = [trained(r.config) for r in self.all if r.kind == "train"]
+        self.usual = {model: Counter(t.setting for t in made if t.model == model) for model in {t.model for t in made}}
+        found = [
             Lesioned(trained(r.config["training"]), r.result)
             for r in self.all
             if r.kind == "lesions" and r.config["trained"] and r.config["by"] == "gradient"
         ]
+        self.lesioned = [one for one in found if self._usual(one.trained)]
+
+    def _usual(self, one: Trained) -> bool:
+        """Whether a training has the setting most of its model's have: others stand in a table of their own."""
+        seen = self.usual.get(one.model)
+        return not seen or one.setting == seen.most_common(1)[0][0]
 
     def of(self, work: str) -> list[Record]:
         """Records of a work of this recipe."""
@@ -134,8 +148,8 @@ class Records:
                 found.setdefault((t.tasks[0], t.tasks[1]), {})[t.seed] = one
         return {pair: list(seeds.values()) for pair, seeds in found.items()}
 
-    def glue(self) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
-        """Development scores: (model, sampling, method) to seed to task."""
+    def glue(self, setting: tuple | None = None) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
+        """Development scores under the usual setting, or another: (model, sampling, method) to seed to task."""
         found: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
         sets = [set(GLUE), set(CORPUS_GLUE)]
         other = {r.config["of"]: r.result["scores"] for r in self.of("mismatched")}
@@ -144,10 +158,12 @@ class Records:
             name = own.get(r.kind.rpartition(":")[2], "")
             if (r.kind == "train" or name) and set(r.config["tasks"]) in sets:
                 t = trained(r.config, name)
+                if not (self._usual(t) if setting is None else t.setting == setting):
+                    continue
                 scores = {**r.result["scores"], **other.get(r.key, {})}
                 sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way, and stands beside
                 found.setdefault((t.model, sampling, t.method), {})[t.seed] = _values(scores)
-        for (model, seed), scores in self._singles(other).items():
+        for (model, seed), scores in ({} if setting else self._singles(other)).items():
             if any(names <= set(scores) for names in sets):
                 found.setdefault((model, "annealed", "single"), {})[seed] = scores
         return found
@@ -158,7 +174,7 @@ class Records:
         for r in self.all:
             if r.kind == "train" and len(r.config["tasks"]) == 1 and not r.config["method"]:
                 t = trained(r.config)
-                if t.tasks[0] in (*GLUE, *CORPUS_GLUE):
+                if t.tasks[0] in (*GLUE, *CORPUS_GLUE) and self._usual(t):
                     scores = _values({**r.result["scores"], **other.get(r.key, {})})
                     found.setdefault((t.model, t.seed), {}).update(scores)
         return found

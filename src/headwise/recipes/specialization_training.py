@@ -9,7 +9,17 @@ import numpy as np
 
 from headwise.recipes import specialization_published as paper
 from headwise.recipes.specialization_jobs import CORPUS_GLUE, RELEASED
-from headwise.recipes.specialization_records import Records, beside, erratum, label, mean_sd, real, seeds, table
+from headwise.recipes.specialization_records import (
+    SETTING,
+    Records,
+    beside,
+    erratum,
+    label,
+    mean_sd,
+    real,
+    seeds,
+    table,
+)
 from headwise.results import Record
 from headwise.stats import correlation, paired_bootstrap, paired_t
 from headwise.transfer import Transfer
@@ -173,6 +183,23 @@ def released_table(records: Records, model: str) -> Table | None:
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
+def condition_table(records: Records, model: str) -> Table | None:
+    """When does important-head training help? Plain against IAT under every setting that was tried."""
+    rows = []
+    for setting, _ in records.usual.get(model, {}).items():
+        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        if "multi" in found and "iat" in found:
+            tasks = _columns(found["multi"])
+            base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
+            said = dict(zip(SETTING, setting))
+            shown = [said["max_examples"], f"{said['lr']:g}", mean_sd(list(base.values()))[0]]
+            rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
+    rows.sort(key=lambda row: (row[0] or 0, float(row[1])))
+    columns = ["rows a task", "learning rate", "plain", "IAT", "sd", "difference", "p", "seeds"]
+    note = "Mean over GLUE's development sets in percent; α = 0.3, δ = 0.1, annealed sampling."
+    return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
+
+
 def raised_table(records: Records) -> Table | None:
     """Figure 8: does important-head training raise D?"""
     rows = []
@@ -273,6 +300,23 @@ def estimator_table(records: Records, model: str) -> Table | None:
     note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them."
     columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "seeds"]
     return table(f"Importance estimators, {model}", columns, rows, note)
+
+
+def agreement_table(records: Records, model: str) -> Table | None:
+    """How far the estimators' rankings of heads agree, every two of them."""
+    maps: dict[str, dict[tuple[int, str], Any]] = {}
+    for record in records.of("estimator"):
+        if record.config["model"] == model:
+            for task, one in record.result["tasks"].items():
+                maps.setdefault(record.config["by"], {})[record.config["seed"], task] = one["scores"]
+    if len(maps) < 2:
+        return None
+    rows = []
+    for a in maps:
+        common = {b: [at for at in maps[a] if at in maps[b]] for b in maps}
+        rows.append([a, *(np.mean([_spearman(maps[a][at], maps[b][at]) for at in common[b]]) for b in maps)])
+    note = "Spearman correlation of the heads' scores, means over tasks and seeds."
+    return table(f"Agreement of estimators, {model}", ["", *maps], rows, note)
 
 
 def _spearman(a: Any, b: Any) -> float:

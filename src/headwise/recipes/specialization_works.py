@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -92,6 +93,7 @@ def _trained(place: Place, made: MultiTaskModel, method: Any) -> dict[str, Any]:
     how = {"out": place.folder, "device": place.device, "progress": place.progress}
     history = fit(made, Plan(**place.config["plan"]), method, **how)
     made.save_pretrained(place.kept)
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
     scores = {name: scored(made, name) for name in made.tasks} | _other_rows(place, made, *place.config["mismatched"])
     return {"scores": scores, "steps": history.steps}
 

@@ -93,7 +93,7 @@ def against_single(profiles: Mapping[str, Sequence[Profile]], most: int = 10) ->
     for axis, task in zip(axes, TASKS):
         part = single.of_task(task)
         chosen = np.argsort(-part.counts, kind="stable")[:most][::-1]
-        base = {part.labels[i]: part.best[i] for i in chosen}
+        base = {part.labels[i]: float(part.best[i]) for i in chosen}
         axis.axvline(0, color=INK, linewidth=0.6)
         for stage, marker, colour in ((STAGES[0], "o", COLOURS[0]), ("pair", "|", COLOURS[1]), (STAGES[2], "D", INK)):
             _changes(axis, _stage(found, stage, task), base, marker, colour, stage)

@@ -122,7 +122,7 @@ class Records:
 
     def _profile(self, record: Record) -> Profile:
         short = {name: task for task, name in self._names.items()}
-        tasks = tuple(short.get(name, name) for name in record.result["tasks"])
+        tasks = tuple(short[name] for name in record.result["tasks"])
         counts = np.array(record.result["counts"])
         return Profile(tasks, tuple(record.result["labels"]), counts, record.arrays["scores"].astype(float))
 

@@ -11,7 +11,7 @@ from headwise.probing.stages import Profile, changes
 from headwise.recipes import stem_cell_published as paper
 from headwise.recipes.stem_cell_published import STAGES, TASKS
 from headwise.recipes.stem_cell_records import ALL, Records, averaged
-from headwise.recipes.summary import mean_sd, table
+from headwise.recipes.summary import less, mean_sd, table
 
 Table = dict[str, Any]
 NAMES = [task.upper() for task in TASKS]
@@ -39,7 +39,7 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
         row = cells([_pair(task, other) if task != other else "" for task in TASKS])
         rows += [[f"with {other.upper()}", *row]] if any(v is not None for v in row) else []
     rows += [["all five", *together], ["  sd over seeds", *spread([ALL] * 5)]]
-    rows.append(["all five - alone", *(b - a if None not in (a, b) else None for a, b in zip(alone, together))])
+    rows.append(["all five - alone", *map(less, together, alone)])
     seeds = max(len(found) for found in scores.values())
     note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}."
     return table(f"Scores {WAYS[gates, frozen]}, {model}", ["trained", *NAMES], rows, note)
@@ -148,11 +148,11 @@ def label_table(records: Records, model: str, task: str, most: int = 20) -> Tabl
     rows, published = [], []
     for i in order:
         label, each = base.labels[i], [_best(found[stage], task, base.labels[i]) for stage in stages]
-        change = each[-1] - each[1] if len(each) == 3 and None not in (each[1], each[2]) else None
+        change = less(each[2], each[1]) if len(each) == 3 else None
         rows.append([label, int(base.counts[i]), *each, int(base.layer[i]), change])
         known = paper.LABELS.get((task, label) if records.real else ("", ""), (None,) * 3)
         known = [known[STAGES.index(stage)] for stage in stages]
-        full = known[-1] - known[1] if len(known) == 3 and None not in known else None
+        full = less(known[2], known[1]) if len(known) == 3 else None
         published.append([None, None, *known, None, full])
     columns = ["label", "n", *stages, "layer", "all five - single"]
     note = (
@@ -175,7 +175,7 @@ def way_table(records: Records, model: str) -> Table | None:
         for task in TASKS:
             pair = [_mean_best(ways[way].get(stage, []), task) for way in ("train", "test")]
             if None not in pair:
-                rows.append([stage, task.upper(), *pair, pair[1] - pair[0]])
+                rows.append([stage, task.upper(), *pair, less(pair[1], pair[0])])
     if not rows:
         return None
     columns = ["heads", "task", "centroids from training data", "from the test data", "difference"]
@@ -199,7 +199,8 @@ def change_table(records: Records, model: str) -> Table | None:
     rows = []
     for (before, after), shift in changes(stages).items():
         gain = shift.gain()
-        spread = [100 * float(gain.value), 100 * float(gain.low), 100 * float(gain.high), float(gain.p)]
+        spread = [100 * float(part) for part in (gain.value, gain.low, gain.high)]
+        spread.append(float("nan" if gain.p is None else gain.p))
         moved, kept = 100 * shift.moved.mean(), np.nanmean(shift.kept) if not np.isnan(shift.kept).all() else None
         rows.append([before, after, *spread, moved, kept, 100 * shift.selective.mean(), len(shift.best)])
     columns = ["from", "to", "gain", "low", "high", "p", "% best head moved", "r of profiles", "selectivity", "labels"]

@@ -26,6 +26,11 @@ def table(
     return {"title": title, "note": note, "columns": list(columns), "rows": shown, "published": beside}
 
 
+def less(a: float | None, b: float | None) -> float | None:
+    """The difference, where there are both."""
+    return None if a is None or b is None else a - b
+
+
 def sentence(text: str) -> str:
     """With a capital letter at the beginning."""
     return text[:1].upper() + text[1:]

@@ -32,4 +32,7 @@ def read_study(path: str | Path) -> dict:
     file = path / "study.json" if path.is_dir() else path
     if not file.is_file():
         raise HeadwiseError(f"no study at {path}", "a folder of headwise study or demo", "headwise demo")
-    return read_json(file)
+    study = read_json(file)
+    if not isinstance(study, dict):
+        raise HeadwiseError(f"{file} holds a {type(study).__name__}", "a study, one JSON object")
+    return study

@@ -200,6 +200,9 @@ def read_folders(path: Path, labels: Sequence[str] = (), encoding: str = "utf-8"
 
 def write_folders(path: Path, records: Sequence[Record]) -> Path:
     for record in records:
+        for name in (record["label"], record["id"]):
+            if Path(name).name != name or name.startswith("."):
+                raise HeadwiseError(f"{name!r} as the name of a file", "a plain name, no path")
         store.write(Path(path) / record["label"] / f"{record['id']}.txt", record["text"])
     return Path(path)
 
