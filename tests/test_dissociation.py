@@ -349,3 +349,13 @@ def test_wrong_calls_are_refused(call):
 def test_a_base_of_zero_says_which_task_and_what_to_do():
     with pytest.raises(HeadwiseError, match=r"CoLA scores 0 without a lesion; expected a base above 0.*another metric"):
         Dissociation.of(["CoLA", "b"], [[0.0, 0.5, 0.5], [0.9, 0.5, 0.5]])
+
+
+def test_a_task_without_a_base_is_refused_or_left_without_d():
+    rows = [[0.0, 0.1, 0.2], [0.8, 0.7, 0.4]]
+    with pytest.raises(HeadwiseError, match="scores 0 without a lesion"):
+        Dissociation.of(["a", "b"], rows)
+    found = Dissociation.of(["a", "b"], rows, undefined="leave")
+    assert np.isnan(found.scores()[0]) and found.mean() == pytest.approx(found.scores()[1])
+    assert found.pairs()["a", "b"]["verdict"] == "undefined"
+    assert found.to_record()["D"][0]["tasks"]["a"]["value"] is None

@@ -10,7 +10,7 @@ from headwise.jobs import Place, in_order, perform
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.testing import playground
-from headwise.works import asked, lesioning, training
+from headwise.works import _thinned, asked, lesioning, training
 
 TASKS = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]
 PLAN = Plan(steps=8, batch_size=8, lr=1e-3, evaluate_every=0)
@@ -85,3 +85,9 @@ def test_a_study_is_a_work(place):
     perform(job, place / "out")
     assert Results(place / "out" / "records")[job.key].result["verdict"]
     assert (Place(job, place / "out").folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("length", [0, 1, 49, 50, 51, 99, 101, 1000])
+def test_curves_are_thinned_to_their_end(length):
+    made = _thinned({"a": {"step": list(range(length)), "loss": list(range(length))}})["a"]
+    assert made["step"] == made["loss"] and len(made["step"]) <= 50 and made["step"][-1:] == list(range(length))[-1:]

@@ -97,14 +97,19 @@ class Dissociation:
         resamples: int = 1000,
         seed: int = 0,
         level: float = 0.95,
+        undefined: str = "refuse",
     ) -> Dissociation:
-        """From performances ``(F, T, K)``, or from each task's counts, which bring intervals and p-values."""
+        """From performances ``(F, T, K)``, or from each task's counts, which bring intervals and p-values.
+
+        A task that scores 0 or less without a lesion has no relative performance: an error, or (``undefined="leave"``)
+        no D for it; the mean leaves it out.
+        """
         values, samples = _cells(performance, counts, resamples, seed)
         if len(tasks) < 2 or values.shape[:-1] != (len(fractions), len(tasks)) or values.shape[-1] <= len(tasks):
             expected = f"({len(fractions)}, {len(tasks)}, none + {len(tasks)} + random lesions), for two tasks or more"
             raise HeadwiseError(f"performances of shape {values.shape}", expected)
         for task, base in zip(tasks, values[..., 0].min(0)):
-            if not base > 0:
+            if not base > 0 and undefined != "leave":
                 hint = "another metric, or train the task first"
                 raise HeadwiseError(f"{task} scores {base:.4g} without a lesion", "a base above 0 to divide by", hint)
         if np.isnan(values).any():

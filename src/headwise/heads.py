@@ -164,6 +164,7 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
         def hook(module: nn.Module, args: tuple) -> tuple | None:
             layer = calls.layer(site)
             hits[layer] += 1
+            _refuse_split(args[0])
             out = touch(layer, args[0].unflatten(-1, (len(site.kept), heads.head_dim)))
             return None if out is None else (out.flatten(-2), *args[1:])
 
@@ -184,6 +185,15 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
                 "a forward of this model inside the block",
                 "run model(...) inside the with-block, and not through a function compiled before it",
             )
+
+
+def _refuse_split(outputs: torch.Tensor) -> None:
+    if hasattr(outputs, "placements"):  # a DTensor
+        raise HeadwiseError(
+            "the heads of a layer are split over processes (tensor parallel attention)",
+            "all heads of a layer on every process",
+            "fully_shard (FSDP), or tensor parallelism for the feed-forward part alone",
+        )
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def dissociate(
     limit: int | None = None,
     resamples: int = 1000,
     seed: int = 0,
+    undefined: str = "refuse",
     told: Callable[[str], None] = lambda line: None,
 ) -> Dissociation:
     """Measure every task while each task's top heads, or random ones, are closed; one pass over each task's data.
@@ -45,6 +46,7 @@ def dissociate(
         limit: on a seeded sample of this many rows.
         resamples: bootstrap draws over examples, for intervals and p-values.
         seed: of the random controls and the bootstrap.
+        undefined: what to do with a task that scores 0 without a lesion: "refuse", or "leave" it without D.
         told: called with a line for every task measured.
 
     Example:
@@ -65,7 +67,7 @@ def dissociate(
     for task in tasks:
         found[task] = evaluate(model, task, gates, split=split, limit=limit)
         told(f"{found[task][0]}; {len(gates) - 1} lesions")
-    return _assembled(tasks, found, grid, resamples, seed)
+    return _assembled(tasks, found, grid, resamples, seed, undefined)
 
 
 def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
@@ -79,11 +81,12 @@ def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep:
 
 
 def _assembled(
-    tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int
+    tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int, undefined: str
 ) -> Dissociation:
     counts = [lesion_counts(found[task], len(grid)) for task in tasks]
     collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)
-    result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, resamples=resamples, seed=seed)
+    how = {"collapsed": collapsed, "resamples": resamples, "seed": seed, "undefined": undefined}
+    result = Dissociation.of(tasks, fractions=grid, counts=counts, **how)
     classes = [all(isinstance(p, int) for p in found[task][0].predictions) for task in tasks]
     if not any(classes):
         return result

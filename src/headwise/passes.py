@@ -17,6 +17,7 @@ import torch
 from headwise.errors import HeadwiseWarning
 from headwise.evaluate import to_device
 from headwise.methods.method import Method
+from headwise.tasks.wordlevel import drop_words
 
 if TYPE_CHECKING:
     from headwise.train import Run
@@ -59,7 +60,8 @@ class Passes:
         """
         rank, world = self.run.accelerator.process_index, self.run.accelerator.num_processes
         mine = items[rank::world]
-        batch = to_device(self.run.data[task].batch(mine if len(mine) else items[:1], self.grain), self.run.device)
+        batch = self.run.data[task].batch(mine if len(mine) else items[:1], self.grain)
+        batch = to_device(drop_words(batch, self.run.plan.word_dropout, self.run.model.tokenizer), self.run.device)
         scale = (world if len(mine) else 0) / len(items)
         if not self.replays:
             return self._pass(task, batch, scale, factor)

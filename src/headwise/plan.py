@@ -22,7 +22,7 @@ CHOICES = {
 RANGES = (
     ("epochs batch_size accumulate steps tokens max_examples max_dev patience", lambda v: v > 0, "a number above 0"),
     ("lr head_lr weight_decay clip temperature evaluate_every checkpoint_every seed", lambda v: v >= 0, "0 or more"),
-    ("warmup", lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    ("warmup word_dropout", lambda v: 0 <= v <= 1, "a number from 0 to 1"),
     ("beta1 beta2", lambda v: 0 <= v < 1, "a number from 0 to below 1"),
 )
 
@@ -70,6 +70,8 @@ class Plan:
     """The cycle of tasks of sampling="fixed"."""
     balance: str = "none"
     """Weights of the tasks' losses: all 1 (none), or the tasks' mean recent loss over a task's own (moving_average)."""
+    word_dropout: float = 0.0
+    """Share of the sub-words of word-level tasks that training reads as unknown."""
     precision: str = "fp32"
     train: str = "all"
     """Train everything, or the output heads alone on a frozen encoder."""

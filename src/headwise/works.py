@@ -136,7 +136,15 @@ def train(place: Place) -> dict[str, Any]:
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
     scores = {name: scored(made, name) for name in made.tasks}
-    return {"scores": scores, "steps": history.steps, "curves": history.curves()}
+    return {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
+
+
+def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, dict[str, list]]:
+    """At most so many points of every curve, the last among them: records are kept and committed by the hundred."""
+    return {
+        task: {name: values[:: -max(1, -(-len(values) // points))][::-1] for name, values in curve.items()}
+        for task, curve in curves.items()
+    }
 
 
 def _branch(place: Place, settings: Mapping[str, Any]) -> Path | None:
@@ -177,7 +185,8 @@ def lesions(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"] if c["trained"] else None)
     found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
-    apart = dissociate(made, found, c["fractions"], random=c["random"], limit=c["dev"], seed=c["seed"], told=place.told)
+    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
     return {"importance": scores, "dissociation": apart.to_record()}
 

@@ -155,6 +155,11 @@ def test_a_batch_without_predicates_teaches_only_the_ranking():
         ([frame(9)], "predicate 9"),
         ([frame(0, (1, 1, "A0"))], "A0 over"),
         ([frame(0, (0, 3, "A0"))], "inside"),
+        ([{"predicate": 0}], "predicate and arguments"),
+        (["bark"], "predicate and arguments"),
+        ([frame("bark")], "predicate bark"),
+        ([frame(0, (0, 1))], "end and role"),
+        ([frame(0, ("0", 1, "A0"))], "end and role"),
     ],
 )
 def test_frames_that_do_not_fit_are_refused(frames, message):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kindlaws import byte_level, letters
 from torch import nn
 
-from headwise.batching import encode
+from headwise.batching import Encoded, encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.heads import gated
@@ -21,7 +21,7 @@ from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.tasks import Constituents, Dependencies, Frames, Rows, Spans, Tag, Task
 from headwise.tasks.windows import laid_out, owners, parts, spans
-from headwise.tasks.wordlevel import encode_words, words
+from headwise.tasks.wordlevel import drop_words, encode_words, words
 from headwise.testing import tiny, tiny_tokenizer
 from headwise.train import fit
 
@@ -231,3 +231,96 @@ def test_estimators_read_every_window(by):
     fits = [row for row in ROWS if len(row["words"]) <= 14]
     short, long = (importance(built(encoder, [task("tag", fits)], n), "tag", by, split="dev") for n in (16, 64))
     torch.testing.assert_close(short.scores, long.scores)
+
+
+# -- what does not fit
+
+
+@pytest.mark.parametrize("max_length", [64, 16])
+@pytest.mark.parametrize("name", KINDS)
+def test_padding_beyond_the_longest_sentence_changes_nothing(name, max_length):
+    model = built(Neighbours(), [task(name)], max_length)
+    data = encode(model.tasks[name], "dev", model.tokenizer, max_length)
+    losses = [model(name, data.batch([0, 2, 4], grain)).loss for grain in (1, 16)]
+    torch.testing.assert_close(losses[1], losses[0])
+
+
+STRANGE = {
+    "tag": {"labels": ["B-Q", "O", "O"]},
+    "spans": {"labels": ["B-Q", "O", "O"]},
+    "dependencies": {"heads": [0, 1, 2], "labels": ["Q", "O", "O"]},
+    "constituents": {"tree": "(Q (Q (X w1)) (S (X w2)) (X w3))"},
+    "frames": {"frames": [{"predicate": 0, "arguments": [[1, 2, "Q"]]}]},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_labels_unseen_in_training_are_told_and_counted_as_errors(name):
+    kind, metric = KINDS[name]
+    rows = [sentence(size) for size in (3, 9, 12)]
+    test = [{**sentence(3), "words": ["w1", "w2", "w3"], **STRANGE[name]}]
+    model = built(tiny("bert"), [Task(name, kind, Rows(rows, test, test), metric)], 64)
+    with pytest.warns(UserWarning, match=r"not seen in training.*Q"):
+        found = evaluate(model, name)
+    assert 0 <= found.value < 1
+    assert "Q" not in str(found.predictions) and "Q" in str(found.golds)
+    with pytest.warns(UserWarning, match="not seen in training"):
+        loss = model(name, _batch(model, name)).loss
+    assert loss.isfinite().all()
+
+
+def _batch(model: MultiTaskModel, name: str) -> dict[str, torch.Tensor]:
+    kind = model.tasks[name].kind
+    return Encoded(kind.encode(model.tasks[name].rows("dev"), model.tokenizer, 64), pad=0, rows=1).batch([0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("tag", {"labels": ["O"]}, "1 labels for 3 words"),
+        ("spans", {"labels": ["O", "O", "PER"]}, "B- or I-"),
+        ("dependencies", {"heads": [0, 1, 9]}, "head 9"),
+        ("constituents", {"tree": "(S (X w1) (X w2))"}, "over"),
+        ("frames", {"frames": [{"predicate": 3, "arguments": []}]}, "predicate 3"),
+    ],
+)
+def test_rows_that_do_not_fit_their_words_are_named(name, change, message):
+    kind, metric = KINDS[name]
+    rows = [sentence(4), {**sentence(3), "words": ["w1", "w2", "w3"], **change}]
+    with pytest.raises(HeadwiseError, match=message) as told:
+        Task("mine", kind, Rows(rows), metric).rows("train")
+    assert "mine/train row 1" in str(told.value)
+
+
+# -- words left out in training
+
+
+def test_dropped_words_are_unknown_and_special_tokens_stay():
+    tokenizer = tiny_tokenizer([f"w{i}" for i in range(20)])
+    data = Encoded(Tag(("O",)).encode([{"words": ["w1"] * 40, "labels": ["O"] * 40}], tokenizer, 16), pad=0, rows=1)
+    batch = data.batch([0])
+    assert drop_words(batch, 0.0, tokenizer) is batch
+    every = drop_words(batch, 1.0, tokenizer)["input_ids"]
+    inner = batch["window_word"] >= 0
+    assert (every[inner] == tokenizer.unk_token_id).all() and torch.equal(every[~inner], batch["input_ids"][~inner])
+    torch.manual_seed(0)
+    share = (drop_words(batch, 0.3, tokenizer)["input_ids"][inner] == tokenizer.unk_token_id).float().mean()
+    assert 0.1 < share < 0.5
+    texts = {"input_ids": torch.ones(2, 3)}
+    assert drop_words(texts, 1.0, tokenizer) is texts
+
+
+def test_words_are_dropped_in_training_alone():
+    seen = []
+
+    class Watched(Neighbours):
+        def forward(self, input_ids, attention_mask):
+            seen.append((self.training, input_ids))
+            return super().forward(input_ids, attention_mask)
+
+    model = built(Watched(), [task("tag", [sentence(9)])], 64)
+    plan = Plan(steps=2, word_dropout=1.0, evaluate_every=1, checkpoint_every=0, batch_size=1)
+    fit(model, plan, device="cpu")
+    unknown = model.tokenizer.unk_token_id
+    assert {bool((ids[:, 1:-1] == unknown).all()) for training, ids in seen if training} == {True}
+    assert {bool((ids == unknown).any()) for training, ids in seen if not training} == {False}

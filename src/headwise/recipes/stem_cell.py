@@ -37,7 +37,7 @@ def _scores(records: Records) -> Part:
     found = [tables.score_table(records, model, *way) for model in records.models() for way in tables.WAYS]
     text = "POS, NER, DEP, CON and SRL, each trained alone, beside every other one, and with all. The paper found that "
     text += "joint training loses on every task; its table of scores is not to be had, so nothing stands beside ours. "
-    text += "The last row of each table is that comparison. Plans are the released ones but for word dropout."
+    text += "The last row of each table is that comparison."
     return Part("Scores", text, [each for each in found if each])
 
 

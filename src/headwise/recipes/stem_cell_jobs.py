@@ -20,12 +20,13 @@ HUB = {
     "electra-base": "google/electra-base-discriminator",
     "deberta-base": "microsoft/deberta-base",
 }
-# The released settings, but for word dropout: rates of encoder and output heads, sampling, balance, clipping.
+# The released settings: rates of encoder and output heads, sampling, balance, clipping, sub-words left out.
 BASE = Plan(
     epochs=30,
     lr=5e-5,
     head_lr=1e-3,
     clip=1.0,
+    word_dropout=0.2,
     tokens=6400,
     sampling="temperature",
     temperature=0.8,

@@ -165,11 +165,12 @@ class Frames:
             raise HeadwiseError(f"frames {row.get('frames')!r}", "a list, empty where there is no predicate")
         size = len(row["words"])
         for frame in row["frames"]:
-            if not 0 <= frame["predicate"] < size:
+            if not isinstance(frame, dict) or not {"predicate", "arguments"} <= set(frame):
+                raise HeadwiseError(f"frame {frame!r}"[:80], "predicate and arguments")
+            if not isinstance(frame["predicate"], int) or not 0 <= frame["predicate"] < size:
                 raise HeadwiseError(f"predicate {frame['predicate']}", f"a word from 0 to {size - 1}")
-            for start, end, role in frame["arguments"]:
-                if not 0 <= start < end <= size:
-                    raise HeadwiseError(f"argument {role} over {start} to {end}", f"a span inside {size} words")
+            for argument in frame["arguments"]:
+                _check_argument(argument, size)
         check_known((role for *_, role in _arguments(row)), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
@@ -222,6 +223,14 @@ class Frames:
     def gold(self, rows: Sequence[Row]) -> list[list[Frame]]:
         verbs = [{(f["predicate"], f["predicate"], f["predicate"] + 1, VERB) for f in row["frames"]} for row in rows]
         return [sorted({*_arguments(row), *own}) for row, own in zip(rows, verbs)]
+
+
+def _check_argument(argument: Any, size: int) -> None:
+    if not isinstance(argument, list | tuple) or [type(part) for part in argument] != [int, int, str]:
+        raise HeadwiseError(f"argument {argument!r}"[:80], "first word, end and role")
+    start, end, role = argument
+    if not 0 <= start < end <= size:
+        raise HeadwiseError(f"argument {role} over {start} to {end}", f"a span inside {size} words")
 
 
 def _arguments(row: Row) -> list[Frame]:

@@ -117,7 +117,9 @@ class Task:
     def __post_init__(self) -> None:
         # Names become parts of file names; a path must not come in with one.
         if not 0 < len(self.name) <= 100 or set(self.name) & set("/\\\0\n\r\t") or self.name.strip(". ") == "":
-            raise HeadwiseError(f"a task with the name {self.name[:120]!r}", "a name of up to 100 letters without slashes")
+            raise HeadwiseError(
+                f"a task with the name {self.name[:120]!r}", "a name of up to 100 letters without slashes"
+            )
 
     def rows(self, split: str) -> list[Row]:
         """The checked rows of ``train``, ``dev`` or ``test``, read once."""

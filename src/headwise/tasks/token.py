@@ -70,7 +70,8 @@ class Tag:
         return TagHead(hidden, len(self.labels), self.dropout, self.pool)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        return masked_mean(cross_entropy(scores, batch["labels"]), batch["labels"] >= 0)
+        labels = batch["labels"][:, : scores.shape[1]]  # padding may reach further than the longest sentence
+        return masked_mean(cross_entropy(scores, labels), labels >= 0)
 
     def decode(self, scores: Tensor, batch: Batch) -> list[list[str]]:
         found = zip(scores.argmax(-1).tolist(), word_counts(batch).tolist())

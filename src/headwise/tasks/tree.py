@@ -89,7 +89,8 @@ class Dependencies:
         return ArcHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Arcs, batch: Batch) -> Tensor:
-        heads, labels = batch["heads"], batch["labels"]
+        words = scores.heads.shape[1]  # padding may reach further
+        heads, labels = batch["heads"][:, :words], batch["labels"][:, :words]
         arc_loss = cross_entropy(scores.heads, heads)
         label_loss = cross_entropy(_at_heads(scores.labels, heads.clamp(min=0)), labels)
         return masked_mean(arc_loss, heads >= 0) + masked_mean(label_loss, labels >= 0)

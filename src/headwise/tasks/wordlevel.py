@@ -82,6 +82,16 @@ def words(states_BTE: Tensor, word_of_BT: Tensor, pool: str = "mean") -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=1) @ states_BTE
 
 
+def drop_words(batch: Batch, share: float, tokenizer: Any) -> Batch:
+    """The batch with a share of its words' sub-words, drawn anew, read as unknown; texts without words stay whole."""
+    word_of = batch.get("window_word", batch.get("word_of"))
+    if not share or word_of is None:
+        return batch
+    drawn = (torch.rand(word_of.shape, device=word_of.device) < share) & (word_of >= 0)
+    unknown_id = tokenizer.convert_tokens_to_ids(_unknown(tokenizer))
+    return {**batch, "input_ids": batch["input_ids"].masked_fill(drawn, unknown_id)}
+
+
 def word_counts(batch: Batch) -> Tensor:
     """How many words of each example are in the batch, ``(B,)``."""
     return batch["word_of"].amax(1) + 1
