@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from headwise.dissociation import Counts, Dissociation, mean_defined, pairwise, per_task, verdict
 from headwise.errors import HeadwiseError
-from headwise.recipes import specialization_published as published
+from headwise.recipes.specialization import published as published
 
 TASKS = published.TASKS
 

@@ -21,6 +21,7 @@ VALUES = {
     "weight_decay": finite,
     "temperature": finite,
     "warmup": share,
+    "word_dropout": share,
     "beta1": st.floats(0, 0.999),
     "beta2": st.floats(0, 0.999),
     "batch_size": positive,

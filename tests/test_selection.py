@@ -69,6 +69,12 @@ def test_budgets_of_the_paper_and_a_float_trap(fraction, heads, count):
     assert budget(fraction, heads) == count
 
 
+def test_percents_taken_for_shares_are_told():
+    with pytest.raises(HeadwiseError, match="Try: 0.012 for 1.2 %"):
+        budget(1.2, 10)
+    assert budget(1.0, 10) == 10
+
+
 def test_ties_go_to_the_lower_layer_then_the_lower_head():
     assert top(torch.ones(2, 3), 0.5).tolist() == [[True] * 3, [False] * 3]
     assert bottom(torch.ones(2, 3), 0.5).tolist() == [[False] * 3, [True] * 3]
@@ -78,7 +84,7 @@ def test_cut_heads_are_never_selected_but_count_in_the_fraction():
     scores = torch.tensor([[math.nan, 1.0, 2.0, 3.0], [math.nan, 4.0, 5.0, 6.0]])
     assert top(scores, 0.5).tolist() == [[False, False, False, True], [False, True, True, True]]
     assert bottom(scores, 0.25).tolist() == [[False, True, True, False], [False] * 4]
-    with pytest.raises(HeadwiseError, match="at most the 6 free"):
+    with pytest.raises(HeadwiseError, match=r"at most the 6 free ones. Try: 0\.75"):
         top(scores, 0.9)
 
 
@@ -97,6 +103,7 @@ def test_random_controls_are_seeded_nested_and_keep_what_they_must():
     assert not torch.equal(draw, random_heads((12, 12), 0.3, seed=8, keep_per_layer=1))
     assert draw.sum() == 43
     assert not (draw & ~random_heads((12, 12), 0.6, seed=7, keep_per_layer=1)).any()
+    assert random_heads((2, 3), 1.0, seed=0).all()  # no floor unless asked for
     alive = torch.rand(12, 12) < 0.7
     assert not (random_heads((12, 12), 0.3, seed=7, alive=alive) & ~alive).any()
 
@@ -130,6 +137,16 @@ def test_relabelling_keeps_the_sizes_of_tasks_and_the_tasks_of_heads():
     assert torch.equal(dealt[3], relabelled(masks, 3)) and not torch.equal(dealt[3], masks)
     chance = masks.sum(0) / 4  # tasks are of equal size, so a head goes to each as often
     assert (dealt.double().mean(0) - chance).abs().max() < 5 * 0.5 / math.sqrt(80)
+
+
+def test_two_tasks_are_enough_to_relabel():
+    masks = torch.stack([random_heads((6, 8), 0.3, seed=s) for s in range(2)])
+    assert (relabelled(masks, 0).sum(0) == masks.sum(0)).all()
+
+
+def test_overlap_of_single_heads():
+    a, b = torch.tensor([[True, False]]), torch.tensor([[False, True]])
+    assert overlap({"a": a, "b": b, "none": ~(a | b)}).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def test_overlap_is_shared_heads_over_k():

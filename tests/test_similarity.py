@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.recipes import specialization_published as published
+from headwise.recipes.specialization import published as published
 from headwise.similarity import Similarity, cra, mantel, priorities, similarity, tournament
 
 TASKS = ("near", "middle", "far")  # planted: near and middle most alike, near and far least

@@ -16,13 +16,13 @@ from headwise.heads import Heads
 from headwise.jobs import in_order
 from headwise.plan import Plan
 from headwise.recipes import Scale, pages, recipes
-from headwise.recipes import specialization_published as paper
-from headwise.recipes import specialization_tables as apart
-from headwise.recipes import specialization_training as training
-from headwise.recipes.specialization_jobs import FIVE, GLUE, RELEASED, SIZES, jobs
-from headwise.recipes.specialization_records import LABELS, Records, method_name
-from headwise.recipes.specialization_similarity import similarity_table
-from headwise.recipes.specialization_works import halve
+from headwise.recipes.specialization import published as paper
+from headwise.recipes.specialization import tables as apart
+from headwise.recipes.specialization import training as training
+from headwise.recipes.specialization.jobs import FIVE, GLUE, RELEASED, SIZES, jobs
+from headwise.recipes.specialization.records import LABELS, Records, method_name
+from headwise.recipes.specialization.similarity import similarity_table
+from headwise.recipes.specialization.works import halve
 from headwise.report import tables
 from headwise.results import Results
 from headwise.selection import top
@@ -233,7 +233,7 @@ def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
             scores = (luck[list(seeds)] + gain + rng.normal(0, 0.01, 10))[None, None]
             record = Transfer("scitail", "accuracy", (start,), (4,), seeds, scores, 100).to_record()
             key = {"model": "bert-base", "start": start, "task": "scitail", "turn": turn}
-            results.save("headwise.recipes.specialization_works:few_shot", key, record)
+            results.save("headwise.recipes.specialization.works:few_shot", key, record)
     found = training.few_shot(Records(results), "bert-base")["scitail"]
     assert found.starts == ("multi", "iat") and found.seeds == tuple(range(30))
     assert found.scores[0, 0] == pytest.approx(luck, abs=0.05)

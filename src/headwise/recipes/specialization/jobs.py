@@ -18,7 +18,7 @@ from headwise.transfer import PLAN as SHOT_PLAN
 from headwise.transfer import SHOTS
 from headwise.works import lesioning, training
 
-HOME = "headwise.recipes.specialization_works"
+HOME = "headwise.recipes.specialization.works"
 ESTIMATORS = (
     *("gradient", "token", "batch", "weight", "fisher", "taylor", "ablation", "mean_ablation", "all_but_one", "l0"),
     *("random", "magnitude", "confidence"),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.recipes.specialization_records import Lesioned, Records, label
-from headwise.recipes.specialization_similarity import similarities
-from headwise.recipes.specialization_tables import in_order, pairwise_d
+from headwise.recipes.specialization.records import Lesioned, Records, label
+from headwise.recipes.specialization.similarity import similarities
+from headwise.recipes.specialization.tables import in_order, pairwise_d
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import RAMP, TASKS
 from headwise.transfer import Transfer

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from headwise.dissociation import Dissociation, verdict
-from headwise.recipes import specialization_published as paper
-from headwise.recipes.specialization_jobs import CORPUS_FIVE, FIVE, SIZES
-from headwise.recipes.specialization_records import (
+from headwise.recipes.specialization import published as paper
+from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
+from headwise.recipes.specialization.records import (
     TWO_TEXTS,
     Lesioned,
     Records,

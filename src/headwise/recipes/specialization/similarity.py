@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.recipes.specialization_records import Records, table
-from headwise.recipes.specialization_tables import Table, in_order, pairwise_d
+from headwise.recipes.specialization.records import Records, table
+from headwise.recipes.specialization.tables import Table, in_order, pairwise_d
 from headwise.similarity import Similarity, ahp, head_overlap, rank_correlation
 
 

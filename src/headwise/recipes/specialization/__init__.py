@@ -8,12 +8,12 @@ from typing import Any
 
 from headwise.jobs import Job
 from headwise.recipes import Part, Scale
-from headwise.recipes import specialization_figures as figures
-from headwise.recipes import specialization_jobs as build
-from headwise.recipes import specialization_tables as apart
-from headwise.recipes import specialization_training as training
-from headwise.recipes.specialization_records import Records
-from headwise.recipes.specialization_similarity import similarity_table
+from headwise.recipes.specialization import figures as figures
+from headwise.recipes.specialization import jobs as build
+from headwise.recipes.specialization import tables as apart
+from headwise.recipes.specialization import training as training
+from headwise.recipes.specialization.records import Records
+from headwise.recipes.specialization.similarity import similarity_table
 from headwise.results import Results
 
 WORDS = {

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.recipes import specialization_published as paper
-from headwise.recipes.specialization_jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, RELEASED
+from headwise.recipes.specialization import published as paper
+from headwise.recipes.specialization.jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, RELEASED
 from headwise.results import Record, Results
 
 ALPHA = 0.3
@@ -120,7 +120,7 @@ class Records:
 
     def of(self, work: str) -> list[Record]:
         """Records of a work of this recipe."""
-        return [record for record in self.all if record.kind.endswith(f"specialization_works:{work}")]
+        return [record for record in self.all if record.kind.endswith(f"specialization.works:{work}")]
 
     def models(self) -> list[str]:
         """Model names in the order in which they came."""

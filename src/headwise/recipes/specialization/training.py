@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from headwise.recipes import specialization_published as paper
-from headwise.recipes.specialization_jobs import CORPUS_GLUE, RELEASED
-from headwise.recipes.specialization_records import (
+from headwise.recipes.specialization import published as paper
+from headwise.recipes.specialization.jobs import CORPUS_GLUE, RELEASED
+from headwise.recipes.specialization.records import (
     SETTING,
     Records,
     beside,
