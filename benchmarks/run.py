@@ -27,7 +27,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "meta": ["--repeats", "1", "--threads", "1"],
         "parameterfree": ["--sentences", "60", "--few", "2", "--many", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
-        "probing": [*CPU, "--sentences", "200", "--repeat", "1"],
+        "probing": [*CPU, "--sentences", "80", "--repeat", "1", "--threads", "1"],
         "training": ["--rows", "32", "--repeats", "1", "--threads", "1"],
     },
     "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},

@@ -8,8 +8,10 @@ import torch
 
 from headwise import passes
 from headwise.batching import encode
+from headwise.methods.conflict import Conflict
 from headwise.methods.iat import IAT
 from headwise.methods.method import Method
+from headwise.methods.released import ReleasedIAT
 from headwise.plan import Plan
 from headwise.testing import toy_model
 from headwise.train import Run, fit
@@ -26,11 +28,12 @@ made: list[Faked] = []
 
 
 class Faked:
-    """A recording that runs the pass anew at every replay, from the places a graph would read."""
+    """Runs the pass anew at every replay, but as a graph does: from and to the places, and in the mode, of its making."""
 
     def __init__(self, owner, task, batch, scale):
         self.owner, self.task, self.scale = owner, task, scale
         self.batch, self.factor = {n: v.clone() for n, v in batch.items()}, torch.ones(())
+        self.grads, self.mode = {p: p.grad for p in owner._moved[task]}, owner.run.wrapped.training
         made.append(self)
         self.replays = 0
 
@@ -38,7 +41,18 @@ class Faked:
         self.replays += 1
         for name, value in batch.items():
             self.batch[name].copy_(value)
-        return self.owner._pass(self.task, self.batch, self.scale, self.factor.fill_(factor)).clone()
+        model, mode, now = self.owner.run.wrapped, self.owner.run.wrapped.training, {p: p.grad for p in self.grads}
+        model.train(self.mode)
+        _give(self.grads)
+        loss = self.owner._pass(self.task, self.batch, self.scale, self.factor.fill_(factor)).clone()
+        _give(now)
+        model.train(mode)
+        return loss
+
+
+def _give(grads):
+    for parameter, grad in grads.items():
+        parameter.grad = grad
 
 
 @pytest.fixture
@@ -56,8 +70,21 @@ def recorded(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("method", [Method, lambda: IAT(delta=0.5, examples=16)], ids=["plain", "iat"])
+def _mean(matrix):
+    return matrix.mean(0)
+
+
+METHODS = {
+    "plain": Method,
+    "iat": lambda: IAT(delta=0.5, examples=16),
+    "gradients taken away": lambda: Conflict(_mean),
+    "gradients left over, dropout off and on": lambda: ReleasedIAT(delta=0.8, examples=16),
+}
+CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [("round", "gradients taken away"), ("plain", list(METHODS)[3])]
+PLANS["round"] = PLANS["mixed"].with_(sampling="round_robin")
+
+
+@pytest.mark.parametrize(("plan", "method"), [(PLANS[p], METHODS[m]) for p, m in CASES], ids=map("-".join, CASES))
 def test_fixed_gradients_train_the_same_bits(plan, method, recorded, monkeypatch):
     """Also where weights decay: a parameter that a task does not reach stays out of its step."""
     with monkeypatch.context() as m:

@@ -70,7 +70,7 @@ def test_budgets_of_the_paper_and_a_float_trap(fraction, heads, count):
 
 
 def test_percents_taken_for_shares_are_told():
-    with pytest.raises(HeadwiseError, match="Try: 0.012 for 1.2 %"):
+    with pytest.raises(HeadwiseError, match=r"Try: 0\.012 for 1\.2 %"):
         budget(1.2, 10)
     assert budget(1.0, 10) == 10
 

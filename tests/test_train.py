@@ -69,6 +69,7 @@ def test_resume_after_a_crash_is_exact(tmp_path, plan, crash):
     assert history.losses == undisturbed.losses
 
 
+@pytest.mark.soak  # tests/faults/test_kills.py does the same quickly
 def test_kill_nine_then_resume_is_exact(tmp_path):
     """A process killed at a random moment, again and again, ends with the weights of an undisturbed one."""
     script = (

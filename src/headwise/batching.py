@@ -75,9 +75,17 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
     columns = _cached(path)
     if columns is None:
         columns = task.kind.encode(rows, tokenizer, max_length)
-        write_arrays(path, to_arrays(columns))
+        _keep(path, columns)
     _tell_cut(f"{task.name}/{split}", columns.get("cut"), max_length)
     return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+
+def _keep(path: Path, columns: Columns) -> None:
+    """A cache that cannot be written to costs time, not the run."""
+    try:
+        write_arrays(path, to_arrays(columns))
+    except OSError as error:
+        warnings.warn(f"tokens are not kept for the next time: {error}", HeadwiseWarning, stacklevel=3)
 
 
 def _tell_cut(name: str, lost: Any, max_length: int) -> None:
@@ -88,10 +96,10 @@ def _tell_cut(name: str, lost: Any, max_length: int) -> None:
 
 
 def _cached(path: Path) -> Columns | None:
-    if not path.exists():
-        return None
     try:
-        return from_arrays(read_arrays(path)[0])
+        return from_arrays(read_arrays(path)[0]) if path.exists() else None
+    except PermissionError:
+        return None
     except HeadwiseError as error:
         warnings.warn(f"{error}; tokenising again", HeadwiseWarning, stacklevel=3)
         return None

@@ -49,7 +49,7 @@ def save(
 
 
 def _remove(root: Path, checkpoints: list[Path]) -> None:
-    """Take checkpoints out of sight in one step each, then away; also what a process that was killed left of its own."""
+    """Take checkpoints out of sight in one step each, then away; also what a killed process left of its own."""
     for left in root.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
     for path in checkpoints:

@@ -51,6 +51,8 @@ class Passes:
             moved = dict.fromkeys(p for task in tasks for p in self._moved[task])
             torch._foreach_zero_([self._grads[p] for p in moved])
             for parameter in moved:
+                if parameter.grad is not None:  # a method has left a gradient for this step
+                    self._grads[parameter] += parameter.grad
                 parameter.grad = self._grads[parameter]
 
     def backward(self, task: str, items: np.ndarray, factor: float) -> torch.Tensor:
@@ -73,10 +75,12 @@ class Passes:
         return loss.detach()
 
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
-        key = (task, *((name, *value.shape) for name, value in batch.items()))
+        key = (task, self.run.wrapped.training, *((name, *value.shape) for name, value in batch.items()))
         self._seen[key] += 1
-        recording = self._kept.get(key) if self._fixed else None
-        able = self._fixed and task not in self._refused and len(self._kept) < MOST
+        # A method may take the gradients of a batch away, and what is recorded would go on writing to them.
+        fixed = self._fixed and all(p.grad is self._grads[p] for p in self._moved[task])
+        recording = self._kept.get(key) if fixed else None
+        able = fixed and task not in self._refused and len(self._kept) < MOST
         if not recording and able and self._seen[key] > BEFORE:
             recording = self._recorded(task, batch, scale)
             if recording:

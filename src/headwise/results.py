@@ -130,9 +130,10 @@ class Results:
             return write(path, buffer.getvalue())
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
 
-
     def _repr_html_(self) -> str:
-        rows = [[r.key, r.kind, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self]
+        rows = [
+            [r.key, r.kind, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self
+        ]
         return table(["key", "kind", "created", "of"], rows, f"{len(rows)} records in {self.root}")
 
 

@@ -143,7 +143,11 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise HeadwiseError(f"no file {path}") from None
-    except (ValueError, RecursionError, IsADirectoryError) as error:  # no JSON, no text, numbers or nests past all reason
+    except (
+        ValueError,
+        RecursionError,
+        IsADirectoryError,
+    ) as error:  # no JSON, no text, numbers or nests past all reason
         raise HeadwiseError(f"{path} is not readable as JSON ({error})", "a file written by headwise") from None
 
 

@@ -92,11 +92,13 @@ def run(
     root, everything = Path(out), in_order(jobs)
     if engine not in engines:
         raise unknown("engine", engine, engines)
+    if workers is not None and workers < 1:
+        raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
     left, tries = _unfinished(everything, swept, told), dict.fromkeys((job.key for job in everything), 0)
     if not left:
         return swept
-    pool = engines[engine](root, workers or _workers(device), device, address)
+    pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
     under_way: set[str] = set()
     try:
         while left:
@@ -222,9 +224,19 @@ class Local:
         return len(self.busy) < self.workers
 
     def submit(self, job: Job) -> None:
-        process = self.idle.pop() if self.idle else _Process(self.root, self.device)
-        process.pipe.send(job.to_record())
+        process = self._sent(job.to_record())
         self.busy[process.pipe] = (process, job)
+
+    def _sent(self, record: dict[str, Any]) -> _Process:
+        """The process that has the job now; one that died while it was idle is passed over."""
+        while self.idle:
+            process = self.idle.pop()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                process.pipe.send(record)
+                return process
+        process = _Process(self.root, self.device)
+        process.pipe.send(record)
+        return process
 
     def finished(self) -> Iterator[tuple[Job, str]]:
         for pipe in wait(list(self.busy), timeout=1.0):
@@ -251,9 +263,9 @@ class _Process:
     def __init__(self, root: Path, device: str | None):
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA is broken
         self.pipe, other = context.Pipe()
-        os.environ |= ALONE
         self.process = context.Process(target=_serve, args=(other, str(root), device, os.getpid()), daemon=True)
-        self.process.start()
+        with _environment(ALONE):
+            self.process.start()
         other.close()
 
     def interrupt(self) -> None:
@@ -261,6 +273,18 @@ class _Process:
         if self.process.pid and self.process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Inside, these variables are set: what starts inherits them, and this process has its own back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
@@ -313,6 +337,8 @@ class Ray:
     def stop(self) -> None:
         for reference in self.busy:
             self.ray.cancel(reference)
+        if self.busy:  # cancelled is as by Ctrl-C: a training writes a checkpoint
+            self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=30)
         if self.started:
             self.ray.shutdown()
 
@@ -343,6 +369,8 @@ def read(path: str | Path, data: str | None = None, seed: int | None = None) -> 
     for name in said:
         if name not in ("work", "config", "grid", "at"):
             raise unknown(f"part of {path}", name, ("work", "config", "grid", "at"))
+        if name != "work" and not isinstance(said[name], dict):
+            raise HeadwiseError(f"{name} = {said[name]!r} in {path}", f"a table [{name}]")
     from headwise.works import asked
 
     at = {**said.get("at", {}), **({"data": data} if data else {})}

@@ -63,8 +63,7 @@ def _weights(model: str, at: Mapping[str, str]) -> str | None:
     folder = Path(at[model]) if model in at else None
     if folder is None or not folder.is_dir():
         return None
-    files = [(str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(folder.rglob("*")) if f.is_file()]
-    where = ("weights", str(files))
+    where = ("weights", _state(folder))
     if where not in _digests:
         _digests[where] = weights_digest(folder)
     return _digests[where]
@@ -74,14 +73,22 @@ _digests: dict[tuple[str, str | None], str | None] = {}
 
 
 def _data(name: str, at: Mapping[str, str]) -> str | None:
-    """The hash of a task's rows, read once; None for data that is not on this machine."""
-    where = (name, at.get("data"))
+    """The hash of a task's rows, read once until one's own file changes; None for data that is not on this machine."""
+    file = Path(name.partition("=")[2].rpartition(":")[0] or name.partition("=")[2])
+    where = (name, _state(file.expanduser()) if "=" in name else at.get("data"))
     if where not in _digests:
         try:
             _digests[where] = data_digest(task_named(name, at))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
+
+
+def _state(path: Path) -> str:
+    """What changes when files do: those of a folder, or a file and those beside it that begin with its name."""
+    stem, beside = path.name.partition(".")[0], path.parent.iterdir() if path.parent.is_dir() else ()
+    found = path.rglob("*") if path.is_dir() else (f for f in beside if f.name.startswith(stem))
+    return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(found) if f.is_file()])
 
 
 def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
@@ -93,6 +100,9 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     for name in ("model", "tasks"):
         if not given.get(name):
             raise HeadwiseError(f"the config of {work} has no {name}", 'model = "…" and tasks = ["…", "…"]')
+    if not isinstance(given["tasks"], list | tuple) or not isinstance(given.get("plan", {}), Mapping):
+        seen = f"tasks = {given['tasks']!r}, plan = {given.get('plan', {})!r}"
+        raise HeadwiseError(seen, "a list of names, and a table", 'tasks = ["sst2", "qnli"]')
     model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))
     if work == "train":
         _check_names(given, ("method", "pooling", "max_length"))
@@ -130,12 +140,12 @@ def train(place: Place) -> dict[str, Any]:
     how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, settings)}
     history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
     made.save_pretrained(place.kept)
+    scores = {name: scored(made, name) for name in made.tasks}
     home = place.folder / "checkpoints"
     stay = {checkpoint.place(home, branch_step(history.steps, share)) for share in marks}
     for path in checkpoint.list_all(home):  # a sweep has many of them, and only marks are read again
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
-    scores = {name: scored(made, name) for name in made.tasks}
     return {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
 
 

@@ -124,6 +124,25 @@ def test_the_published_freeze_lets_heads_drift():
     assert moved(method) == {(layer, head) for layer in range(2) for head in range(4)}
 
 
+def test_the_published_freeze_leaves_a_gradient_to_the_tasks_own_heads_alone():
+    reached: dict[str, set[tuple[int, int]]] = {task: set() for task in HEADS}
+
+    class Look(IAT):
+        def before_update(self, run, tasks):
+            super().before_update(run, tasks)
+            for site in self.heads.sites:
+                part = site.parts["v"]
+                grad = part.module.weight.grad
+                reached[tasks[0]] |= {
+                    (site.layer, head)
+                    for head, rows in enumerate(part.rows)
+                    if grad.index_select(part.axis, rows).any()
+                }
+
+    fit(toy_model(), BASE.with_(steps=8), Look(delta=1.0, choose=masks(), freeze="grad"))
+    assert reached == {task: set(chosen) for task, chosen in HEADS.items()}
+
+
 @pytest.mark.parametrize("settings", [{"alpha": 1.0}, {"delta": 0.0}])
 def test_the_limits_are_plain_training(settings):
     plain, limit = toy_model(), toy_model()

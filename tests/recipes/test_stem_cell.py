@@ -185,6 +185,7 @@ def test_a_folder_of_other_records_gives_no_part(results):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:labels not seen in training")  # a rare relation of the corpus
 def test_smoke_runs_whole(tmp_path):
     for job in in_order(recipe.jobs(Scale("smoke"))):
         perform(job, tmp_path, "cpu")

@@ -53,7 +53,7 @@ def options(
 def main() -> None:
     """Run the command line; mistakes of use end in one line and exit code 2, failures in one line and 1."""
     try:
-        app(args=[word for word in sys.argv[1:] if word != "--debug"] or ["--help"], standalone_mode=False)
+        code = app(args=[word for word in sys.argv[1:] if word != "--debug"] or ["--help"], standalone_mode=False)
     except HeadwiseError as error:
         _stop(str(error), 2)
     except Stopped as error:
@@ -62,6 +62,9 @@ def main() -> None:
         if said := getattr(error, "format_message", None):  # a mistake in the options
             _stop(f"{said()} Try: headwise --help", 2)
         _stop(f"{type(error).__name__}: {error}", 1)
+    else:
+        if code:  # of a typer.Exit: the verb has said why
+            sys.exit(code)
 
 
 def _stop(message: str, code: int) -> None:

@@ -95,10 +95,14 @@ def pairs_in(texts: list[str]) -> dict[str, str]:
 
 
 def named_folders(texts: list[str]) -> dict[str, str]:
-    """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part is the name."""
-    found = {}
+    """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part (not "model") is the name."""
+    from headwise.model import name_of
+
+    found: dict[str, str] = {}
     for text in texts:
-        name, _, folder = text.partition("=") if "=" in text else (Path(text).name, "", text)
+        name, _, folder = text.partition("=") if "=" in text and not Path(text).exists() else (name_of(text), "", text)
+        if name in found:
+            raise HeadwiseError(f"two models named {name!r}", "a name for each", f"--model first={found[name]}")
         found[name] = folder
     return found
 

@@ -43,7 +43,14 @@ def sweep(
     from headwise.sweep import read
 
     jobs = read(grid, str(data) if data else None, seed)
-    _run_jobs(jobs, out, dry, as_json, engine=engine, workers=workers, address=address, retries=retries, device=device)
+    if dry:
+        _list_jobs(jobs, as_json)
+        return
+    how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
+    told = _run_jobs(jobs, out, as_json, **how)
+    if as_json:
+        print(json.dumps(told))
+    raise typer.Exit(int(bool(told["failed"])))
 
 
 @app.command()
@@ -52,7 +59,7 @@ def recipe(
     size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
     model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; several may be given")] = [],  # noqa: B006
     seeds: Annotated[int | None, typer.Option(help="how many; the recipe's own without")] = None,
-    seed: Annotated[int, typer.Option(help="the first of them")] = 0,
+    seed: Annotated[int | None, typer.Option(help="the first of them; without --seeds the only one")] = None,
     data: DataOption = None,
     out: OutOption = None,
     only: Annotated[str, typer.Option(help="jobs whose title holds this, and what they stand on")] = "",
@@ -75,36 +82,43 @@ def recipe(
     from headwise.results import Results
 
     made, folder = recipes[name], out or Path("runs") / f"{name}-{size}"
+    told: dict[str, Any] = {}
     if run or dry:
-        several = tuple(range(seed, seed + seeds)) if seeds else ()
+        several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
         scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
         jobs = [job for job in made.jobs(scale) if only in job.title]
+        if dry:
+            _list_jobs(jobs, as_json)
+            return
         how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
-        _run_jobs(jobs, folder, dry, as_json, **how)
-    if not dry:
+        told = _run_jobs(jobs, folder, as_json, **how)
+    if told.get("done", 1):  # also where some jobs failed: the page shows what is there
         page = write_pages(made, Results(folder / "records"), pages or folder, "headwise " + " ".join(sys.argv[1:]))
-        print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
+        told["page"] = str(page)
+        Screen(quiet=as_json).say(f"page: {page}")
+    if as_json:
+        print(json.dumps(told))
+    raise typer.Exit(int(bool(told.get("failed"))))
 
 
-def _run_jobs(jobs: list[Any], out: Path, dry: bool, as_json: bool, **how: Any) -> None:
-    """Run jobs under a live board; those that failed are told, and end the program with 1."""
+def _list_jobs(jobs: list[Any], as_json: bool) -> None:
+    from headwise.jobs import in_order
+
+    rows = [{"key": job.key, "work": job.work, "title": job.title} for job in in_order(jobs)]
+    print(json.dumps(rows)) if as_json else Screen().jobs(rows)
+
+
+def _run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str, Any]:
+    """Run jobs under a live board: where records are, how many jobs are done, and the errors of those that failed."""
     from headwise.jobs import in_order
     from headwise.sweep import run
 
     screen = Screen(quiet=as_json)
-    if dry:
-        rows = [{"key": job.key, "work": job.work, "title": job.title} for job in in_order(jobs)]
-        print(json.dumps(rows)) if as_json else screen.jobs(rows)
-        return
     with Board(screen, len(in_order(jobs))) as board:
         swept = run(jobs, out, told=board.told, **how)
+    screen.say(str(swept))
     failed = {job.title: error for job, error in swept.failed.values()}
-    if as_json:
-        print(json.dumps({"records": str(swept.results.root), "done": len(swept.done), "failed": failed}))
-    else:
-        screen.say(str(swept))
-    if failed:
-        raise typer.Exit(1)
+    return {"records": str(swept.results.root), "done": len(swept.done), "failed": failed}
 
 
 @app.command(name="report")

@@ -95,8 +95,8 @@ class Screen:
         self.console.print(Text(f"head {found['head']}{owner}", style="bold"))
         beside = found.get("beside", {})
         for task, row in found["importance"].items():
-            other = f"   second checkpoint: rank {beside[task]['rank']}" if task in beside else ""
-            self._bar(task, row["share"], f"rank {row['rank']} of {row['of']}, {_digits(row['score'])}{other}")
+            other = f"   second checkpoint: {_rank(beside[task])}" if task in beside else ""
+            self._bar(task, row["share"], f"{_rank(row)}, {_digits(row['score'])}{other}")
         for title, part in (("encodes", "probes"), ("gate", "gates"), ("looks at", "looks")):
             if part in found:
                 self.say(title)
@@ -174,6 +174,10 @@ def _short(value: Any, limit: int = 80) -> str:
         value = ", ".join(f"{k} {v}" for k, v in value.items())
     text = str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _rank(row: Mapping[str, Any]) -> str:
+    return f"rank {row['rank']} of {row['of']}" if row["rank"] else "cut"
 
 
 def _digits(value: float | None) -> str:

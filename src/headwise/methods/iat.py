@@ -15,6 +15,8 @@ from headwise.methods.method import Method
 from headwise.selection import bottom, random_heads, top
 
 if TYPE_CHECKING:
+    from headwise.model import MultiTaskModel
+    from headwise.plan import Plan
     from headwise.train import Run
 
 CHOICES = ("top", "random", "bottom")
@@ -209,6 +211,10 @@ class IAT(Method):
         This is how Li et al. (2023) read Liang et al. (2021); the original finds tickets by single-task training.
         """
         return cls(delta=1.0, **settings)
+
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        self.masks, self.held = {}, None  # of another run of this method
+        return []
 
     def start(self, run: Run) -> None:
         self.heads = Heads.of(run.model.encoder)

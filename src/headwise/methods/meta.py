@@ -164,6 +164,7 @@ class Meta(Method):
         if run.plan.patience is not None and self.form:
             raise HeadwiseError("patience with trained gates", "the last step's gates beside the last step's weights")
         if self.trim:
+            self._check_room(run, self.trim)
             run.best_after = self._trim_step(run, self.trim)  # evaluations of the whole model do not compete
         if callable(getattr(run.model.tokenizer, "tokenize", None)):
             self.coverage = {name: coverage(task, run.model.tokenizer) for name, task in run.model.tasks.items()}
@@ -296,21 +297,35 @@ class Meta(Method):
         assert gates is not None
         scores = self._scores(run, trim)
         with torch.no_grad():
-            values = {task: gates.values(task).cpu() for task in run.names} if trim.prune_by == "gates" else scores
-        keys = {name: key(task, trim.each) for name, task in run.model.tasks.items()}
-        gates.close(trim.closed(values, keys, run.plan.seed), trim.each)
+            own = {task: gates.values(task).cpu() * living for task, living in self._living(run).items()}
+        values = own if trim.prune_by == "gates" else scores
+        gates.close(trim.closed(values, self._keys(run, trim), run.plan.seed), trim.each)
         if trim.train < 1:
             self.free = trim.movable(scores, gates.closed, run.plan.seed)
             self._hold(run)
         self.trimmed = True
+
+    def _check_room(self, run: Run, trim: Trim) -> None:
+        """More heads than there are to close or to train are told of now, not when half of the training is done."""
+        living = self._living(run)
+        closed = trim.closed(living, self._keys(run, trim), run.plan.seed)
+        if trim.train < 1:
+            trim.movable(living, closed, run.plan.seed)
+
+    def _keys(self, run: Run, trim: Trim) -> dict[str, str]:
+        return {name: key(task, trim.each) for name, task in run.model.tasks.items()}
+
+    def _living(self, run: Run) -> dict[str, Tensor]:
+        """For each pair 1 where a head is, NaN where it was cut away."""
+        heads = Heads.of(run.model.encoder)
+        return dict.fromkeys(run.names, torch.ones(heads.shape).masked_fill(~heads.alive.cpu(), torch.nan))
 
     def _scores(self, run: Run, trim: Trim) -> dict[str, Tensor]:
         """Each pair's importance under its gates; where chance decides, only which heads live."""
         gates = self.learner.gates
         assert gates is not None
         if not trim.needs_importance:
-            alive = torch.ones(gates.heads.shape).masked_fill(~gates.heads.alive, torch.nan)
-            return dict.fromkeys(run.names, alive)
+            return self._living(run)
         gates.requires_grad_(False)  # importance leaves gradients behind in whatever asks for them
         with self.learner.gated():
             found = choose_heads(run, lambda run, task: self._importance(run, task, trim))

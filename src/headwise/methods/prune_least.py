@@ -15,6 +15,8 @@ from headwise.methods.method import Method
 from headwise.selection import bottom
 
 if TYPE_CHECKING:
+    from headwise.model import MultiTaskModel
+    from headwise.plan import Plan
     from headwise.train import Run
 
 
@@ -45,6 +47,10 @@ class PruneLeast(Method):
         check_share("delta", delta)
         self.alpha, self.delta, self.by, self.examples = alpha, delta, by, examples
         self.closed: torch.Tensor | None = None  # bool (L, H)
+
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        self.closed = None  # of another run of this method
+        return []
 
     def start(self, run: Run) -> None:
         self.heads = Heads.of(run.model.encoder)

@@ -13,6 +13,8 @@ from headwise.methods.iat import check_share, choose_heads, head_parameters
 from headwise.methods.method import Method
 
 if TYPE_CHECKING:
+    from headwise.model import MultiTaskModel
+    from headwise.plan import Plan
     from headwise.train import Run
 
 
@@ -59,6 +61,10 @@ class Rates(Method):
         self.by, self.examples = by, examples
         self.needs: dict[str, torch.Tensor] = {}
         self._slow: dict[frozenset[str], list[torch.Tensor]] = {}
+
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        self.needs, self._slow = {}, {}  # of another run of this method
+        return []
 
     def start(self, run: Run) -> None:
         self.heads = Heads.of(run.model.encoder)

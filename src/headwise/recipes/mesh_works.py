@@ -77,7 +77,6 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     history = fit(made, Plan(**c["plan"]), method, out=place.folder, device=place.device, progress=place.progress)
     if c["keep"]:
         made.save_pretrained(place.kept)
-    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
     with method.learner.gated():
         scores = {name: scored(made, name, limit=c["dev"]) for name in made.tasks}
     tests, rate = _tested(place, made, method) if c["held"] else ({}, None)
@@ -90,6 +89,7 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     }
     result["tests"] = {name: one.to_record() for name, one in tests.items()}
     arrays = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: what dies before goes on from them
     return result, arrays
 
 

@@ -32,7 +32,6 @@ BASE = Plan(
     temperature=0.8,
     balance="moving_average",
     window="mixed",
-    checkpoint_every=0,
     patience=15,
 )
 RELEASED = {"pos": 0.01, "ner": 0.0002, "dep": 0.01, "con": 0.01, "srl": 0.001}  # what an open head costs
@@ -46,7 +45,7 @@ class Size:
 
     tasks: Mapping[str, str]  # the catalog's names by those of TASKS
     plan: Plan
-    gate: Mapping[str, Any] = field(default_factory=lambda: {"init": "xavier"})  # of all gates
+    gate: Mapping[str, Any] = field(default_factory=lambda: {"init": "xavier", "snapshots": 5000})  # of all gates
     gate_plan: Mapping[str, Any] = field(default_factory=dict)  # where training with gates differs
     cost: Mapping[str, float] = field(default_factory=lambda: RELEASED)
     together: float = TOGETHER
@@ -65,7 +64,9 @@ ONTONOTES = {task: f"ontonotes_{task}" for task in TASKS}
 SIZES = {
     "smoke": Size(
         tasks=CORPUS,
-        plan=BASE.with_(steps=8, lr=1e-3, tokens=None, batch_size=8, max_examples=48, evaluate_every=0, patience=None),
+        plan=BASE.with_(steps=8, lr=1e-3, tokens=None, batch_size=8, max_examples=48, patience=None).with_(
+            evaluate_every=0, checkpoint_every=0
+        ),
         gate={"init": "open", "lr": 0.7, "snapshots": 4},
         cost=dict.fromkeys(TASKS, 0.3),
         together=0.3,

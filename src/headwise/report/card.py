@@ -58,20 +58,25 @@ def where(name: str, model: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _importance(data: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
-    """Score, its standard error, its rank among all heads (1 is first) and its share of the highest score."""
+    """Score, its standard error, its rank among all heads (1 is first) and its share of the highest score.
+
+    A head that was cut has none of them.
+    """
     out = {}
     for task, found in data["importance"].items():
         scores = _array(found["scores"])
         score = scores[layer, head]
-        row = {"score": None if np.isnan(score) else float(score), "rank": int((scores > score).sum()) + 1}
-        row |= {"of": int((~np.isnan(scores)).sum()), "share": float(score / np.nanmax(scores))}
+        there, highest = not np.isnan(score), np.nanmax(scores, initial=0.0)
+        row: dict[str, Any] = {"score": float(score) if there else None}
+        row |= {"rank": int((scores > score).sum()) + 1 if there else None, "of": int((~np.isnan(scores)).sum())}
+        row["share"] = float(score / highest) if there and highest > 0 else None
         out[task] = row | ({"stderr": found["stderr"][layer][head]} if found.get("stderr") else {})
     return out
 
 
 def _owner(data: dict[str, Any], layer: int, head: int) -> str | None:
     """The task for which the head ranks highest."""
-    ranks = {task: row["rank"] for task, row in _importance(data, layer, head).items()}
+    ranks = {task: row["rank"] for task, row in _importance(data, layer, head).items() if row["rank"]}
     return min(ranks, key=lambda task: ranks[task]) if ranks else None
 
 

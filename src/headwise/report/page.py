@@ -32,7 +32,15 @@ def render(studies: Sequence[Mapping]) -> str:
         raise HeadwiseError("no study", "one study or a list of them")
     try:
         return _rendered([prepared(study) for study in studies])
-    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError, TemplateError, RecursionError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        ValueError,
+        TemplateError,
+        RecursionError,
+    ) as error:
         if isinstance(error, HeadwiseError):
             raise
         form = "a study as headwise.report.form describes it"

@@ -73,12 +73,13 @@ class Coverage:
 def coverage(task: Task, tokenizer: Any, rows: int = 200, split: str = "train") -> Coverage:
     """Pieces per word and the share of unknown pieces over a task's first rows; a warning above three pieces a word."""
     texts = [text for row in task.rows(split)[:rows] for text in row_texts(row).values()]
-    words = [w for text in texts for part in text.split() for w in (part if task.language in UNSPACED else [part])]
-    ids = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
+    words = sum(len("".join(parts) if task.language in UNSPACED else parts) for parts in map(str.split, texts))
+    # Whole texts: to many tokenizers a word without the space before it is a rare one.
+    ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     pieces = sum(map(len, ids))
     unknown_id = getattr(tokenizer, "unk_token_id", None)
-    lost = sum(piece == unknown_id for word in ids for piece in word)
-    found = Coverage(task.name, task.language, len(words), pieces / max(1, len(words)), lost / max(1, pieces))
+    lost = sum(piece == unknown_id for text in ids for piece in text)
+    found = Coverage(task.name, task.language, words, pieces / max(1, words), lost / max(1, pieces))
     if found.poor:
         warnings.warn(f"the tokenizer covers a language badly: {found}", HeadwiseWarning, stacklevel=2)
     return found
