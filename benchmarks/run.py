@@ -28,7 +28,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "parameterfree": ["--sentences", "60", "--few", "2", "--many", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
         "probing": [*CPU, "--sentences", "80", "--repeat", "1", "--threads", "1"],
-        "training": ["--rows", "32", "--repeats", "1", "--threads", "1"],
+        "training": ["--rows", "32", "--repeats", "2", "--threads", "1"],
     },
     "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},
     "accelerator": {name: ["--device", "cuda"] for name in ("importance", "parsing", "probing", "training")},
@@ -41,7 +41,9 @@ def table_of(name: str, size: str) -> list[dict[str, Any]]:
     extra = ["--size", size] if name in SIZED else SIZES[size].get(name, [])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "table.json"
-        subprocess.run([sys.executable, HERE / f"{name}.py", *extra, "--json", file], check=True)
+        done = subprocess.run([sys.executable, HERE / f"{name}.py", *extra, "--json", file])
+        if done.returncode:
+            return [{"what": name, "skipped": f"FAILED with code {done.returncode}"}]
         found = json.loads(file.read_text())
     rows = found["found"] if isinstance(found, dict) else found
     return [{**row, "met": met(row)} for row in rows]
@@ -84,6 +86,8 @@ def main() -> None:
     show(tables)
     if args.json:
         args.json.write_text(json.dumps({"size": args.size, "tables": tables}, indent=1) + "\n")
+    if any("FAILED" in row.get("skipped", "") for rows in tables.values() for row in rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,18 @@ def refuse(place: Place) -> dict[str, Any]:
     raise HeadwiseError("bad input", "good input")
 
 
+def stoppable(place: Place) -> dict[str, Any]:
+    """As a training: a stop by hand is heard, and what there is takes a second to save."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    note(place, "begun")
+    while not stopped:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    note(place, "saved")
+    raise KeyboardInterrupt
+
+
 def note(place: Place, line: str) -> None:
     with (place.root / "notes.txt").open("a") as file:
         file.write(line + "\n")

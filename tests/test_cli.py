@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import typer.main
 
+from handiwork import job
 from headwise import cli
+from headwise.cli.options import named_folders
+from headwise.errors import HeadwiseError
+from headwise.recipes import Part, recipes
 from headwise.results import Results
 from headwise.store import read_arrays
 from headwise.testing import playground
@@ -392,5 +398,61 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
     def stopped(*args):
         raise KeyboardInterrupt(said)
 
-    monkeypatch.setattr(cli, "plain_encoder", stopped)
+    monkeypatch.setattr(cli.measuring, "plain_encoder", stopped)
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
+
+
+# -- many runs
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Workers find the works of these tests."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):
+    (place / "bad.toml").write_text('work = "handiwork:refuse"\n[grid]\nn = [1]\n')
+    code, out, _ = headwise("sweep bad.toml --workers 1 --out runs/bad")
+    assert code == 1 and "1 not" in out
+    code, out, _ = headwise("sweep bad.toml --workers 1 --out runs/bad --json")
+    assert code == 1 and json.loads(out)["failed"]
+    (place / "good.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
+    code, out, _ = headwise("sweep good.toml --workers 1 --out runs/good --json")
+    assert code == 0 and json.loads(out) == {"records": "runs/good/records", "done": 1, "failed": {}}
+
+
+class Halves:
+    """A recipe of which one job fails."""
+
+    name, title, paper = "halves", "Halves", "none"
+
+    def jobs(self, scale):
+        return [job("square", seed) for seed in scale.seeds or (0, 1)] + [job("refuse")]
+
+    def parts(self, results):
+        return [Part("Records", str(len(list(results))))]
+
+
+def test_a_recipe_shows_what_is_there_and_ends_with_1_where_a_job_failed(headwise, importable, monkeypatch):
+    monkeypatch.setitem(recipes._entries, "halves", Halves())
+    code, out, _ = headwise("recipe halves --workers 1 --out runs/halves --json")
+    told = json.loads(out)
+    assert code == 1 and told["done"] == 2 and len(told["failed"]) == 1 and Path(told["page"]).exists()
+    code, out, _ = headwise("recipe halves --no-run --out runs/halves --json")
+    assert code == 0 and json.loads(out) == {"page": told["page"]}
+
+
+@pytest.mark.parametrize(("line", "seeds"), [("", [0, 1]), ("--seed 5", [5]), ("--seeds 3 --seed 4", [4, 5, 6])])
+def test_seeds_of_a_recipe(headwise, monkeypatch, line, seeds):
+    monkeypatch.setitem(recipes._entries, "halves", Halves())
+    rows = json.loads(headwise(f"recipe halves --list --json {line}")[1])
+    assert [row["key"] for row in rows[:-1]] == [job("square", seed).key for seed in seeds]
+
+
+def test_models_are_named_by_their_folders(tmp_path):
+    (tmp_path / "lr=0.1").mkdir()
+    found = named_folders(["a/model", "b/model", "x=c", str(tmp_path / "lr=0.1")])
+    assert found == {"a": "a/model", "b": "b/model", "x": "c", "lr=0.1": str(tmp_path / "lr=0.1")}
+    with pytest.raises(HeadwiseError, match="two models named 'bert'"):
+        named_folders(["a/bert", "b/bert"])

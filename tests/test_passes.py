@@ -28,7 +28,7 @@ made: list[Faked] = []
 
 
 class Faked:
-    """Runs the pass anew at every replay, but as a graph does: from and to the places, and in the mode, of its making."""
+    """Runs the pass anew at every replay, but as a graph: from and to the places, and in the mode, of its making."""
 
     def __init__(self, owner, task, batch, scale):
         self.owner, self.task, self.scale = owner, task, scale
@@ -80,7 +80,10 @@ METHODS = {
     "gradients taken away": lambda: Conflict(_mean),
     "gradients left over, dropout off and on": lambda: ReleasedIAT(delta=0.8, examples=16),
 }
-CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [("round", "gradients taken away"), ("plain", list(METHODS)[3])]
+CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [
+    ("round", "gradients taken away"),
+    ("plain", list(METHODS)[3]),
+]
 PLANS["round"] = PLANS["mixed"].with_(sampling="round_robin")
 
 
@@ -135,6 +138,7 @@ def test_widths_come_in_steps_and_never_beyond_the_longest():
 
 
 @pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
     plan = PLANS["decay"].with_(precision=precision)

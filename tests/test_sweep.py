@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.jobs import grid, in_order, perform
 from headwise.results import Results
 from headwise.store import digest
-from headwise.sweep import log_of, read, run
+from headwise.sweep import Local, log_of, read, run
 from headwise.testing import playground
 
 ENGINES = [
@@ -155,6 +155,47 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
     assert len(done) <= 12 + 2  # of the two under way, each begins anew at most once
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, engine):
+    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script += f"    run([job('stoppable')], {str(tmp_path)!r}, {engine!r}, workers=1)\n"
+    (tmp_path / "one.py").write_text(script)
+    running = subprocess.Popen([sys.executable, tmp_path / "one.py"], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not notes(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.wait(60)
+    assert notes(tmp_path) == ["begun", "saved"]
+
+
+def test_a_worker_that_died_while_it_was_idle_is_replaced(tmp_path):
+    pool = Local(tmp_path, 1, "cpu", None)
+    try:
+        for n in (2, 3):
+            pool.submit(job("square", n))
+            while pool.busy:
+                assert not [error for _, error in pool.finished() if error]
+            pool.idle[0].process.kill()
+            pool.idle[0].process.join()
+    finally:
+        pool.stop()
+    assert notes(tmp_path) == ["done 2", "done 3"]
+
+
+def test_a_sweep_leaves_its_process_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    before = dict(os.environ)
+    run([job("square")], tmp_path, workers=1)
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_sweep_without_workers_is_refused(tmp_path, workers):
+    with pytest.raises(HeadwiseError, match="1 or more"):
+        run([job("square")], tmp_path, workers=workers)
+
+
 def _as_kept(n: int) -> tuple[str, dict]:
     one = job("square", n, wait=0.3)
     return one.work, one.config
@@ -218,9 +259,21 @@ def test_a_file_becomes_jobs_that_train(place):
         (("model =", "modle ="), "no model"),
         (("[grid]", "[grid"), "no TOML"),
         (("[0, 1]", "3"), "a list of values"),
+        (
+            ('tasks = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]', 'tasks = "sst2"'),
+            "a list of names",
+        ),
+        (("plan = {", "plan = 3 # {"), "no field 'seed'"),
     ],
 )
 def test_mistakes_in_a_file_are_named(place, change, word):
     (place / "grid.toml").write_text(TOML.format("bert-tiny").replace(*change, 1))
     with pytest.raises(HeadwiseError, match=word):
         read("grid.toml")
+
+
+@pytest.mark.parametrize("part", ["config", "grid", "at"])
+def test_a_part_of_a_file_is_a_table(tmp_path, part):
+    (tmp_path / "grid.toml").write_text(f"{part} = [3]")
+    with pytest.raises(HeadwiseError, match=rf"a table \[{part}\]"):
+        read(tmp_path / "grid.toml")

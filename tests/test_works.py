@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from headwise.errors import HeadwiseError
 from headwise.jobs import Place, in_order, perform
 from headwise.plan import Plan
 from headwise.results import Results
@@ -79,6 +80,12 @@ def test_what_people_write_is_filled_in(place):
     assert job.key == training("tiny", TASKS, Plan(steps=8, batch_size=8), at=AT).key
 
 
+@pytest.mark.parametrize("wrong", [{"tasks": "sst2"}, {"plan": 3}])
+def test_what_people_write_wrongly_is_refused(wrong):
+    with pytest.raises(HeadwiseError, match="a list of names, and a table"):
+        asked("train", {"model": "tiny", "tasks": TASKS, **wrong}, AT)
+
+
 def test_a_study_is_a_work(place):
     settings = {"plan": {"steps": 4, "batch_size": 8}, "examples": 16, "dev": 12, "skip": ["iat", "looks", "prune"]}
     job = asked("study", {"model": "tiny", "tasks": TASKS, **settings}, AT)
@@ -91,3 +98,24 @@ def test_a_study_is_a_work(place):
 def test_curves_are_thinned_to_their_end(length):
     made = _thinned({"a": {"step": list(range(length)), "loss": list(range(length))}})["a"]
     assert made["step"] == made["loss"] and len(made["step"]) <= 50 and made["step"][-1:] == list(range(length))[-1:]
+
+
+def test_a_job_is_known_by_ones_own_files_as_they_are_now(place):
+    before = training("tiny", TASKS, PLAN, at=AT).key
+    assert training("tiny", TASKS, PLAN, at=AT).key == before
+    with (place / "reviews.csv").open("a") as file:
+        file.write((place / "reviews.csv").read_text().splitlines()[1] + "\n")
+    assert training("tiny", TASKS, PLAN, at=AT).key != before
+
+
+def test_a_job_that_dies_after_its_training_does_not_train_again(place, monkeypatch):
+    def dies(*args, **options):
+        raise MemoryError
+
+    job = training("tiny", TASKS, PLAN, at=AT)
+    with monkeypatch.context() as now, pytest.raises(MemoryError):
+        now.setattr("headwise.works.scored", dies)
+        perform(job, place / "out")
+    monkeypatch.setattr("headwise.train._step", dies)
+    perform(job, place / "out")
+    assert not list((place / "out" / "work" / job.key / "checkpoints").iterdir())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -191,12 +192,22 @@ class MultiTaskModel(nn.Module):
     @classmethod
     def load(cls, path: str | Path, tasks: Iterable[Task] | None = None) -> MultiTaskModel:
         """Read what `save_pretrained` wrote; tasks not in the catalog are given again by the caller."""
-        from headwise import tasks as catalog
-
         path = Path(path)
         about = read_json(path / "headwise.json")
-        if about.get("format") != FORMAT:
-            raise HeadwiseError(f"{path} has format {about.get('format')!r}", f"format {FORMAT}")
+        form = about.get("format") if isinstance(about, dict) else None
+        if form != FORMAT:
+            raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
+        try:
+            return cls._opened(path, about, tasks)
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
+            if isinstance(error, HeadwiseError):
+                raise
+            raise HeadwiseError(f"{path} is not as it was written ({_first_line(error)})", "a whole model") from error
+
+    @classmethod
+    def _opened(cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None) -> MultiTaskModel:
+        from headwise import tasks as catalog
+
         given = {task.name: task for task in tasks or ()}
         found = [given.get(name) or catalog.get(name) for name in about["tasks"]]
         encoder, tokenizer = load_encoder(path / "encoder")

@@ -15,6 +15,7 @@ from headwise.methods.inner import Learner, adapt
 from headwise.methods.meta import MOVES, Meta
 from headwise.methods.method import Method, methods
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.testing import toy_model
 from headwise.train import Run, _step, fit
 
@@ -351,6 +352,28 @@ def test_importance_before_a_trim_leaves_no_gradients_behind():
     method.before_step(run)
     assert all(p.grad is None for p in method.learner.parameters())
     assert all(p.requires_grad for p in method.learner.parameters())
+
+
+def test_heads_that_were_cut_away_do_not_count_as_those_with_the_lowest_gates():
+    model = toy_model()
+    prune(model.encoder, torch.tensor([[True, False, False, False], [False, False, False, True]]))
+    settings = {"gates": "concrete", "trim": {"prune": 0.25, "prune_by": "gates", "delta": 1.0}}
+    method = Meta("multitask", gate_lr=0.0, **settings)
+    run = Run(model, PLAN, method, None, "cpu")
+    method.start(run)
+    method.before_step(run)
+    alive = method.learner.gates.heads.alive
+    assert all(int((closed & alive).sum()) == 2 for closed in method.learner.gates.closed.values())
+
+
+@pytest.mark.parametrize("trim", [{"prune": 0.9, "where": "top"}, {"prune": 0.75, "train": 0.5}])
+def test_more_heads_than_there_are_is_told_before_training(trim):
+    class Untrained(Meta):
+        def before_step(self, run):
+            raise AssertionError("training began")
+
+    with pytest.raises(HeadwiseError, match="free ones"):
+        fit(toy_model(), PLAN, Untrained("multitask", trim={**trim, "delta": 0.5}))
 
 
 # -- bad input

@@ -9,11 +9,11 @@ import pytest
 
 from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages
-from headwise.recipes import anatomy_published as paper
+from headwise.recipes.anatomy import published as paper
 from headwise.recipes.anatomy import recipe
-from headwise.recipes.anatomy_jobs import HOME, HUB, jobs
-from headwise.recipes.anatomy_records import Records
-from headwise.recipes.anatomy_tables import (
+from headwise.recipes.anatomy.jobs import HOME, HUB, jobs
+from headwise.recipes.anatomy.records import Records
+from headwise.recipes.anatomy.tables import (
     change_table,
     depth_table,
     effect_table,

@@ -118,3 +118,16 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
     assert base[1] == pytest.approx(49) and ours[9] == pytest.approx(61)
     assert ours[11] == pytest.approx(12) and 0 < ours[12] < 0.05 and base[11] is None
     assert made["published"][1][1] == 75.40
+
+
+def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeypatch):
+    def dies(*args, **options):
+        raise MemoryError
+
+    job = next(j for j in jobs(Scale("smoke")) if j.title.startswith("meta a new pair: fomaml, gates, pruned"))
+    with monkeypatch.context() as now, pytest.raises(MemoryError):
+        now.setattr("headwise.recipes.mesh_works._tested", dies)
+        perform(job, tmp_path, "cpu")
+    monkeypatch.setattr("headwise.train._step", dies)
+    perform(job, tmp_path, "cpu")
+    assert Results(tmp_path / "records")[job.key].result["tests"]

@@ -10,12 +10,12 @@ import pytest
 
 from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages
-from headwise.recipes import stem_cell_published as paper
+from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell import recipe
-from headwise.recipes.stem_cell_jobs import HOME, SIZES, jobs
-from headwise.recipes.stem_cell_published import TASKS
-from headwise.recipes.stem_cell_records import ALL, Records
-from headwise.recipes.stem_cell_tables import (
+from headwise.recipes.stem_cell.jobs import HOME, SIZES, jobs
+from headwise.recipes.stem_cell.published import TASKS
+from headwise.recipes.stem_cell.records import ALL, Records
+from headwise.recipes.stem_cell.tables import (
     change_table,
     correlation_table,
     kept_table,

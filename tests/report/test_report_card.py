@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import numpy as np
 import pytest
 
+from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 from headwise.report import read_study, report
 from headwise.report.card import card
@@ -36,6 +38,17 @@ def test_a_twin_is_most_alike(study):
     near = card(twins, "4.2")["alike"]
     assert near[0]["head"] == "0.0" and near[0]["distance"] == 0 and len(near) == 5
     assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+
+
+def test_a_head_that_was_cut_has_no_rank_and_no_owner(study, capsys):
+    study = copy.deepcopy(study)
+    for found in study["importance"].values():
+        found["scores"][5][7] = None
+    found = card(study, "5.7", study)
+    assert found["owner"] is None and all(row["rank"] is row["share"] is None for row in found["importance"].values())
+    json.dumps(found, allow_nan=False)
+    Screen().card(found)
+    assert "cut" in capsys.readouterr().out
 
 
 def test_a_second_checkpoint_stands_beside(study):

@@ -63,8 +63,8 @@ class Letters:
     def __init__(self, known: str):
         self.known = known
 
-    def __call__(self, words, **options):
-        return {"input_ids": [[self.known.find(letter) + 1 for letter in word] for word in words]}
+    def __call__(self, texts, **options):
+        return {"input_ids": [[self.known.find(letter) + 1 for letter in text if letter != " "] for text in texts]}
 
 
 def test_coverage_counts_pieces_and_unknown_ones():
@@ -91,3 +91,17 @@ def test_languages_without_spaces_are_counted_by_letters():
     (task,) = toy_tasks(1, rows=4)
     found = coverage(replace(task, language="zh", _read={}), Letters("wmab0123456789"))
     assert found.pieces_per_word == 1.0
+
+
+class Spaced:
+    """A tokenizer such as GPT-2's: a word with the space before it is one piece, without it is spelled."""
+
+    def __call__(self, texts, **options):
+        return {"input_ids": [[1] * (len(text.split(" ")[0]) + text.count(" ")) for text in texts]}
+
+
+def test_words_are_counted_as_the_model_reads_them():
+    (task,) = toy_tasks(1, rows=10)
+    texts = [row["text"] for row in task.rows("train")]
+    pieces = sum(len(text.split()[0]) + len(text.split()) - 1 for text in texts)
+    assert coverage(task, Spaced()).pieces_per_word == pieces / sum(len(text.split()) for text in texts)

@@ -37,6 +37,20 @@ class Scale:
         if self.size not in SIZES:
             raise unknown("size", self.size, SIZES)
 
+    def encoders(self, published: Mapping[str, str]) -> dict[str, str]:
+        """The models by name: those given, else the size's own; of the size ``full`` those the paper had."""
+        if self.models:
+            return dict(self.models)
+        if self.size == "full":
+            return dict(published)
+        if self.size == "small":
+            from headwise.demo import encoder_folder
+
+            return {"minilm-l6": str(encoder_folder())}
+        from headwise.recipes.smoke import NAME, tiny_encoder
+
+        return {NAME: str(tiny_encoder())}
+
     @property
     def at(self) -> dict[str, str]:
         """What jobs need to find things on this machine."""

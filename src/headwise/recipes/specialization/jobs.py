@@ -126,26 +126,11 @@ HUB = {  # the paper's models
 DECODERS = ("gpt", "gpt2-medium")
 
 
-def models_of(scale: Scale) -> dict[str, str]:
-    """The models of a scale: those given, or the size's own."""
-    if scale.models:
-        return dict(scale.models)
-    if scale.size == "full":
-        return HUB
-    if scale.size == "small":
-        from headwise.demo import encoder_folder
-
-        return {"minilm-l6": str(encoder_folder())}
-    from headwise.recipes.smoke import NAME, tiny_encoder
-
-    return {NAME: str(tiny_encoder())}
-
-
 def jobs(scale: Scale) -> list[Job]:
     """Everything to run at a scale; the paper's other models take part in the pairs and in GLUE only."""
     made: list[Job] = []
     size, seeds = SIZES[scale.size], scale.seeds or SIZES[scale.size].seeds
-    for number, (model, where) in enumerate(models_of(scale).items()):
+    for number, (model, where) in enumerate(scale.encoders(HUB).items()):
         for seed in seeds:
             build = Build(size, model, seed, seeds, {**scale.at, model: where})
             made += build.everything() if scale.size != "full" or not number else build.published()

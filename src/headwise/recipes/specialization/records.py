@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,30 +193,6 @@ def beside(model: str, table: Mapping[Any, Any], otherwise: str = "bert-base") -
     """Which of the paper's models a model is set beside."""
     known = {key[0] if isinstance(key, tuple) else key for key in table}
     return model if model in known else otherwise
-
-
-def table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
-) -> dict[str, Any]:
-    """A table in the form of `headwise.report.tables`; numpy numbers become plain ones, NaN nothing."""
-    shown = None if published is None else [[_cell(v) for v in row] for row in published]
-    if shown is not None and not any(v is not None for row in shown for v in row):
-        shown = None
-    rows = [[_cell(value) for value in row] for row in rows]
-    return {"title": title, "note": note, "columns": list(columns), "rows": rows, "published": shown}
-
-
-def _cell(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and value != value else value
-
-
-def mean_sd(values: Sequence[float] | np.ndarray) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation, None where there is nothing to take them of."""
-    kept = np.array([v for v in values if v is not None and v == v], float)
-    if not kept.size:
-        return None, None
-    return float(kept.mean()), float(kept.std(ddof=1)) if kept.size > 1 else None
 
 
 def seeds(number: int) -> str:

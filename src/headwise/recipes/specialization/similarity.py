@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.recipes.specialization.records import Records, table
+from headwise.recipes.specialization.records import Records
 from headwise.recipes.specialization.tables import Table, in_order, pairwise_d
+from headwise.recipes.summary import table
 from headwise.similarity import Similarity, ahp, head_overlap, rank_correlation
 
 

@@ -11,18 +11,8 @@ import numpy as np
 from headwise.dissociation import Dissociation, verdict
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
-from headwise.recipes.specialization.records import (
-    TWO_TEXTS,
-    Lesioned,
-    Records,
-    beside,
-    erratum,
-    label,
-    mean_sd,
-    real,
-    seeds,
-    table,
-)
+from headwise.recipes.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
+from headwise.recipes.summary import mean_sd, table
 from headwise.stats import overlap_test, p_value
 
 Table = dict[str, Any]

@@ -9,17 +9,8 @@ import numpy as np
 
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_GLUE, RELEASED
-from headwise.recipes.specialization.records import (
-    SETTING,
-    Records,
-    beside,
-    erratum,
-    label,
-    mean_sd,
-    real,
-    seeds,
-    table,
-)
+from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real, seeds
+from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
 from headwise.stats import correlation, paired_bootstrap, paired_t
 from headwise.transfer import Transfer

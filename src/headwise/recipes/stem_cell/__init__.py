@@ -6,11 +6,11 @@ from functools import partial
 
 from headwise.jobs import Job
 from headwise.recipes import Part, Scale
-from headwise.recipes import stem_cell_figures as figures
-from headwise.recipes import stem_cell_jobs as build
-from headwise.recipes import stem_cell_tables as tables
-from headwise.recipes.stem_cell_published import ERRATA, STAGES, TASKS
-from headwise.recipes.stem_cell_records import ALL, Records, averaged
+from headwise.recipes.stem_cell import figures as figures
+from headwise.recipes.stem_cell import jobs as build
+from headwise.recipes.stem_cell import tables as tables
+from headwise.recipes.stem_cell.published import ERRATA, STAGES, TASKS
+from headwise.recipes.stem_cell.records import ALL, Records, averaged
 from headwise.recipes.summary import sentence
 from headwise.results import Results
 

@@ -10,11 +10,11 @@ from headwise.jobs import Job
 from headwise.plan import Plan
 from headwise.probing.utilization import TUNING
 from headwise.recipes import Scale
-from headwise.recipes.anatomy_published import TASKS
+from headwise.recipes.anatomy.published import TASKS
 from headwise.store import plain
 from headwise.works import training
 
-HOME = "headwise.recipes.anatomy_works"
+HOME = "headwise.recipes.anatomy.works"
 PROPERTIES = tuple(name for name, _, _ in TASKS.values())
 TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
 EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
@@ -72,25 +72,10 @@ SIZES = {
 }
 
 
-def models_of(scale: Scale) -> dict[str, str]:
-    """The models of a scale: those given, or the size's own."""
-    if scale.models:
-        return dict(scale.models)
-    if scale.size == "full":
-        return HUB
-    if scale.size == "small":
-        from headwise.demo import encoder_folder
-
-        return {"minilm-l6": str(encoder_folder())}
-    from headwise.recipes.smoke import NAME, tiny_encoder
-
-    return {NAME: str(tiny_encoder())}
-
-
 def jobs(scale: Scale) -> list[Job]:
     """Everything to run at a scale."""
     made = []
-    for model, where in models_of(scale).items():
+    for model, where in scale.encoders(HUB).items():
         build = Build(SIZES[scale.size], model, {**scale.at, model: where})
         made += [build.inventory(), *build.probes()]
         if scale.size != "full" or model in TUNED:

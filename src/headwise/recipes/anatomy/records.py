@@ -9,7 +9,7 @@ import numpy as np
 
 from headwise.probing.roles import score_map
 from headwise.probing.utilization import EffectOfN
-from headwise.recipes import anatomy_published as paper
+from headwise.recipes.anatomy import published as paper
 from headwise.results import Record, Results
 
 PRINTED = {name: printed for printed, (name, _, _) in paper.TASKS.items()}  # our names to those of the tables
@@ -33,11 +33,11 @@ class Records:
         self.tuned: dict[tuple[str, str, int], Record] = {}  # by model, task and seed
         for record in results:
             c = record.config
-            if record.kind.endswith("anatomy_works:inventory"):
+            if record.kind.endswith("anatomy.works:inventory"):
                 self.inventory[c["model"]] = record
-            elif record.kind.endswith("anatomy_works:probed"):
+            elif record.kind.endswith("anatomy.works:probed"):
                 self.probed[c["model"], c["task"]] = record
-            elif record.kind.endswith("anatomy_works:tuned"):
+            elif record.kind.endswith("anatomy.works:tuned"):
                 self.tuned[c["model"], c["task"], c["plan"]["seed"]] = record
 
     def benches(self) -> list[tuple[str, str]]:

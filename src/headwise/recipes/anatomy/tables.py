@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from headwise.probing.roles import across, change, profiles, scatter
-from headwise.recipes import anatomy_published as paper
-from headwise.recipes.anatomy_records import PRINTED, Records, beside, medians, property_of
+from headwise.recipes.anatomy import published as paper
+from headwise.recipes.anatomy.records import PRINTED, Records, beside, medians, property_of
 from headwise.recipes.summary import mean_sd, sentence, table
 
 Table = dict[str, Any]

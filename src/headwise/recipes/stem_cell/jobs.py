@@ -10,10 +10,10 @@ from typing import Any
 from headwise.jobs import Job
 from headwise.plan import Plan
 from headwise.recipes import Scale
-from headwise.recipes.stem_cell_published import TASKS
+from headwise.recipes.stem_cell.published import TASKS
 from headwise.works import training
 
-HOME = "headwise.recipes.stem_cell_works"
+HOME = "headwise.recipes.stem_cell.works"
 HUB = {
     "bert-base": "google-bert/bert-base-cased",
     "roberta-base": "FacebookAI/roberta-base",
@@ -92,26 +92,11 @@ SIZES = {
 }
 
 
-def models_of(scale: Scale) -> dict[str, str]:
-    """The models of a scale: those given, or the size's own."""
-    if scale.models:
-        return dict(scale.models)
-    if scale.size == "full":
-        return HUB
-    if scale.size == "small":
-        from headwise.demo import encoder_folder
-
-        return {"minilm-l6": str(encoder_folder())}
-    from headwise.recipes.smoke import NAME, tiny_encoder
-
-    return {NAME: str(tiny_encoder())}
-
-
 def jobs(scale: Scale) -> list[Job]:
     """Everything to run at a scale."""
     size = SIZES[scale.size]
     made = []
-    for model, where in models_of(scale).items():
+    for model, where in scale.encoders(HUB).items():
         build = Build(size, model, {**scale.at, model: where}, scale.seeds)
         made += [*build.plain(), *build.gated(), *build.control(), *build.probes()]
     return made

@@ -10,7 +10,7 @@ import numpy as np
 
 from headwise.claims import Claims
 from headwise.probing.stages import Profile
-from headwise.recipes.stem_cell_published import STAGES, TASKS
+from headwise.recipes.stem_cell.published import STAGES, TASKS
 from headwise.results import Record, Results
 
 ALL = "+".join(TASKS)
@@ -40,9 +40,9 @@ class Records:
         self.trained: dict[Trained, Record] = {}
         self.probed: list[Record] = []
         for record in results:
-            if record.kind.endswith("stem_cell_works:trained"):
+            if record.kind.endswith("stem_cell.works:trained"):
                 self.trained[Trained.of(record.config)] = record
-            elif record.kind.endswith("stem_cell_works:probed"):
+            elif record.kind.endswith("stem_cell.works:probed"):
                 self.probed.append(record)
 
     def models(self) -> list[str]:

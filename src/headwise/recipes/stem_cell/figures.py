@@ -9,8 +9,8 @@ import numpy as np
 
 from headwise.claims import Claims
 from headwise.probing.stages import Profile
-from headwise.recipes.stem_cell_published import STAGES, TASKS
-from headwise.recipes.stem_cell_records import ALL, averaged
+from headwise.recipes.stem_cell.published import STAGES, TASKS
+from headwise.recipes.stem_cell.records import ALL, averaged
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import TASKS as COLOURS
 

@@ -8,10 +8,10 @@ from headwise.jobs import Job
 from headwise.probing import figures
 from headwise.probing.roles import scatter
 from headwise.recipes import Part, Scale
-from headwise.recipes import anatomy_jobs as build
-from headwise.recipes import anatomy_tables as tables
-from headwise.recipes.anatomy_published import ERRATA
-from headwise.recipes.anatomy_records import Records, property_of
+from headwise.recipes.anatomy import jobs as build
+from headwise.recipes.anatomy import tables as tables
+from headwise.recipes.anatomy.published import ERRATA
+from headwise.recipes.anatomy.records import Records, property_of
 from headwise.recipes.summary import sentence
 from headwise.results import Results
 

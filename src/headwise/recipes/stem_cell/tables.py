@@ -8,9 +8,9 @@ import numpy as np
 
 from headwise.claims import Claims, RunOverlap
 from headwise.probing.stages import Profile, changes
-from headwise.recipes import stem_cell_published as paper
-from headwise.recipes.stem_cell_published import STAGES, TASKS
-from headwise.recipes.stem_cell_records import ALL, Records, averaged
+from headwise.recipes.stem_cell import published as paper
+from headwise.recipes.stem_cell.published import STAGES, TASKS
+from headwise.recipes.stem_cell.records import ALL, Records, averaged
 from headwise.recipes.summary import less, mean_sd, table
 
 Table = dict[str, Any]
