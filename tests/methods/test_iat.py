@@ -143,6 +143,12 @@ def test_the_published_freeze_leaves_a_gradient_to_the_tasks_own_heads_alone():
     assert reached == {task: set(chosen) for task, chosen in HEADS.items()}
 
 
+def test_the_defaults_are_the_papers():
+    said = IAT().describe()
+    assert (said["alpha"], said["delta"], said["examples"]) == (0.3, 0.1, 10_000)
+    assert (said["freeze"], said["params"], said["by"], said["refresh"]) == ("update", "qkv", "gradient", None)
+
+
 @pytest.mark.parametrize("settings", [{"alpha": 1.0}, {"delta": 0.0}])
 def test_the_limits_are_plain_training(settings):
     plain, limit = toy_model(), toy_model()
