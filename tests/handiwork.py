@@ -38,6 +38,14 @@ def die_once(place: Place) -> Any:
     return square(place)
 
 
+def die_and_leave_a_child(place: Place) -> None:
+    """The process is killed, and one that it started lives on for a while."""
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def fail(place: Place) -> dict[str, Any]:
     print("before the fall", flush=True)
     note(place, "failing")

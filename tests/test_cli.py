@@ -261,6 +261,7 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         (f"train --model nosuchmodel {OWN}", ("nosuchmodel",)),
         ("train", ("--model",)),
         ("trian", ("train",)),
+        (f"train --model bert-tiny {OWN} --method distill", ("distill", "teacher")),
         ("heads bert-tiny --josn", ("--json",)),
         ("heads bert-tiny --stack decoder", ("encoder",)),
         ("importance bert-tiny", ("bert-tiny", "headwise.json")),

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.dissociation import Dissociation
 from headwise.display import RAMP, heat_map, table
+from headwise.dissociation import Dissociation
 from headwise.importance import importance
 from headwise.results import Results
 from headwise.testing import toy_model

@@ -300,6 +300,16 @@ def test_a_task_at_chance_or_without_accuracy_is_left_out_there():
 def test_chance_correction_by_hand():
     found = Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5, 0.2])
     np.testing.assert_allclose(found.on["chance_corrected"].scores(), [0.75 - 0, 0.5 / 0.6 - 0.2 / 0.6])
+    floor = np.array([0.5, 0.2])[:, None]
+    np.testing.assert_allclose(found.on["chance_corrected"].performance, (np.array(TRUE) - floor) / (1 - floor))
+    without = Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.0, 0.0])  # nothing is got by chance
+    np.testing.assert_allclose(without.on["chance_corrected"].performance, without.performance)
+
+
+def test_the_best_fraction_of_a_pair_is_by_both_of_its_tasks():
+    both = [[1, 0.8, 1, 1], [1, 1, 0.8, 1]]  # each task loses a fifth by its own heads
+    one = [[1, 0.7, 1, 1], [1, 1, 1, 1]]  # one task loses more, the other nothing
+    assert Dissociation.of(["a", "b"], [both, one], fractions=[0.1, 0.3]).best()["a", "b"] == 0.1
 
 
 def test_several_fractions_have_a_default_a_best_and_a_band():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from headwise import passes
 from headwise.batching import encode
+from headwise.errors import HeadwiseWarning
 from headwise.methods.conflict import Conflict
 from headwise.methods.iat import IAT
 from headwise.methods.method import Method
@@ -126,6 +129,35 @@ def test_what_cannot_be_recorded_is_trained_as_it_is(recorded, monkeypatch):
         fit(toy_model(), PLANS["plain"])
 
 
+def _wait(module, inputs, output):
+    output.detach().sum().item()
+
+
+def test_what_waits_for_the_device_is_not_even_tried(recorded):
+    """Encoders may, as they do not when they are recorded."""
+    model = toy_model()
+    model.encoder.embeddings.register_forward_hook(_wait)
+    fit(model, PLANS["plain"])
+    assert {r.task for r in recorded} == {"toy0", "toy1"}
+    recorded.clear()
+    model.head("toy0").register_forward_hook(_wait)
+    with pytest.warns(HeadwiseWarning, match="toy0 is trained without replay: _local_scalar_dense waits"):
+        fit(model, PLANS["plain"])
+    assert {r.task for r in recorded} == {"toy1"}
+
+
+MOVE = partial(torch.Tensor.to, device="meta")
+
+
+@pytest.mark.parametrize("wait", [lambda x: x[x > 0], torch.nonzero, torch.Tensor.item, torch.unique, MOVE])
+def test_what_waits(wait):
+    with passes._watched(torch.nn.Identity()) as watch:
+        torch.arange(4.0)[torch.tensor([0, 2])].argsort().cumsum(0)
+        assert not watch.seen
+        wait(torch.ones(1))
+    assert watch.seen
+
+
 def test_widths_come_in_steps_and_never_beyond_the_longest():
     model = toy_model()
     data = encode(model.tasks["toy0"], "train", model.tokenizer)
@@ -135,6 +167,16 @@ def test_widths_come_in_steps_and_never_beyond_the_longest():
         width = wide["input_ids"].shape[1]
         assert width == min(-(-narrow["input_ids"].shape[1] // 4) * 4, longest)
         assert torch.equal(wide["attention_mask"].sum(1), narrow["attention_mask"].sum(1))
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
+    model = toy_model()  # with dropout, which a recording that breaks off would spoil
+    model.head("toy0").register_forward_hook(_wait)
+    with pytest.warns(HeadwiseWarning, match="toy0 is trained without replay"):
+        fit(model, PLANS["plain"])
+    assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
 @pytest.mark.accelerator

@@ -14,7 +14,7 @@ import pytest
 
 from handiwork import job, notes
 from headwise.errors import HeadwiseError
-from headwise.jobs import grid, in_order, perform
+from headwise.jobs import Job, grid, in_order, perform
 from headwise.results import Results
 from headwise.store import digest
 from headwise.sweep import Local, log_of, read, run
@@ -64,6 +64,10 @@ def test_a_grid_has_every_combination():
 def test_a_bad_axis_is_refused(axes, word):
     with pytest.raises(HeadwiseError, match=word):
         grid({"by": "token"}, axes)
+
+
+def test_a_job_has_a_title_whatever_its_config_holds():
+    assert Job("my:work", {"method": "mine", "tasks": "one", "plan": "b", "seed": 2}).title == "my:work one mine seed=2"
 
 
 def test_where_things_lie_is_no_part_of_a_job():
@@ -183,6 +187,13 @@ def test_a_worker_that_died_while_it_was_idle_is_replaced(tmp_path):
     assert notes(tmp_path) == ["done 2", "done 3"]
 
 
+def test_the_death_of_a_worker_is_seen_while_its_children_live(tmp_path):
+    began = time.monotonic()
+    swept = run([job("die_and_leave_a_child")], tmp_path, workers=1, retries=0)
+    assert next(iter(swept.failed.values()))[1] == "its process ended with code -9"
+    assert time.monotonic() - began < 20
+
+
 def test_a_sweep_leaves_its_process_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     before = dict(os.environ)
@@ -248,6 +259,13 @@ def test_a_file_becomes_jobs_that_train(place):
     assert not swept.failed, swept
     assert all(set(r.result["scores"]) == {"reviews", "news"} for r in swept.results)
     assert len({one.key for one in jobs}) == 4 and all((place / "out" / "models" / one.key).is_dir() for one in jobs)
+
+
+def test_a_seed_in_place_of_the_files_takes_the_axis_of_seeds(place):
+    (place / "grid.toml").write_text(TOML.format("bert-tiny"))
+    jobs = read("grid.toml", seed=7)
+    assert len({one.key for one in jobs}) == len(jobs) == 2 and not any("seed" in one.title for one in jobs)
+    assert all(one.config["plan"]["seed"] == 7 for one in jobs)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,17 @@ def test_what_people_write_wrongly_is_refused(wrong):
         asked("train", {"model": "tiny", "tasks": TASKS, **wrong}, AT)
 
 
+@pytest.mark.parametrize(
+    ("method", "word"),
+    [({"delta": 0.5}, "its name"), ({"name": "iat", "detla": 0.5}, "detla"), ("iatt", "Try: iat"), (3, "its name")],
+)
+def test_a_wrong_method_is_told_before_anything_runs(method, word):
+    with pytest.raises(HeadwiseError, match=word):
+        asked("train", {"model": "tiny", "tasks": TASKS, "method": method}, AT)
+    named = asked("train", {"model": "tiny", "tasks": TASKS, "method": "iat"}, AT)
+    assert named.config["method"] == {"name": "iat"}
+
+
 def test_a_study_is_a_work(place):
     settings = {"plan": {"steps": 4, "batch_size": 8}, "examples": 16, "dev": 12, "skip": ["iat", "looks", "prune"]}
     job = asked("study", {"model": "tiny", "tasks": TASKS, **settings}, AT)

@@ -43,7 +43,9 @@ def heat_map(scores: Any, title: str = "", note: str = "", digits: int = 4) -> s
         cells = [_cell(v, low, high, f"{layer}.{head}: {v:.{digits}g}") for head, v in enumerate(rows[layer])]
         lines.append(f"<tr><th style='{TEXT}'>{layer}</th>{''.join(cells)}</tr>")
     legend = f"{low:.{digits}g} (light) to {high:.{digits}g} (dark)"
-    return _framed(title, f"<table style='border-collapse:collapse'>{''.join(lines)}</table>", f"{legend}. {note}".strip())
+    return _framed(
+        title, f"<table style='border-collapse:collapse'>{''.join(lines)}</table>", f"{legend}. {note}".strip()
+    )
 
 
 def _cell(value: float, low: float, high: float, said: str) -> str:

@@ -53,9 +53,10 @@ class Job:
         """A few words for people."""
         if "title" in self.at:
             return self.at["title"]
-        method = (self.config.get("method") or {}).get("name", "")
-        seed = self.config.get("seed", (self.config.get("plan") or {}).get("seed"))
-        tasks = "+".join(self.config.get("tasks") or [])
+        method, plan, tasks = (self.config.get(name) or "" for name in ("method", "plan", "tasks"))
+        method = method.get("name", "") if isinstance(method, Mapping) else method
+        seed = self.config.get("seed", plan.get("seed") if isinstance(plan, Mapping) else None)
+        tasks = tasks if isinstance(tasks, str) else "+".join(tasks)
         parts = [self.work, self.config.get("model"), tasks, method, "" if seed is None else f"seed={seed}"]
         return " ".join(str(part) for part in parts if part)
 

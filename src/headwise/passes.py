@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.errors import HeadwiseWarning
 from headwise.evaluate import to_device
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
 BEFORE = 2  # passes of a shape as they are, before it is recorded
 MOST = 128  # recordings kept
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim")
 
 
 class Passes:
@@ -95,7 +98,10 @@ class Passes:
         before = {p: p.grad for p in self.run.model.parameters() if p.grad is not None}
         for parameter in before:
             parameter.grad = None
-        loss = self._pass(task, batch, scale, factor)
+        with _watched(self.run.model.encoder) as watch:
+            loss = self._pass(task, batch, scale, factor)
+        if watch.seen:
+            self._refuse(task, f"{watch.seen} waits for the device")
         self._moved[task] = [p for p in self.run.model.parameters() if p.grad is not None]
         self._grads |= {p: torch.zeros_like(p) for p in self._moved[task] if p not in self._grads}
         for parameter, grad in before.items():
@@ -105,11 +111,13 @@ class Passes:
     def _recorded(self, task: str, batch: dict[str, torch.Tensor], scale: float) -> _Recording | None:
         try:
             return _Recording(self, task, batch, scale)
-        except RuntimeError as error:  # an operation that waits for the device cannot be recorded
-            self._refused.add(task)
-            said = str(error).splitlines()[0]
-            warnings.warn(f"{task} is trained without replay: {said}", HeadwiseWarning, stacklevel=2)
+        except RuntimeError as error:
+            self._refuse(task, str(error).splitlines()[0])
             return None
+
+    def _refuse(self, task: str, why: str) -> None:
+        self._refused.add(task)
+        warnings.warn(f"{task} is trained without replay: {why}", HeadwiseWarning, stacklevel=3)
 
     def forget(self) -> None:
         """Let recordings and their memory go."""
@@ -141,6 +149,49 @@ class _Recording:
 def _pool(passes: Passes) -> Any:
     """Recordings are replayed one after the other and share their memory."""
     return next(iter(passes._kept.values())).graph.pool() if passes._kept else None
+
+
+class _Watch(TorchDispatchMode):
+    """Sees whether output heads or losses wait for the device, which no recording can hold.
+
+    Trying it all the same leaves torch's random generator in the middle of a recording, and the next dropout fails.
+    Encoders wait as well, to look for padding, but know when they are recorded and then do not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.resting = "", False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name, device = func.overloadpacket.__name__, (kwargs or {}).get("device")
+        by_mask = name.startswith("index") and _boolean(args[1])
+        away = name == "_to_copy" and device is not None and device.type != args[0].device.type
+        if not self.resting and (name in WAITING or by_mask or away):
+            self.seen = self.seen or name
+        return func(*args, **(kwargs or {}))
+
+    def rest(self, *_: Any) -> None:
+        self.resting = True
+
+    def go_on(self, *_: Any) -> None:
+        self.resting = False
+
+
+def _boolean(indices: Any) -> bool:
+    return isinstance(indices, list | tuple) and any(getattr(i, "dtype", None) == torch.bool for i in indices)
+
+
+@contextmanager
+def _watched(encoder: torch.nn.Module) -> Iterator[_Watch]:
+    watch = _Watch()
+    before = encoder.register_forward_pre_hook(watch.rest)
+    after = encoder.register_forward_hook(watch.go_on, always_call=True)
+    try:
+        with watch:
+            yield watch
+    finally:
+        before.remove()
+        after.remove()
 
 
 def _plain_loss(method: Method) -> bool:

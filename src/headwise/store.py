@@ -80,6 +80,8 @@ def _sync(path: Path) -> None:
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file so that readers see the old content or the new, never a part."""
     path = Path(path)
+    if not path.name:
+        raise HeadwiseError(f"{str(path)!r} as a file's name", "a path that ends in a name")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:

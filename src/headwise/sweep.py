@@ -239,15 +239,22 @@ class Local:
         return process
 
     def finished(self) -> Iterator[tuple[Job, str]]:
-        for pipe in wait(list(self.busy), timeout=1.0):
+        spoken = wait(list(self.busy), timeout=1.0)
+        # A process that a job started may hold the pipe open after its worker died.
+        dead = [pipe for pipe, (process, _) in self.busy.items() if not process.process.is_alive()]
+        for pipe in dict.fromkeys([*spoken, *dead]):
             process, job = self.busy.pop(pipe)
-            try:
+            yield job, self._heard(process)
+
+    def _heard(self, process: _Process) -> str:
+        """The error of a job that ended, or how its process did."""
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            if process.pipe.poll():
                 error = process.pipe.recv()
                 self.idle.append(process)
-            except (EOFError, ConnectionResetError):
-                process.process.join()
-                error = f"its process ended with code {process.process.exitcode}"
-            yield job, error
+                return error
+        process.process.join()
+        return f"its process ended with code {process.process.exitcode}"
 
     def stop(self) -> None:
         for process, _ in self.busy.values():
@@ -374,7 +381,8 @@ def read(path: str | Path, data: str | None = None, seed: int | None = None) -> 
     from headwise.works import asked
 
     at = {**said.get("at", {}), **({"data": data} if data else {})}
-    work, axes = said.get("work", "train"), said.get("grid", {})
+    work = said.get("work", "train")
+    axes = {name: values for name, values in said.get("grid", {}).items() if seed is None or name != "plan.seed"}
     configs = grid(said.get("config", {}), axes)
     if seed is not None:
         configs = [{**one, "plan": {**one.get("plan", {}), "seed": seed}} for one in configs]

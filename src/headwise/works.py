@@ -50,7 +50,7 @@ def training(
         marks: shares of training, counted from its end, where others will branch off.
         pooling, max_length: of the model.
     """
-    config = {"model": model, "weights": _weights(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    config = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
     # Where it branches off, and the marks it leaves, change the way and not the result: no part of the config.
@@ -58,7 +58,7 @@ def training(
     return Job("train", config, {**at, **way}, tuple(job for job in (start, branch) if job))
 
 
-def _weights(model: str, at: Mapping[str, str]) -> str | None:
+def weights_of(model: str, at: Mapping[str, str]) -> str | None:
     """The hash of local weights, read once until a file changes; a Hub model's are known when it is loaded."""
     folder = Path(at[model]) if model in at else None
     if folder is None or not folder.is_dir():
@@ -106,9 +106,12 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))
     if work == "train":
         _check_names(given, ("method", "pooling", "max_length"))
+        if isinstance(given.get("method"), str):
+            given["method"] = {"name": given["method"]}
+        method_of(given.get("method"))  # a wrong one is told before anything runs
         return training(model, tasks, plan, at=at, **given)
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
-    full = {"model": model, "weights": _weights(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    full = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
     return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
 
 
@@ -134,8 +137,7 @@ def train(place: Place) -> dict[str, Any]:
     """Train, keep the model, and score it on every task's development data."""
     config = place.config
     made = opened(place, config, config.get("start"))
-    settings = dict(config["method"] or {})
-    method = methods[settings.pop("name")](**settings) if settings else Method()
+    settings, method = dict(config["method"] or {}), method_of(config["method"])
     marks = [float(share) for share in place.at.get("marks", "").split(",") if share]
     how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, settings)}
     history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
@@ -147,6 +149,20 @@ def train(place: Place) -> dict[str, Any]:
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
     return {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
+
+
+def method_of(settings: Mapping[str, Any] | None) -> Method:
+    """A method by its name and settings; plain training without."""
+    if not settings:
+        return Method()
+    if not isinstance(settings, Mapping) or "name" not in settings:
+        raise HeadwiseError(
+            f"method = {settings!r}", "its name, with settings or without", '{ name = "iat", delta = 0.1 }'
+        )
+    try:
+        return methods[settings["name"]](**{name: value for name, value in settings.items() if name != "name"})
+    except TypeError as error:
+        raise HeadwiseError(f"settings of the method {settings['name']!r}: {error}") from None
 
 
 def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, dict[str, list]]:

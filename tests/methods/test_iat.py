@@ -143,6 +143,39 @@ def test_the_published_freeze_leaves_a_gradient_to_the_tasks_own_heads_alone():
     assert reached == {task: set(chosen) for task, chosen in HEADS.items()}
 
 
+def test_in_a_mixed_window_a_head_learns_from_its_own_tasks_alone():
+    plan = BASE.with_(steps=1, accumulate=2, window="mixed", sampling="round_robin")
+
+    def gradient(silent: str, layer: int, head: int) -> torch.Tensor:
+        class Look(IAT):
+            def loss(self, run, task, batch):
+                return super().loss(run, task, batch) * (task != silent)
+
+            def before_update(self, run, tasks):
+                part = self.heads.sites[layer].parts["v"]
+                kept.append(part.module.weight.grad.index_select(part.axis, part.rows[head]).clone())
+
+        kept: list[torch.Tensor] = []
+        fit(toy_model(), plan, Look(delta=1.0, choose=masks()))
+        return kept[0]
+
+    own, shared = (1, 2), (0, 1)  # a head of toy0, and one of both tasks
+    assert torch.equal(gradient("toy1", *own), gradient("", *own)) and gradient("", *own).any()
+    assert not torch.equal(gradient("toy1", *shared), gradient("", *shared))
+
+
+def test_heads_are_chosen_anew_every_so_many_steps():
+    steps = []
+
+    class Look(IAT):
+        def _hold(self, run):
+            steps.append(run.step)
+            super()._hold(run)
+
+    fit(toy_model(), BASE.with_(steps=20), Look(delta=0.5, choose=masks(), refresh=3))
+    assert steps == [10, 13, 16, 19]
+
+
 def test_the_defaults_are_the_papers():
     said = IAT().describe()
     assert (said["alpha"], said["delta"], said["examples"]) == (0.3, 0.1, 10_000)

@@ -11,7 +11,7 @@ from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages, recipes
 from headwise.recipes import mesh_published as paper
 from headwise.recipes.mesh import recipe
-from headwise.recipes.mesh_jobs import HELD, ROWS, STARTS, jobs
+from headwise.recipes.mesh_jobs import HELD, ROWS, STARTS, jobs, pooling
 from headwise.recipes.mesh_tables import Records, label, relation, shared_heads, table_one
 from headwise.results import Results
 
@@ -61,6 +61,16 @@ def test_larger_sizes_build_without_data_or_network(size, monkeypatch):
     assert {job.config["part"] for job in trained} == {"table", "recovery", "meta"}
     gemma = jobs(Scale(size, models={"gemma3-270m": "/nowhere"}, seeds=(0,)))[0]
     assert gemma.config["pooling"] == "last" and trained[0].config["pooling"] == "cls"
+
+
+def test_a_decoder_is_known_whatever_it_is_called(tmp_path):
+    assert [pooling(*one) for one in (("mine", "/a/gemma3"), ("mine", "/a/b"), ("bert", "/a/b"))] == [
+        "last",
+        "cls",
+        "cls",
+    ]
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert pooling("mine", str(tmp_path)) == "last"
 
 
 def test_records_fill_the_parts(ran):

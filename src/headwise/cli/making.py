@@ -101,7 +101,7 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
         "runs/train"
     ),
-    method: Annotated[str, typer.Option(help="plain or iat")] = "plain",
+    method: Annotated[str, typer.Option(help="plain, iat, or another of headwise.methods as it stands")] = "plain",
     alpha: Annotated[float, typer.Option(help="iat: share of heads a task may move")] = 0.3,
     delta: Annotated[float, typer.Option(help="iat: share of training, at its end, in which the rest is held")] = 0.1,
     freeze: Annotated[str, typer.Option(help="iat: update (truly held) or grad (as published)")] = "update",
@@ -116,16 +116,17 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
-    from headwise.methods import methods
     from headwise.model import MultiTaskModel
     from headwise.train import fit
+    from headwise.works import method_of
 
     screen = Screen(quiet=as_json)
     made = MultiTaskModel.from_pretrained(
         model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
     settings = {"alpha": alpha, "delta": delta, "freeze": freeze} if method == "iat" else {}
-    history = fit(made, plan, methods[method](**settings), out=out, device=device, progress=screen.progress())
+    chosen = method_of({"name": method, **settings})
+    history = fit(made, plan, chosen, out=out, device=device, progress=screen.progress())
     made.save_pretrained(out / "model")
     last = history.scores[-1]["scores"] if history.scores else {}
     shown = {"model": str(out / "model"), "steps": history.steps, "seconds": history.seconds, "scores": last}

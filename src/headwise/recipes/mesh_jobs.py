@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -12,8 +13,9 @@ from headwise.plan import Plan
 from headwise.recipes import Scale
 from headwise.recipes.mesh_published import PAIRS
 from headwise.recipes.mesh_works import found_pair
-from headwise.store import plain
-from headwise.study import data_digest, weights_digest
+from headwise.store import plain, read_json
+from headwise.study import data_digest
+from headwise.works import weights_of
 
 HOME = "headwise.recipes.mesh_works"
 ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
@@ -209,25 +211,35 @@ class Build:
         keep: bool = False,
     ) -> Job:
         s = self.size
-        config: dict[str, Any] = {"part": part, "name": name, "model": self.model, "weights": self._weights()}
+        config: dict[str, Any] = {
+            "part": part,
+            "name": name,
+            "model": self.model,
+            "weights": weights_of(self.model, self.at),
+        }
         config |= {"source": s.source, "rows": dict(s.rows) if s.rows else None}
         config |= {"pairs": self._digests(pairs, config), "held": self._digests(held, config)}
         config |= {"plan": plain(asdict(plan.with_(seed=self.seed))), "method": dict(method), "keep": keep}
-        pooling = "last" if self.model.lower().startswith(DECODERS) else "cls"
-        config |= {"pooling": pooling, "max_length": s.max_length, "dev": s.dev, "start": start.key if start else None}
+        config |= {
+            "pooling": pooling(self.model, self.at[self.model]),
+            "max_length": s.max_length,
+            "dev": s.dev,
+            "start": start.key if start else None,
+        }
         adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev}
         config |= {"adapt": adapt} if held else {}
         at = {**self.at, "title": f"{part} {name} {self.model} seed {self.seed}"}
         return Job(f"{HOME}:train", config, at, (start,) if start else ())
 
-    def _weights(self) -> str | None:
-        from pathlib import Path
-
-        where = self.at[self.model]
-        return weights_digest(where) if Path(where).is_dir() else None
-
     def _digests(self, pairs: Sequence[str], config: Mapping[str, Any]) -> dict[str, str | None]:
         return {name: digest_of(name, config, self.at) for name in pairs}
+
+
+def pooling(model: str, where: str) -> str:
+    """The last token of a decoder, which has seen the others; told by its name, its folder's or its configuration."""
+    file = Path(where) / "config.json"
+    names = (model, Path(where).name, read_json(file).get("model_type", "") if file.is_file() else "")
+    return "last" if any(str(name).lower().startswith(DECODERS) for name in names) else "cls"
 
 
 _digests: dict[tuple, str | None] = {}
