@@ -9,10 +9,10 @@ import pytest
 
 from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages, recipes
-from headwise.recipes import mesh_published as paper
+from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
-from headwise.recipes.mesh_jobs import HELD, ROWS, STARTS, jobs, pooling
-from headwise.recipes.mesh_tables import Records, label, relation, shared_heads, table_one
+from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs, pooling
+from headwise.recipes.mesh.tables import Records, label, relation, shared_heads, table_one
 from headwise.results import Results
 
 NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
@@ -121,7 +121,7 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
             config = {"part": "table", "name": name, "model": "m", "source": "samples", "plan": {"seed": seed}}
             scores = {pair: {"value": value + 0.01 * seed * (1 if value > 0.5 else -1)} for pair in paper.PAIRS}
             results.save(
-                "headwise.recipes.mesh_works:train", config, {"scores": scores, "cut": {}, "tests": {}, "pairs": {}}
+                "headwise.recipes.mesh.works:train", config, {"scores": scores, "cut": {}, "tests": {}, "pairs": {}}
             )
     made = table_one(Records(results), "m")
     base, ours = made["rows"]
@@ -136,7 +136,7 @@ def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeyp
 
     job = next(j for j in jobs(Scale("smoke")) if j.title.startswith("meta a new pair: fomaml, gates, pruned"))
     with monkeypatch.context() as now, pytest.raises(MemoryError):
-        now.setattr("headwise.recipes.mesh_works._tested", dies)
+        now.setattr("headwise.recipes.mesh.works._tested", dies)
         perform(job, tmp_path, "cpu")
     monkeypatch.setattr("headwise.train._step", dies)
     perform(job, tmp_path, "cpu")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headwise.metatest import drawn_means
-from headwise.recipes import mesh_published as paper
-from headwise.recipes.mesh_jobs import HELD, HOME, ROWS, STARTS
+from headwise.recipes.mesh import published as paper
+from headwise.recipes.mesh.jobs import HELD, HOME, ROWS, STARTS
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record, Results
 from headwise.stats import above_zero, interval, paired_t

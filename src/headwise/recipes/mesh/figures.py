@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headwise.recipes.mesh_jobs import HELD, STARTS
-from headwise.recipes.mesh_published import PAIRS
-from headwise.recipes.mesh_tables import Records, _percent, _shots, found_shots, label, recovered
+from headwise.recipes.mesh.jobs import HELD, STARTS
+from headwise.recipes.mesh.published import PAIRS
+from headwise.recipes.mesh.tables import Records, _percent, _shots, found_shots, label, recovered
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import TASKS
 

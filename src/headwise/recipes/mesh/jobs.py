@@ -11,13 +11,13 @@ from headwise.errors import HeadwiseError
 from headwise.jobs import Job
 from headwise.plan import Plan
 from headwise.recipes import Scale
-from headwise.recipes.mesh_published import PAIRS
-from headwise.recipes.mesh_works import found_pair
+from headwise.recipes.mesh.published import PAIRS
+from headwise.recipes.mesh.works import found_pair
 from headwise.store import plain, read_json
 from headwise.study import data_digest
 from headwise.works import weights_of
 
-HOME = "headwise.recipes.mesh_works"
+HOME = "headwise.recipes.mesh.works"
 ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
     "multi-task": None,
     "prune least important 30 %": {"prune": 0.3},
@@ -121,26 +121,11 @@ SIZES = {
 HUB = {"bert": "google-bert/bert-base-uncased", "mbert": "google-bert/bert-base-multilingual-cased"}
 
 
-def models_of(scale: Scale) -> dict[str, str]:
-    """The models of a scale: those given, or the size's own."""
-    if scale.models:
-        return dict(scale.models)
-    if scale.size == "full":
-        return HUB
-    if scale.size == "small":
-        from headwise.demo import encoder_folder
-
-        return {"minilm-l6": str(encoder_folder())}
-    from headwise.recipes.smoke import NAME, tiny_encoder
-
-    return {NAME: str(tiny_encoder())}
-
-
 def jobs(scale: Scale) -> list[Job]:
     """Everything to run at a scale."""
     size = SIZES[scale.size]
     made: list[Job] = []
-    for model, where in models_of(scale).items():
+    for model, where in scale.encoders(HUB).items():
         for seed in scale.seeds or size.seeds:
             build = Build(size, model, seed, {**scale.at, model: where})
             made += [*build.table(), *build.recovery(), *build.meta_tests(), build.apart()]

@@ -6,8 +6,11 @@ from functools import partial
 from typing import Any
 
 from headwise.jobs import Job
-from headwise.recipes import Part, Scale, mesh_figures, mesh_jobs, mesh_tables
-from headwise.recipes.mesh_tables import Records
+from headwise.recipes import Part, Scale
+from headwise.recipes.mesh import figures
+from headwise.recipes.mesh import jobs as build
+from headwise.recipes.mesh import tables as shown
+from headwise.recipes.mesh.tables import Records
 from headwise.results import Results
 
 
@@ -20,7 +23,7 @@ class Mesh:
 
     def jobs(self, scale: Scale) -> list[Job]:
         """Everything to run."""
-        return mesh_jobs.jobs(scale)
+        return build.jobs(scale)
 
     def parts(self, results: Results) -> list[Part]:
         """Every section that the records there can fill."""
@@ -32,7 +35,7 @@ class Mesh:
 def _pairs(records: Records) -> Part:
     text = "Four tasks in English and Spanish. Spanish has little training data outside of machine translation: which "
     text += "rows train and which measure is said here, and an item that trains in one language is held out in none."
-    return Part("Task-language pairs", text, _kept([mesh_tables.pairs_table(records, m) for m in records.models()]))
+    return Part("Task-language pairs", text, _kept([shown.pairs_table(records, m) for m in records.models()]))
 
 
 def _table_one(records: Records) -> Part:
@@ -43,7 +46,7 @@ def _table_one(records: Records) -> Part:
         "or with a share of the heads alone moving there, random or the most important for each pair, and with both, "
     )
     text += "as the paper's conclusion has it."
-    return Part("Fewer heads", text, _kept([mesh_tables.table_one(records, m) for m in records.models()]))
+    return Part("Fewer heads", text, _kept([shown.table_one(records, m) for m in records.models()]))
 
 
 def _recovery(records: Records) -> Part:
@@ -52,18 +55,18 @@ def _recovery(records: Records) -> Part:
     )
     text += "the layers alone; then ten epochs (fewer at smaller sizes) without them. Does a multilingual model, with "
     text += "fewer heads for each language, suffer more than a monolingual one?"
-    tables = _kept([mesh_tables.recovery_table(records, m) for m in records.models()])
-    drawn = {"recovery": partial(mesh_figures.recovery, records)} if tables else {}
-    return Part("Pruning and recovery", text, [*tables, *_kept([mesh_tables.models_table(records)])], drawn)
+    tables = _kept([shown.recovery_table(records, m) for m in records.models()])
+    drawn = {"recovery": partial(figures.recovery, records)} if tables else {}
+    return Part("Pruning and recovery", text, [*tables, *_kept([shown.models_table(records)])], drawn)
 
 
 def _meta_tests(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
-        found = _kept([mesh_tables.meta_table(records, model, what) for what in mesh_jobs.HELD])
+        found = _kept([shown.meta_table(records, model, what) for what in build.HELD])
         tables += found
         if found:
-            drawn[f"meta-tests {model}"] = partial(mesh_figures.meta_tests, records, model)
+            drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)
     text = (
         "Pairs held out from training are learned from a handful of examples, from starts that were trained in several "
     )
@@ -73,7 +76,7 @@ def _meta_tests(records: Records) -> Part:
 
 
 def _apart(records: Records) -> Part:
-    tables = _kept([mesh_tables.groups_table(records), mesh_tables.relations_table(records)])
+    tables = _kept([shown.groups_table(records), shown.relations_table(records)])
     text = "Are there heads of languages as there are heads of tasks? The heads of a language, or of a task in both "
     text += "languages, are closed, and all pairs measured."
     return Part("Heads of languages, heads of tasks", text, tables)
