@@ -47,8 +47,6 @@ class History:
     def _repr_html_(self) -> str:
         names = list(self.scores[-1]["scores"]) if self.scores else []
         rows = [[e["step"], *(100 * e["scores"][n] for n in names), 100 * e["mean"]] for e in self.scores]
-            [entry["step"], *(100 * entry["scores"][n] for n in names), 100 * entry["mean"]] for entry in self.scores
-        ]
         title = f"Development scores in percent; {self.steps} steps in {self.seconds:.0f} s"
         return table(["step", *names, "mean"], rows, title, self.stopped)
 
