@@ -107,13 +107,14 @@ def importance(
 
     made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
     names = [spec.split("=")[0] for spec in task] or list(made.tasks)
-    found = {name: measure(made, name, by, examples=examples, seed=seed) for name in names}
+    screen, found = Screen(quiet=as_json), {}
+    for name in names:
+        found[name] = measure(made, name, by, examples=examples, seed=seed)
+        screen.score_map(found[name].scores, str(found[name]))
     if out:
         write_arrays(out, {name: f.scores.numpy() for name, f in found.items()}, {"by": by})
     if as_json:
         print(json.dumps({name: f.to_record() for name, f in found.items()}))
-    else:
-        Screen().score_maps({name: f.scores for name, f in found.items()}, found)
 
 
 @app.command()
@@ -128,6 +129,7 @@ def dissociate(
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="write all of it as JSON")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Close each task's heads and measure how far the tasks come apart.
@@ -136,11 +138,17 @@ def dissociate(
     """
     from headwise.importance import importance as measure
     from headwise.lesions import dissociate as lesion
+    from headwise.store import write_json
 
-    shares = shares_in(fractions)
+    screen, shares = Screen(quiet=as_json), shares_in(fractions)
     made = trained_model(model, task, data, device)
-    scores = {name: measure(made, name, by, examples=examples, seed=seed) for name in made.tasks}
-    found = lesion(made, scores, shares, random=random, limit=dev, seed=seed)
+    scores = {}
+    for name in made.tasks:
+        scores[name] = measure(made, name, by, examples=examples, seed=seed)
+        screen.say(str(scores[name]))
+    found = lesion(made, scores, shares, random=random, limit=dev, seed=seed, told=screen.say)
+    if out:
+        write_json(out, found.to_record())
     print(json.dumps(found.to_record()) if as_json else found)
 
 

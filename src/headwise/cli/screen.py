@@ -80,14 +80,13 @@ class Screen:
                 self.say("  cannot: train or cut single heads (slices not verified, or layers share weights)")
             self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
 
-    def score_maps(self, maps: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    def score_map(self, scores: Any, line: str) -> None:
         """Importance as a shaded map, layer 0 at the bottom."""
-        for name, scores in maps.items():
-            self.say(str(found[name]))
-            high = float(scores.nan_to_num(0).max()) or 1.0
-            for layer in reversed(range(len(scores))):
-                cells = [float(x) for x in scores[layer].nan_to_num(0)]
-                self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
+        self.say(line)
+        high = float(scores.nan_to_num(0).max()) or 1.0
+        for layer in reversed(range(len(scores))):
+            cells = [float(x) for x in scores[layer].nan_to_num(0)]
+            self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
 
     def card(self, found: Mapping[str, Any]) -> None:
         """One head: bars for what is a share, numbers for the rest."""
