@@ -36,7 +36,7 @@ bench: $(STAMP)
 # Hours: hundreds of kills, tens of thousands of bad inputs, and errors put into the code to see that tests notice.
 soak: $(STAMP)
 	@$(PIP) install atheris || echo "atheris cannot be installed here"
-	@$(BIN)/python -m pytest -n $(WORKERS) -m soak
+	@HEADWISE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) -m soak
 	@$(BIN)/python tests/badinput/fuzz.py --seconds 600
 	@$(BIN)/python tests/mutation.py
 

@@ -11,8 +11,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)  # tiny models: threads cost more than they give, and workers share two cores
+
+
+# The same cases every time, so that a change is judged by what it changed; a long run looks for new ones.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("searching", deadline=None)
+settings.load_profile("searching" if os.environ.get("HEADWISE_SOAK") else "steady")
 
 
 @pytest.fixture(autouse=True)

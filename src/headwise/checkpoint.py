@@ -82,13 +82,20 @@ def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]
     groups, files = {}, state.get("files")
     for name, wanted in files.items() if isinstance(files, dict) else [("state.json", None)]:
         file = path / Path(name).name
-        if not file.exists() or file_digest(file) != wanted:
+        if not _as_written(file, wanted):
             raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or not as it was written")
         try:
             groups[file.stem] = load_file(file)
         except SafetensorError as error:
             raise HeadwiseError(f"checkpoint {path} is broken: {name} ({error})") from None
     return groups, state
+
+
+def _as_written(file: Path, wanted: str | None) -> bool:
+    try:
+        return file_digest(file) == wanted
+    except OSError:  # missing, or a name that no file can have
+        return False
 
 
 def newest(root: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
