@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.progress import Progress, quiet
+from headwise.progress import Lines
 from headwise.registry import Registry
 from headwise.results import Record, Results
 from headwise.store import plain
@@ -85,8 +85,9 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
 class Place:
     """What a work sees: its config, the records before it, and folders of its own."""
 
-    def __init__(self, job: Job, root: str | Path, device: str | None = None, progress: Progress | None = None):
-        self.job, self.root, self.device, self.progress = job, Path(root), device, progress or quiet()
+    def __init__(self, job: Job, root: str | Path, device: str | None = None):
+        self.job, self.root, self.device = job, Path(root), device
+        self.progress = Lines()  # a job's output is its log
         self.config, self.at = job.config, job.at
         self.results = Results(self.root / "records")
 
@@ -155,9 +156,9 @@ def work_named(name: str) -> Work:
         raise HeadwiseError(f"the work {name!r}: {error}", "module:function that workers can import") from None
 
 
-def perform(job: Job, root: str | Path, device: str | None = None, progress: Progress | None = None) -> str:
+def perform(job: Job, root: str | Path, device: str | None = None) -> str:
     """Do a job, unless its record is there or another process is at it, and save the record; its key."""
-    place = Place(job, root, device, progress)
+    place = Place(job, root, device)
     with locked(place.root / "locks" / job.key):
         if place.results.find(job.work, job.config) is None:
             began = time.perf_counter()

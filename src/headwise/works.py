@@ -137,9 +137,9 @@ def train(place: Place) -> dict[str, Any]:
     """Train, keep the model, and score it on every task's development data."""
     config = place.config
     made = opened(place, config, config.get("start"))
-    settings, method = dict(config["method"] or {}), method_of(config["method"])
+    method = method_of(config["method"])
     marks = [float(share) for share in place.at.get("marks", "").split(",") if share]
-    how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, settings)}
+    how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, method)}
     history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
     made.save_pretrained(place.kept)
     scores = {name: scored(made, name) for name in made.tasks}
@@ -173,11 +173,12 @@ def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, 
     }
 
 
-def _branch(place: Place, settings: Mapping[str, Any]) -> Path | None:
+def _branch(place: Place, method: Method) -> Path | None:
+    """The checkpoint where a method with a ``delta`` leaves the plain training."""
     if "branch" not in place.at:
         return None
     key = place.at["branch"]
-    step = branch_step(place.before(key).result["steps"], settings.get("delta", 0.1))
+    step = branch_step(place.before(key).result["steps"], getattr(method, "delta"))
     path = checkpoint.place(place.root / "work" / key / "checkpoints", step)
     return path if path.is_dir() else None  # without it, what they have in common is trained again
 

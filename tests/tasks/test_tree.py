@@ -94,9 +94,9 @@ def test_only_chu_liu_edmonds_gives_crossing_arcs():
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        ([0, 0], "root words"),
-        ([2, 1], "root words"),
-        ([0, 3, 2], "cycle"),
+        ([0, 0], "roots"),
+        ([2, 1], "roots"),
+        ([0, 3, 2], "in a circle"),
         ([0, 5], "head 5"),
         ([0, None], "head None"),
     ],

@@ -129,9 +129,9 @@ def check_heads(heads: Sequence[int]) -> None:
     """
     size = len(heads)
     roots = [i + 1 for i, head in enumerate(heads) if head == 0]
-    outside = [head for head in heads if not 0 <= head <= size]
+    outside = [head for head in heads if not isinstance(head, int) or not 0 <= head <= size]
     if outside:
-        raise HeadwiseError(f"head {outside[0]} in a sentence of {size} words", f"0 to {size}")
+        raise HeadwiseError(f"head {outside[0]!r} in a sentence of {size} words", f"0 to {size}")
     if size and len(roots) != 1:
         raise HeadwiseError(f"{len(roots)} roots (words {roots})", "one root")
     state = [0] * (size + 1)  # 0 unseen, 1 on the way up, 2 known to reach the root

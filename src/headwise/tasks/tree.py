@@ -15,6 +15,7 @@ from headwise.tasks.biaffine import Biaffine, Projection, cross_entropy, masked_
 from headwise.tasks.bracketing import CHAIN, Tree
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
+from headwise.tasks.shape import check_heads
 from headwise.tasks.task import Hidden, Row, label_set
 from headwise.tasks.wordlevel import (
     Batch,
@@ -77,7 +78,7 @@ class Dependencies:
 
     def check(self, row: Row) -> None:
         check_words(row, "heads", "labels")
-        check_tree(row["heads"])
+        check_heads(row["heads"])
         check_known(row["labels"], self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
@@ -110,23 +111,6 @@ class Dependencies:
 def _at_heads(labels_BWHL: Tensor, heads_BW: Tensor) -> Tensor:
     index = heads_BW[:, :, None, None].expand(-1, -1, 1, labels_BWHL.shape[-1])
     return labels_BWHL.gather(2, index)[:, :, 0]
-
-
-def check_tree(heads: Sequence[int]) -> None:
-    """Refuse heads outside the sentence, no root or several, and cycles."""
-    size = len(heads)
-    for word, head in enumerate(heads, 1):
-        if not isinstance(head, int) or not 0 <= head <= size:
-            raise HeadwiseError(f"word {word} has head {head!r}", f"0 to {size}")
-    roots = [word for word, head in enumerate(heads, 1) if head == 0]
-    if len(roots) != 1:
-        raise HeadwiseError(f"root words {roots}", "one root")
-    for word in range(1, size + 1):
-        at = word
-        for _ in range(size):
-            at = heads[at - 1] if at else 0
-        if at:
-            raise HeadwiseError(f"word {word} hangs on a cycle", "a tree: every word under the root")
 
 
 # -- constituents
