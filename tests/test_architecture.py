@@ -51,7 +51,7 @@ LAYERS = [
         "attention",
     },
     {"features", "probes", "probing", "protocols", "headfeatures", "analyses", "finetune"},
-    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "jobs", "works", "cli"},
+    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "jobs", "engines", "works", "cli"},
 ]
 FREE = {"testing", "__init__", "__main__"}
 NO_TORCH = [

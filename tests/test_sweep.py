@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from handiwork import job, notes
+from headwise.engines import Local, log_of
 from headwise.errors import HeadwiseError
 from headwise.jobs import Job, grid, in_order, perform
 from headwise.results import Results
 from headwise.store import digest
-from headwise.sweep import Local, log_of, read, run
+from headwise.sweep import read, run
 from headwise.testing import playground
 
 ENGINES = [

@@ -173,12 +173,12 @@ def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, 
     }
 
 
-def _branch(place: Place, method: Method) -> Path | None:
+def _branch(place: Place, method: Any) -> Path | None:
     """The checkpoint where a method with a ``delta`` leaves the plain training."""
     if "branch" not in place.at:
         return None
     key = place.at["branch"]
-    step = branch_step(place.before(key).result["steps"], getattr(method, "delta"))
+    step = branch_step(place.before(key).result["steps"], method.delta)
     path = checkpoint.place(place.root / "work" / key / "checkpoints", step)
     return path if path.is_dir() else None  # without it, what they have in common is trained again
 
