@@ -67,7 +67,7 @@ NO_TORCH = [
     "tasks.corpus",
     "tasks",
 ]
-ONLY = {"accelerate": {"train"}, "ray": {"sweep"}}
+ONLY = {"accelerate": {"train"}, "ray": {"engines"}}
 
 
 def module_name(path: Path) -> str:
