@@ -20,6 +20,7 @@ from headwise.methods import Method
 from headwise.plan import Plan
 from headwise.testing import toy_model
 from headwise.train import Run, fit
+from twoprocesses import STILL, assert_agree
 
 PLAN = Plan(epochs=2, lr=3e-3, batch_size=16, checkpoint_every=4, evaluate_every=0, clip=1.0, weight_decay=0.01)
 
@@ -166,34 +167,13 @@ def test_the_step_is_the_mean_gradient_of_its_batches():
 
 
 def test_two_processes_agree_with_one(tmp_path):
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import sys, torch\n"
+    assert_agree(
+        tmp_path,
         "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
-        "from safetensors.torch import save_file\n"
-        "torch.set_num_threads(1)\n"
-        "model = toy_model()\n"
-        "for m in model.modules():\n"
-        "    if isinstance(m, torch.nn.Dropout): m.p = 0.0\n"
-        "    if hasattr(m, 'dropout') and isinstance(m.dropout, float): m.dropout = 0.0\n"
+        f"model = toy_model()\n{STILL}"
         "plan = Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0)\n"
-        "fit(model, plan, out=sys.argv[1], device='cpu')\n"
-        "import os\n"
-        "if os.environ.get('RANK', '0') == '0':\n"
-        "    save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')\n"
+        "fit(model, plan, out=out, device='cpu')\nkept = dict(model.state_dict())\n",
     )
-    subprocess.run([sys.executable, str(script), str(tmp_path / "one")], check=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29511"]
-    env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, str(script), str(tmp_path / "two")], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
-    from safetensors.torch import load_file
-
-    one, two = (load_file(tmp_path / n / "final.safetensors") for n in ("one", "two"))
-    for name in one:
-        # A key bias shifts all attention scores alike: its true gradient is 0, and Adam blows up the rounding noise.
-        if "key.bias" not in name:
-            assert torch.allclose(one[name], two[name], atol=1e-5), name
 
 
 def test_a_loss_that_is_no_number_stops_and_names_the_batch(tmp_path):
