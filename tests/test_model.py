@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.heads import Heads, captured
-from headwise.model import MultiTaskModel, load_encoder, pool
+from headwise.model import MultiTaskModel, load_encoder, pool, positions
 from headwise.plan import Plan
 from headwise.tasks.image import Picture
 from headwise.tasks.sentence import Classify
@@ -204,3 +204,15 @@ def test_tasks_of_one_kind_may_share_an_output_head(tmp_path):
         model.add(replace(one, name="three", kind=Classify(("a", "b", "c"))), "toy0")
     with pytest.raises(HeadwiseError, match="two tasks"):
         model.add(two)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+def test_inputs_are_never_longer_than_the_encoders_positions(family):
+    encoder, tokenizer = tiny(family), tiny_tokenizer()
+    long = " ".join(["the"] * 300)
+    rows = [{"text": long, "label": "a"}, {"text": long, "label": "b"}]
+    task = Task("long", Classify(("a", "b")), Rows(train=rows, dev=rows), "accuracy")
+    model = MultiTaskModel(encoder, tokenizer, [task], max_length=10_000)
+    batch = encode(task, "train", tokenizer, model.max_length).batch([0, 1])
+    assert model("long", batch).loss.isfinite().all()
+    assert batch["input_ids"].shape[1] == model.max_length == positions(encoder)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import socket
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
@@ -15,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Heads, captured
+from headwise.heads import Heads, captured, gated
 from headwise.store import folder, plain, read_json, write_json
 from headwise.tasks.task import Hidden, Task
 from headwise.tasks.windows import stitched
@@ -60,7 +62,8 @@ class MultiTaskModel(nn.Module):
             pooling: the example's vector: first token (cls), mean of all, or last token.
             layer: take this layer's output (0 is the embeddings) in place of the last.
             use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
-            max_length: longest input in sub-words; longer sentences of word-level tasks are read in windows.
+            max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
+                tasks are read in windows.
             share: tasks that use another's output head, such as one task in several languages.
         """
         super().__init__()
@@ -68,11 +71,12 @@ class MultiTaskModel(nn.Module):
             raise unknown("pooling", pooling, POOLINGS)
         self.encoder: Any = encoder
         self.tokenizer = tokenizer
-        self.pooling, self.layer, self.max_length = pooling, layer, max_length
+        self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))
         self.use_heads = use_heads
         self.tasks: dict[str, Task] = {}
         self.heads = nn.ModuleDict()
         self.shared: dict[str, str] = {}
+        self.scales = nn.ParameterDict()
         accepted = inspect.signature(encoder.forward).parameters
         self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
         for task in tasks:
@@ -132,8 +136,23 @@ class MultiTaskModel(nn.Module):
         """The loss of each example and the scores of a task's output head."""
         if task not in self.tasks:
             raise unknown("task of this model", task, self.tasks)
-        scores = self.head(task)(self.hidden(batch), batch)
+        with self._scaled(task):
+            scores = self.head(task)(self.hidden(batch), batch)
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
+
+    def give_scales(self) -> None:
+        """A factor of its own for every head and task, 1 at first: forward then runs under the task's."""
+        shape = Heads.of(self.encoder).shape
+        for task in self.tasks:
+            self.scales[_key(task)] = nn.Parameter(torch.ones(shape, device=self.device))
+
+    def scales_of(self, task: str) -> torch.Tensor | None:
+        """A task's factors, ``(L, H)``, where it has any."""
+        return self.scales.get(_key(task))
+
+    def _scaled(self, task: str) -> AbstractContextManager[Any]:
+        scales = self.scales_of(task)
+        return nullcontext() if scales is None else gated(self.encoder, scales)
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
@@ -164,6 +183,8 @@ class MultiTaskModel(nn.Module):
             self.encoder.save_pretrained(scratch / "encoder")
             self.tokenizer.save_pretrained(scratch / "encoder")
             save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, scratch / "heads.safetensors")
+            if self.scales:
+                save_file({k: v.detach().contiguous() for k, v in self.scales.items()}, scratch / "scales.safetensors")
             write_json(scratch / "headwise.json", self.describe())
         return path
 
@@ -220,6 +241,9 @@ class MultiTaskModel(nn.Module):
                     f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
                 )
         model.heads.load_state_dict(load_file(path / "heads.safetensors"))
+        if (path / "scales.safetensors").exists():
+            model.give_scales()
+            model.scales.load_state_dict(load_file(path / "scales.safetensors"))
         return model
 
 
@@ -233,6 +257,15 @@ def default_device(asked: str | None = None) -> torch.device:
     """The device asked for, else the accelerator where there is one, else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return torch.device(asked) if asked else found or torch.device("cpu")
+
+
+def positions(encoder: nn.Module) -> int:
+    """How many sub-words an encoder can take."""
+    most = getattr(encoder.config, "max_position_embeddings", None)
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
+    return most if isinstance(most, int) and most > 0 else sys.maxsize
 
 
 def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:

@@ -30,6 +30,11 @@ RELEASED: dict[str, dict[str, Any]] = {  # from the paper's method to the releas
     "+ dropout off": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": False},
     "+ gradients left over": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": True, "dropout": False},
 }
+OWN: dict[str, dict[str, Any]] = {  # beyond the paper
+    "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},
+    "a factor per head and task": {"name": "scales", "lr": 0.003},
+    "a factor per head and task, faster": {"name": "scales", "lr": 0.03},
+}
 BASE = Plan(evaluate_every=0, checkpoint_every=0)
 
 
@@ -45,6 +50,7 @@ class Size:
     other: tuple[str, str, str] = ("", "", "")  # AG, AG-Pair, and a task of pairs to train either with
     mismatched: tuple[str, str] = ("", "")  # another development set, and the task whose output head answers it
     seeds: tuple[int, ...] = (0, 1, 2)
+    more: tuple[int, ...] = ()  # seeds of plain training, IAT and our own methods alone
     examples: int = 10_000
     fractions: tuple[float, ...] = GRID
     dev: int | None = None
@@ -102,6 +108,7 @@ SIZES = {
         mismatched=("mnli_mm", "mnli"),
         texts="xquad_en",
         plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=10_000),
+        more=(3, 4),
         examples=2000,
         dev=1000,
         shot_plan=SHOT_PLAN.with_(lr=5e-5, head_lr=1e-3),
@@ -134,6 +141,8 @@ def jobs(scale: Scale) -> list[Job]:
         for seed in seeds:
             build = Build(size, model, seed, seeds, {**scale.at, model: where})
             made += build.everything() if scale.size != "full" or not number else build.published()
+        for seed in () if scale.seeds else size.more:
+            made += Build(size, model, seed, seeds, {**scale.at, model: where}).compared()
     return made
 
 
@@ -160,6 +169,10 @@ class Build:
         """What the paper has for every model: the pairs, and GLUE plain and with IAT (not for decoders)."""
         tables = [] if self.model in DECODERS else [job for s in ("proportional", "annealed") for job in self.main(s)]
         return [*self.pairs(), *tables]
+
+    def compared(self) -> list[Job]:
+        """Plain training, IAT and our own methods."""
+        return self._with_mismatched([*self.main("annealed"), *self._own()])
 
     # -- training and lesions
 
@@ -229,9 +242,9 @@ class Build:
         """Tables 5, 7, 12 and 13, Figures 9 and 10, and the released code step by step."""
         made = [job for sampling in ("proportional", "annealed") for job in self.main(sampling)]
         made += [self._single(task) for task in self.size.glue]
-        made += [*self.baselines().values(), *self._sweeps(), *self._released(), *self._conditions()]
+        made += [*self.baselines().values(), *self._sweeps(), *self._released(), *self._conditions(), *self._own()]
         made += [self._glue(f"IAT {c} {f}", self._iat(choose=c, freeze=f)) for c, f in _VARIANTS]
-        return [other for job in made for other in (job, *self._mismatched(job))] + self._submission()
+        return self._with_mismatched(made) + self._submission()
 
     def main(self, sampling: str) -> list[Job]:
         """Plain training and important-head training."""
@@ -246,7 +259,7 @@ class Build:
 
     def _glue(self, what: str, method: dict[str, Any], sampling: str = "annealed") -> Job:
         """A training by a method that branches off from plain training where its last part begins."""
-        branch = None if method.get("delta") == 1.0 else self._plain(sampling)
+        branch = self._plain(sampling) if method.get("delta", 1.0) < 1.0 else None
         plan = self._glue_plan(sampling)
         return self.train(f"glue {sampling} {what}", self.size.glue, plan, method=method, branch=branch)
 
@@ -280,6 +293,9 @@ class Build:
         common = {"name": "iat_released", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
         return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in RELEASED.items()]
 
+    def _own(self) -> list[Job]:
+        return [self._glue(what, method) for what, method in OWN.items()]
+
     def _conditions(self) -> list[Job]:
         """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""
         made = []
@@ -290,6 +306,9 @@ class Build:
             held = self.train(f"glue {what} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
             made += [plain_job, held]
         return made
+
+    def _with_mismatched(self, jobs: Iterable[Job]) -> list[Job]:
+        return [other for job in jobs for other in (job, *self._mismatched(job))]
 
     def _mismatched(self, job: Job) -> list[Job]:
         task, head = self.size.mismatched

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, RELEASED
+from headwise.recipes.specialization.jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
 from headwise.results import Record, Results
 
 ALPHA = 0.3
@@ -56,6 +56,9 @@ def method_name(method: Mapping[str, Any] | None) -> str:
         return "multi"
     if method["name"] == "iat_released":
         return next((f"released: {n}" for n, s in RELEASED.items() if s.items() <= method.items()), "released")
+    for own, settings in OWN.items():
+        if settings.items() <= method.items():
+            return own
     if method["name"] != "iat":
         return str(method["name"]).replace("_", " ")
     alpha, delta, choose = method.get("alpha", 0.3), method.get("delta", 0.1), method.get("choose", "top")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_GLUE, RELEASED
+from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real, seeds
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
-from headwise.stats import correlation, paired_bootstrap, paired_t
+from headwise.stats import adjust, correlation, paired_bootstrap, paired_t
 from headwise.transfer import Transfer
 
 Table = dict[str, Any]
@@ -20,7 +20,7 @@ Scores = Mapping[int, Mapping[str, float]]  # seed to task
 COLUMNS = ("cola", "mnli", "mnli_mm", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")  # the paper's order
 FIRST = (
     *("single", "multi", "iat", "iat, gradients zeroed", "random heads", "bottom heads", "ticket-share"),
-    *("prune least", "mt-dnn", "distilled"),
+    *("prune least", "mt-dnn", "distilled", *OWN),
 )
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
 PUBLISHED_7 |= {"iat": "train top 30 %"}
@@ -172,6 +172,26 @@ def released_table(records: Records, model: str) -> Table | None:
     note += "after scoring, and the scoring pass's gradients left in the next update."
     columns = ["method", "mean", "sd", "against plain", "p", "against the row above", "seeds"]
     return table(f"The released code step by step, {model}", columns, rows, note)
+
+
+def own_table(records: Records, model: str) -> Table | None:
+    """Methods of our own against plain training and against IAT, over all seeds."""
+    found = _of(records, model, "annealed")
+    names = [name for name in OWN if name in found]
+    if "multi" not in found or "iat" not in found or not names:
+        return None
+    tasks = _columns(found["multi"])
+    means = {name: mean_scores(found[name], tasks) for name in ("multi", "iat", *names)}
+    tests = [against(means[name], means[base]) for name in names for base in ("multi", "iat")]
+    level = adjust(np.array([np.nan if p is None else p for _, p in tests])).tolist()
+    rows = [[name, *mean_sd(list(means[name].values())), *[None] * 6, len(means[name])] for name in means]
+    rows[1][3:5] = against(means["iat"], means["multi"])
+    for number, row in enumerate(rows[2:]):
+        pair = zip(tests[2 * number : 2 * number + 2], level[2 * number : 2 * number + 2])
+        row[3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
+    columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
+    note = "Mean over GLUE's development sets in percent, annealed sampling; paired t tests over seeds, two-sided."
+    return table(f"Methods of our own, {model}", columns, rows, note)
 
 
 def condition_table(records: Records, model: str) -> Table | None:
