@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NAMES = sorted(p.stem for p in HERE.glob("*.py") if p.stem != "run")
+NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale")))
 SIZED = ("cutting", "growth", "peers")  # know the sizes themselves
 CPU = ["--device", "cpu"]
 SIZES: dict[str, dict[str, list[str]]] = {

@@ -24,6 +24,19 @@ def square(place: Place) -> Any:
     return {"square": n * n}, {"row": np.arange(n)}
 
 
+def keep(place: Place) -> dict[str, Any]:
+    """Keep a model of one number."""
+    note(place, f"kept {place.config['n']}")
+    place.kept.mkdir(parents=True, exist_ok=True)
+    (place.kept / "number").write_text(str(place.config["n"]))
+    return {}
+
+
+def read(place: Place) -> dict[str, Any]:
+    """Read the model of the job before."""
+    return {"number": (place.model_of(place.config["of"]) / "number").read_text()}
+
+
 def total(place: Place) -> dict[str, Any]:
     """The sum over the jobs before."""
     return {"total": sum(place.before(key).result["square"] for key in place.config["of"])}

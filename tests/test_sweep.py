@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,12 +111,24 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert notes(tmp_path) == ["done 2", "done 3", "done 7"] and seen.count("found") == 3
 
 
+def test_a_model_that_is_gone_is_made_again_when_a_job_asks_for_it(tmp_path):
+    kept = job("keep", 5)
+    run([job("read", 1, after=(kept,), of=kept.key)], tmp_path, workers=1)
+    shutil.rmtree(tmp_path / "models")
+    run([job("read", 1, after=(kept,), of=kept.key)], tmp_path, workers=1)
+    assert notes(tmp_path) == ["kept 5"]  # nobody asks
+    swept = run([job("read", 2, after=(kept,), of=kept.key)], tmp_path, workers=1)
+    assert notes(tmp_path) == ["kept 5", "kept 5"] and not swept.failed and len(list(swept.results)) == 3
+
+
 def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_path):
     bad = job("fail", 1)
     after = job("total", 0, after=(bad,), of=[bad.key])
+    last = job("total", 1, after=(after,), of=[after.key])
     states = {}
-    swept = run([bad, after, job("square", 4)], tmp_path, workers=2, told=lambda one, s, _: states.update({one.key: s}))
-    assert [states[one.key] for one in (bad, after, job("square", 4))] == ["failed", "skipped", "done"]
+    everything = [bad, after, last, job("square", 4)]
+    swept = run(everything, tmp_path, workers=2, told=lambda one, s, _: states.update({one.key: s}))
+    assert [states[one.key] for one in everything] == ["failed", "skipped", "skipped", "done"]
     assert "no such luck" in swept.failed[bad.key][1] and len(swept.done) == 1
     assert "before the fall" in log_of(tmp_path, bad).read_text() and "Traceback" in log_of(tmp_path, bad).read_text()
     assert (tmp_path / "failed" / f"{bad.key}.json").exists()

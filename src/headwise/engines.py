@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -58,7 +59,17 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
         except Exception:
             traceback.print_exc()
             return traceback.format_exc()
+        finally:
+            release_memory()
     return ""
+
+
+def release_memory() -> None:
+    """Give back what a job held: this process does the next job too, and others share the accelerator with it."""
+    gc.collect()  # models, optimizers and recordings refer to each other
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager

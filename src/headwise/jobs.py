@@ -101,6 +101,17 @@ class Place:
         """Where it saves a model that later jobs read."""
         return self.model_of(self.job.key)
 
+    @property
+    def record(self) -> Record | None:
+        """What it left when it was done."""
+        return self.results.find(self.job.work, self.config)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it kept a model that is no longer here: records travel, models often do not."""
+        record = self.record
+        return record is not None and record.about.get("kept", False) and not self.kept.is_dir()
+
     def model_of(self, key: str) -> Path:
         return self.root / "models" / key
 
@@ -157,15 +168,15 @@ def work_named(name: str) -> Work:
 
 
 def perform(job: Job, root: str | Path, device: str | None = None) -> str:
-    """Do a job, unless its record is there or another process is at it, and save the record; its key."""
+    """Do a job, unless it is done or another process is at it, and save the record; its key."""
     place = Place(job, root, device)
     with locked(place.root / "locks" / job.key):
-        if place.results.find(job.work, job.config) is None:
+        if not place.record or place.lost:
             began = time.perf_counter()
             made = work_named(job.work)(place)
             result, arrays = made if isinstance(made, tuple) else (made, None)
-            spent = {"seconds": round(time.perf_counter() - began, 3)}
-            place.results.save(job.work, plain(job.config), result, arrays, spent)
+            about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
+            place.results.save(job.work, plain(job.config), result, arrays, about)
     return job.key
 
 

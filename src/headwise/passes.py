@@ -49,7 +49,7 @@ class Passes:
         self._fixed = self.replays and all(task in self._moved for task in tasks)
         if self.run.method.version != self._version:
             self._version = self.run.method.version
-            self._kept.clear()
+            self._let_go()
         if self._fixed:
             moved = dict.fromkeys(p for task in tasks for p in self._moved[task])
             torch._foreach_zero_([self._grads[p] for p in moved])
@@ -120,10 +120,16 @@ class Passes:
         warnings.warn(f"{task} is trained without replay: {why}", HeadwiseWarning, stacklevel=3)
 
     def forget(self) -> None:
-        """Let recordings and their memory go."""
-        self._kept.clear()
+        """Let recordings, their gradients and their memory go."""
         self._grads.clear()
         self._moved.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Recordings have memory of their own, which nothing else can use as long as torch keeps it for them."""
+        if self._kept:
+            self._kept.clear()
+            torch.cuda.empty_cache()  # does nothing where there is no accelerator
 
 
 class _Recording:

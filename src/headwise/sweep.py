@@ -12,7 +12,7 @@ from typing import Any
 
 from headwise.engines import engines, log_of
 from headwise.errors import HeadwiseError, unknown
-from headwise.jobs import Job, grid, in_order
+from headwise.jobs import Job, Place, grid, in_order
 from headwise.results import Results
 from headwise.store import write_json
 
@@ -93,24 +93,28 @@ def run(
 
 
 def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str, Job]:
-    left = {}
-    for job in everything:
-        if swept.results.find(job.work, job.config):
-            swept.done.append(job)
-            told(job, "found", "")
-        else:
+    """Jobs without a record, and those whose model such a job asks for and nobody has any more."""
+    asked, left = set(), {}
+    for job in reversed(everything):
+        place = Place(job, swept.results.root.parent)
+        if not place.record or (job.key in asked and place.lost):
             left[job.key] = job
-            told(job, "waiting", "")
-    return left
+            asked |= {before.key for before in job.after}
+    for job in everything:
+        if job.key not in left:
+            swept.done.append(job)
+        told(job, "waiting" if job.key in left else "found", "")
+    return {job.key: job for job in everything if job.key in left}
 
 
 def _ready(left: dict[str, Job], under_way: set[str], swept: Swept, told: Told) -> list[Job]:
     """Jobs whose predecessors are done; those whose predecessors failed are given up."""
     why = "left out: a job it stands on failed"
-    for job in [job for job in left.values() if any(before.key in swept.failed for before in job.after)]:
-        del left[job.key]
-        swept.failed[job.key] = (job, why)
-        told(job, "skipped", why)
+    for job in list(left.values()):  # in order: what stands on a job given up here is given up as well
+        if any(before.key in swept.failed for before in job.after):
+            del left[job.key]
+            swept.failed[job.key] = (job, why)
+            told(job, "skipped", why)
     return [j for j in left.values() if j.key not in under_way and not any(b.key in left for b in j.after)]
 
 

@@ -107,7 +107,7 @@ SIZES = {
         **REAL,
         mismatched=("mnli_mm", "mnli"),
         texts="xquad_en",
-        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=10_000),
+        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=10_000, precision="bf16"),
         more=(3, 4),
         examples=2000,
         dev=1000,
@@ -134,15 +134,19 @@ DECODERS = ("gpt", "gpt2-medium")
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Everything to run at a scale; the paper's other models take part in the pairs and in GLUE only."""
+    """Everything to run at a scale; the paper's other models take part in the pairs and in GLUE only.
+
+    Part after part, each with all its seeds: a run that is stopped early has whole tables.
+    """
     made: list[Job] = []
     size, seeds = SIZES[scale.size], scale.seeds or SIZES[scale.size].seeds
     for number, (model, where) in enumerate(scale.encoders(HUB).items()):
-        for seed in seeds:
-            build = Build(size, model, seed, seeds, {**scale.at, model: where})
-            made += build.everything() if scale.size != "full" or not number else build.published()
+        at = {**scale.at, model: where}
+        builds = [Build(size, model, seed, seeds, at) for seed in seeds]
+        parts = [build.everything() if scale.size != "full" or not number else build.published() for build in builds]
+        made += [job for part in zip(*parts) for of_seed in part for job in of_seed]
         for seed in () if scale.seeds else size.more:
-            made += Build(size, model, seed, seeds, {**scale.at, model: where}).compared()
+            made += Build(size, model, seed, seeds, at).compared()
     return made
 
 
@@ -154,9 +158,10 @@ class Build:
         self.plan = size.plan.with_(seed=seed)
         self.pooling = "last" if model in DECODERS else size.pooling
 
-    def everything(self) -> list[Job]:
-        made = [*self.pairs(), *self.frozen(), *self.five(), *self.alike(), *self.glue(), *self.few_shot()]
-        return [*made, *self._inventory()]
+    def everything(self) -> list[list[Job]]:
+        """All parts, the main results first."""
+        first = [self._inventory(), self.five(), self.frozen(), self.pairs(), self.main("annealed")]
+        return [*first, self.alike(), self.glue(), self.few_shot()]
 
     def _inventory(self) -> list[Job]:
         """Tables 1 and 2, once for a model."""
@@ -165,10 +170,10 @@ class Build:
         used = self.train("inventory", dict.fromkeys((*self.size.five, *self.size.glue, *self.size.few))).config
         return [self._job("inventory", "inventory", weights=used["weights"], tasks=used["tasks"])]
 
-    def published(self) -> list[Job]:
+    def published(self) -> list[list[Job]]:
         """What the paper has for every model: the pairs, and GLUE plain and with IAT (not for decoders)."""
-        tables = [] if self.model in DECODERS else [job for s in ("proportional", "annealed") for job in self.main(s)]
-        return [*self.pairs(), *tables]
+        tables = [] if self.model in DECODERS else [self.main(s) for s in ("proportional", "annealed")]
+        return [self.pairs(), *tables]
 
     def compared(self) -> list[Job]:
         """Plain training, IAT and our own methods."""

@@ -1,0 +1,72 @@
+"""What a results folder and the queue of a sweep cost as they grow, on this machine.
+
+python benchmarks/records.py [--records 2000] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headwise.dissociation import Counts, Dissociation
+from headwise.jobs import Job
+from headwise.lesions import GRID
+from headwise.results import Results
+from headwise.sweep import Swept, _ready
+
+QUEUE = 20_000  # jobs
+
+
+def lesions(shape: tuple[int, int] = (6, 12)) -> dict[str, Any]:
+    """What the lesions of a pair leave in a record, of random numbers."""
+    rng = np.random.default_rng(0)
+    counts = [Counts(rng.integers(0, 2, (50, len(GRID), 6, 1)).astype(float), lambda s: s[..., 0] / 50)] * 2
+    maps = {name: {"scores": rng.random(shape).tolist(), "stderr": rng.random(shape).tolist()} for name in "ab"}
+    apart = Dissociation.of(["a", "b"], fractions=GRID, counts=counts, undefined="leave")
+    return {"importance": maps, "dissociation": apart.to_record()}
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    made = work()
+    return time.perf_counter() - start, made
+
+
+def measure(number: int) -> list[dict[str, Any]]:
+    queue = {job.key: job for job in (Job("train", {"i": i}) for i in range(QUEUE))}
+    with tempfile.TemporaryDirectory() as folder:
+        results, record = Results(folder), lesions()
+        save, keys = timed(lambda: [results.save("lesions", {"i": i}, record) for i in range(number)])
+        lookup, found = timed(lambda: results[keys[0]])
+        size = (found.path / "record.json").stat().st_size
+        choose, _ = timed(lambda: _ready(queue, set(), Swept(results), lambda *_: None))
+    rows = {
+        "writing a record, ms": 1e3 * save / number,
+        "finding a record, µs for each in the folder": 1e6 * lookup / number,
+        "choosing the next job, µs for each left": 1e6 * choose / QUEUE,
+        "a record of a pair's lesions, kB": size / 1e3,
+    }
+    return [{"what": what, "ratio": value, "goal": "", "floor": ""} for what, value in rows.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows = measure(args.records)
+    for row in rows:
+        print(f"{row['what']:46} {row['ratio']:10.3g}")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
