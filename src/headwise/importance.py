@@ -239,9 +239,11 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
     absent = {site.layer: site.kept for site in sample.heads.sites if len(site.kept) < sample.heads.num_heads}
 
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
+        values_BTHD = z_BTHD.detach()  # a hook that holds z itself is a circle nothing ever frees, model and all
+
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
-            product = (z_BTHD.detach() * grad_BTHD).sum(
+            product = (values_BTHD * grad_BTHD).sum(
                 axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
             )
             product, before = _spread(product, absent.get(layer), sample.heads.num_heads), found[layer]

@@ -1,0 +1,52 @@
+"""Nothing keeps a model alive once its user has let go of it: many jobs run in one process, and share an accelerator."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from headwise.evaluate import evaluate
+from headwise.importance import estimators, importance
+from headwise.lesions import dissociate
+from headwise.methods.iat import IAT
+from headwise.methods.l0 import L0
+from headwise.methods.rates import Rates
+from headwise.methods.scales import Scales
+from headwise.plan import Plan
+from headwise.probing import probe
+from headwise.prune import prune
+from headwise.selection import random_heads
+from headwise.testing import toy_model, toy_tasks
+from headwise.train import fit
+
+PLAN = Plan(steps=6, lr=1e-3, batch_size=8, evaluate_every=3)
+USES = {
+    "evaluate": lambda model: evaluate(model, "toy0"),
+    "dissociate": lambda model: dissociate(model, {n: torch.rand(2, 4) for n in model.tasks}, 0.3, random=1),
+    "fit": lambda model: fit(model, PLAN),
+    "iat": lambda model: fit(model, PLAN, IAT(delta=0.5, examples=8)),
+    "iat by gradient": lambda model: fit(model, PLAN, IAT(delta=0.5, examples=8, freeze="grad")),
+    "l0": lambda model: fit(model, PLAN, L0()),
+    "rates": lambda model: fit(model, PLAN, Rates(examples=8)),
+    "scales": lambda model: fit(model, PLAN, Scales()),
+    "prune": lambda model: prune(model.encoder, random_heads((2, 4), 0.3, seed=0)) and None,
+    "probe": lambda model: probe(model.encoder, toy_tasks(1)[0], tokenizer=model.tokenizer).scores,
+    **{
+        f"importance by {by}": lambda model, by=by: importance(model, "toy0", by, examples=8)
+        for by in estimators
+        if by not in ("integrated_gradients", "shapley", "attribution")
+    },
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_model_goes_when_its_user_lets_go(use):
+    model = toy_model()
+    alive = [weakref.ref(p) for p in model.encoder.parameters()]
+    result = USES[use](model)
+    del model
+    gc.collect()
+    assert not any(one() is not None for one in alive), f"held after {type(result).__name__} came back"
