@@ -1,4 +1,4 @@
-"""Nothing keeps a model alive once its user has let go of it: many jobs run in one process, and share an accelerator."""
+"""Nothing keeps a model alive once its user has let go of it: many jobs run in one process and share a device."""
 
 from __future__ import annotations
 
