@@ -38,11 +38,12 @@ def utilization(last, best, top):
     return {"scores": scores, "against": {"best": {"p": 0.01}, "last": {"p": 0.01}}, "layer": 3, "n": 12}
 
 
-def put_probe(results, model, task, scores=(0.5, 0.6, 0.9), chosen_on_test=0.92, maps=None):
+def put_probe(results, model, task, scores=(0.5, 0.6, 0.9), chosen_on_test=0.92, maps=None, protocol="anatomy"):
     found = {"dev": utilization(*scores), "test": utilization(*scores[:2], chosen_on_test)}
     effect = {"task": task, "sizes": [1, 2, 4], "dev": [0.5, 0.8, 0.7], "test": [0.5, 0.75, 0.72]}
     arrays = {"test": np.random.default_rng(len(task)).random((2, 2)) if maps is None else maps}
-    results.save(f"{HOME}:probed", {"model": model, "task": task}, {"utilization": found, "effect": effect}, arrays)
+    config = {"model": model, "task": task, "protocol": protocol}
+    results.save(f"{HOME}:probed", config, {"utilization": found, "effect": effect}, arrays)
 
 
 def put_tuning(results, model, task, seed, scores, before, after):
@@ -62,21 +63,22 @@ def results(tmp_path):
 def test_full_is_seven_models_ten_tasks_and_two_tuned_in_five_seeds():
     made = in_order(jobs(Scale("full")))
     works = [job.work.rpartition(":")[2] for job in made]
-    assert works.count("inventory") == 7 and works.count("probed") == 70 and works.count("tuned") == 2 * 3 * 5
+    assert works.count("inventory") == 7 and works.count("probed") == 2 * 70 and works.count("tuned") == 2 * 3 * 5
     assert {job.config["model"] for job in made} == set(HUB) == set(paper.TABLE_1)
     assert {job.config["at"] for job in made if job.config["model"].startswith("gpt") and "at" in job.config} == {
         "post_last"
     }
-    assert {job.config["protocol"] for job in made if "protocol" in job.config} == {"anatomy"}
+    assert {job.config["protocol"] for job in made if "protocol" in job.config} == {"anatomy", "sklearn"}
+    assert {job.config["protocol"] for job in made if job.work.endswith("tuned")} == {"anatomy"}
     assert len({job.key for job in made}) == len(made)
     json.dumps([job.to_record() for job in made])
 
 
 def test_small_is_gold_and_noisy_probes():
-    tasks = [j.config["task"] for j in jobs(Scale("small", {"m": "no/such-model"})) if j.work.endswith("probed")]
-    assert (
-        sum(t.startswith("probing_gold.") for t in tasks) == 10 and sum(t.startswith("xprobe_en.") for t in tasks) == 8
-    )
+    made = [j.config for j in jobs(Scale("small", {"m": "no/such-model"})) if j.work.endswith("probed")]
+    for protocol in ("anatomy", "sklearn"):
+        suites = [c["task"].partition(".")[0] for c in made if c["protocol"] == protocol]
+        assert (suites.count("probing_gold"), suites.count("xprobe_en")) == (10, 8)
 
 
 # -- the printed numbers
@@ -107,6 +109,15 @@ def test_heads_stand_beside_layers_and_the_published(results):
     assert tuple(shift[1:4]) == paper.TABLE_3["bert-base"]["BShift"]
     chosen = selection_table(Records(results))
     assert chosen["rows"][0][4] == pytest.approx(2) and chosen["published"][0][2] == paper.TOP_12_DEV["BShift"]
+
+
+def test_probes_at_their_optimum_have_a_table_of_their_own(results):
+    put_probe(results, "minilm", TASKS[0], (0.5, 0.6, 0.9))
+    put_probe(results, "minilm", TASKS[0], (0.7, 0.9, 0.91), protocol="sklearn")
+    records = Records(results)
+    stopped, whole = (probing_table(records, "minilm", "senteval", converged) for converged in (False, True))
+    assert [round(t["rows"][0][2]) for t in (stopped, whole)] == [60, 90] and stopped["title"] != whole["title"]
+    assert len(selection_table(records)["rows"]) == 1
 
 
 def test_other_models_stand_beside_bert_base_and_the_corpus_beside_nothing(results):

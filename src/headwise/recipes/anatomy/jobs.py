@@ -42,6 +42,7 @@ class Size:
     tuning: tuple[str, ...]
     plan: Plan = TUNING
     protocol: str = "anatomy"
+    converged: bool = True  # probes at their optimum as well: the published rule stops some long before
     options: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None  # training rows of a probe
     tuning_limit: int | None = None
@@ -56,6 +57,7 @@ SIZES = {
         tuning=("corpus.sentiment", "corpus.similarity"),
         plan=TUNING.with_(steps=6, lr=1e-3, max_examples=120),
         protocol="sklearn",
+        converged=False,
         options={"l2": [1e-4, 1e-2]},
         limit=240,
         tuning_limit=120,
@@ -77,7 +79,7 @@ def jobs(scale: Scale) -> list[Job]:
     made = []
     for model, where in scale.encoders(HUB).items():
         build = Build(SIZES[scale.size], model, {**scale.at, model: where})
-        made += [build.inventory(), *build.probes()]
+        made += [build.inventory(), *build.probes(), *build.converged()]
         if scale.size != "full" or model in TUNED:
             made += build.tunings(scale.seeds)
     return made
@@ -96,6 +98,14 @@ class Build:
 
     def probes(self) -> list[Job]:
         return [self._job("probed", f"probe {task}", self._common(task, self.size.limit)) for task in self.size.probes]
+
+    def converged(self) -> list[Job]:
+        """The same probes at their optimum."""
+        if not self.size.converged:
+            return []
+        way = {"protocol": "sklearn", "options": {}}
+        common = {task: self._common(task, self.size.limit) | way for task in self.size.probes}
+        return [self._job("probed", f"converged probe {task}", config) for task, config in common.items()]
 
     def tunings(self, seeds: tuple[int, ...]) -> list[Job]:
         """One for each task and seed; heads and layer are chosen by the same probe for all seeds."""

@@ -30,28 +30,32 @@ class Records:
     def __init__(self, results: Results):
         self.inventory: dict[str, Record] = {}
         self.probed: dict[tuple[str, str], Record] = {}  # by model and task
+        self.converged: dict[tuple[str, str], Record] = {}  # the same at their optimum
         self.tuned: dict[tuple[str, str, int], Record] = {}  # by model, task and seed
         for record in results:
             c = record.config
             if record.kind.endswith("anatomy.works:inventory"):
                 self.inventory[c["model"]] = record
             elif record.kind.endswith("anatomy.works:probed"):
-                self.probed[c["model"], c["task"]] = record
+                found = self.converged if c["protocol"] == "sklearn" else self.probed
+                found[c["model"], c["task"]] = record
             elif record.kind.endswith("anatomy.works:tuned"):
                 self.tuned[c["model"], c["task"], c["plan"]["seed"]] = record
+        if not self.probed:  # nothing was stopped early
+            self.probed, self.converged = self.converged, {}
 
     def benches(self) -> list[tuple[str, str]]:
         """Every model and suite that was probed."""
         return list(dict.fromkeys((model, suite_of(task)) for model, task in self.probed))
 
-    def tasks(self, model: str, suite: str) -> list[str]:
+    def tasks(self, model: str, suite: str, converged: bool = False) -> list[str]:
         """Its tasks in the paper's order."""
-        order = list(PRINTED)
-        found = [task for other, task in self.probed if (other, suite_of(task)) == (model, suite)]
+        order, probed = list(PRINTED), self.converged if converged else self.probed
+        found = [task for other, task in probed if (other, suite_of(task)) == (model, suite)]
         return sorted(found, key=lambda task: order.index(property_of(task)) if property_of(task) in order else 99)
 
-    def utilization(self, model: str, task: str, side: str = "dev") -> dict[str, Any]:
-        return self.probed[model, task].result["utilization"][side]
+    def utilization(self, model: str, task: str, side: str = "dev", converged: bool = False) -> dict[str, Any]:
+        return (self.converged if converged else self.probed)[model, task].result["utilization"][side]
 
     def maps(self, model: str, suite: str, name: str = "test") -> dict[str, np.ndarray]:
         """Heads' scores by task."""

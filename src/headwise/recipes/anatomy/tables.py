@@ -45,12 +45,15 @@ def task_table(records: Records) -> Table | None:
     return table("Table 2: probing tasks", columns, rows, "Chance: the commonest test class.", published)
 
 
-def probing_table(records: Records, model: str, suite: str) -> Table:
+def probing_table(records: Records, model: str, suite: str, converged: bool = False) -> Table | None:
     """Tables 3 and 5: the last layer, the best layer and the top heads, chosen on development data."""
     rows, published = [], []
+    tasks = records.tasks(model, suite, converged)
+    if not tasks:
+        return None
     known = paper.TABLE_5[beside(model, paper.TABLE_5)] if records.real(suite) else {}
-    for task in records.tasks(model, suite):
-        found = records.utilization(model, task)
+    for task in tasks:
+        found = records.utilization(model, task, converged=converged)
         scores = [100 * found["scores"][name]["value"] for name in INPUTS]
         top, gain = found["scores"]["top"], [100 * (score / scores[0] - 1) for score in scores[1:]]
         spread = [100 * top["low"], 100 * top["high"], found["against"]["best"]["p"]]
@@ -68,7 +71,8 @@ def probing_table(records: Records, model: str, suite: str) -> Table:
     note = "Test accuracy in percent; gains over the last layer in percent. Layer and heads chosen on dev. Low, high: "
     note += "95 % of top heads over test sentences; p: not better than the best layer. Top heads are better on "
     note += f"{wins} of {len(rows) - 1} (published: on all ten). {_stands(model)}"
-    return table(f"Tables 3 and 5: {model}, {suite}", columns, rows, note, published)
+    title = f"Tables 3 and 5: {model}, {suite}{', converged probes' * converged}"
+    return table(title, columns, rows, note, published)
 
 
 def _stands(model: str) -> str:
