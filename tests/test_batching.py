@@ -17,6 +17,7 @@ from headwise.store import cache_folder
 from headwise.tasks.columns import Ragged
 from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
+from headwise.tasks.wordlevel import encode_words
 from headwise.testing import tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import fit
 
@@ -79,6 +80,23 @@ def test_padding_is_filled_and_masked():
     assert batch["token_type_ids"].tolist() == [[0, 0, 0], [0, 1, 1]]
     assert batch["labels"].tolist() == [[4, -1], [2, 3]]
     assert batch["label"].tolist() == [0, 1]
+
+
+def test_words_have_a_mask_and_windows_places_in_steps_of_the_grain():
+    """Never beyond the longest: an encoder has no positions for more."""
+    columns = encode_words([{"words": ["w1"] * size} for size in (3, 18, 40)], tiny_tokenizer(WORDS), max_length=20)
+    data = Encoded(columns, 0, 3)
+    for items, grain, words, windows in [
+        ([0], 1, 3, (1, 5)),
+        ([0], 4, 4, (1, 8)),
+        ([1, 0], 16, 32, (1, 20)),
+        ([0, 2], 16, 40, (4, 20)),
+    ]:
+        batch = data.batch(items, grain)
+        assert batch["word_mask"].sum(1).tolist() == [(3, 18, 40)[i] for i in items]
+        assert batch["word_mask"].shape[1] == words and tuple(batch["window"].shape[1:]) == windows
+        for row, i in zip(batch["window"], items, strict=True):
+            assert row[row >= 0].tolist() == list(range(data.lengths[i]))  # every sub-word in one window
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "gpt2", "llama"])

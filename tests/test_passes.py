@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from headwise import passes
+from headwise import tasks as catalog
 from headwise.batching import encode
 from headwise.errors import HeadwiseWarning
 from headwise.methods.conflict import Conflict
 from headwise.methods.iat import IAT
 from headwise.methods.method import Method
 from headwise.methods.released import ReleasedIAT
+from headwise.model import MultiTaskModel
 from headwise.plan import Plan
-from headwise.testing import toy_model
+from headwise.tasks import Rows, Task
+from headwise.testing import tiny, tiny_tokenizer, toy_model
 from headwise.train import Run, fit
 
 PLANS = {
@@ -25,6 +28,15 @@ PLANS = {
     "mixed": Plan(steps=20, lr=1e-3, batch_size=8, accumulate=2, window="mixed", evaluate_every=0),
     "balanced": Plan(steps=30, lr=1e-3, batch_size=8, balance="moving_average", evaluate_every=0),
 }
+
+
+def words_model():
+    """A tag for each word, and a tree over them."""
+    found = [catalog.get(name) for name in ("corpus.pos", "corpus.con")]
+    tasks = [Task(task.name, task.kind, Rows(task.rows("train")[:48]), task.metric) for task in found]
+    words = dict.fromkeys(word for row in tasks[0].rows("train") for word in row["words"])
+    torch.manual_seed(0)
+    return MultiTaskModel(tiny("bert"), tiny_tokenizer(list(words)[:50]), tasks, max_length=64)
 
 
 made: list[Faked] = []
@@ -90,19 +102,29 @@ CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [
 PLANS["round"] = PLANS["mixed"].with_(sampling="round_robin")
 
 
-@pytest.mark.parametrize(("plan", "method"), [(PLANS[p], METHODS[m]) for p, m in CASES], ids=map("-".join, CASES))
-def test_fixed_gradients_train_the_same_bits(plan, method, recorded, monkeypatch):
-    """Also where weights decay: a parameter that a task does not reach stays out of its step."""
+def _check_same_bits(make, plan, method, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(passes.Passes, "begin", lambda self, tasks: None)
         m.setattr(passes.Passes, "_replayed", passes.Passes._pass)
-        one = toy_model()
+        one = make()
         fit(one, plan, method())
-    two = toy_model()
+    two = make()
     fit(two, plan, method())
-    assert sum(r.replays for r in recorded) > 5
     for name, value in one.state_dict().items():
         assert torch.equal(value, two.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("plan", "method"), [(PLANS[p], METHODS[m]) for p, m in CASES], ids=map("-".join, CASES))
+def test_fixed_gradients_train_the_same_bits(plan, method, recorded, monkeypatch):
+    """Also where weights decay: a parameter that a task does not reach stays out of its step."""
+    _check_same_bits(toy_model, plan, method, monkeypatch)
+    assert sum(r.replays for r in recorded) > 5
+
+
+def test_word_level_tasks_are_replayed(recorded, monkeypatch):
+    _check_same_bits(words_model, PLANS["decay"].with_(steps=30), Method, monkeypatch)
+    replays = {task: sum(r.replays for r in recorded if r.task == task) for task in words_model().tasks}
+    assert min(replays.values()) >= 3, replays
 
 
 def test_new_masks_are_recorded_anew(recorded):
@@ -179,18 +201,40 @@ def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
+def _without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    return model
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_word_level_tasks_replay_on_an_accelerator(monkeypatch):
+    replayed = set()
+
+    class Counted(passes._Recording):
+        def __init__(self, owner, task, *more):
+            super().__init__(owner, task, *more)
+            replayed.add(task)
+
+    monkeypatch.setattr(passes, "_Recording", Counted)
+    one = fit(_without_dropout(words_model()), PLANS["decay"])
+    assert replayed == set(one.losses)
+    monkeypatch.setattr(passes, "_plain_loss", lambda method: False)
+    two = fit(_without_dropout(words_model()), PLANS["decay"])
+    for task, losses in one.losses.items():
+        assert np.allclose(losses, two.losses[task], rtol=1e-3), task
+
+
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
     plan = PLANS["decay"].with_(precision=precision)
-    one, two = toy_model(), toy_model()
-    for model in (one, two):
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-            if isinstance(getattr(module, "dropout", None), float):
-                module.dropout = 0.0
+    one, two = _without_dropout(toy_model()), _without_dropout(toy_model())
     run = Run(one, plan, Method(), None)
     assert run.passes.replays
     fit(two, plan)

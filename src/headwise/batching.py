@@ -15,8 +15,9 @@ import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.store import cache_folder, digest, read_arrays, write_arrays
-from headwise.tasks.columns import Columns, Ragged, from_arrays, to_arrays
+from headwise.tasks.columns import Columns, Ragged, from_arrays, stepped, to_arrays
 from headwise.tasks.task import Row, Task
+from headwise.tasks.windows import longest_window, places
 
 FORMAT = 2  # of the cache: what kinds make of rows
 POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
@@ -39,11 +40,23 @@ class Encoded:
             return ids.lengths
         return np.full(len(self), max(1, np.prod(pixels.shape[-2:]) // 256 if isinstance(pixels, np.ndarray) else 1))
 
+    @cached_property
+    def _most(self) -> dict[str, int]:
+        """The words of the longest item, and the sub-words of the longest window."""
+        word_of, window = self.columns["word_of"], self.columns.get("window")
+        assert isinstance(word_of, Ragged)
+        longest = longest_window(window) if isinstance(window, Ragged) else 0
+        return {"words": int(word_of.values.max(initial=-1)) + 1, "window": longest}
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
     def batch(self, items: Sequence[int] | np.ndarray, grain: int = 1) -> dict[str, torch.Tensor]:
-        """The chosen items as padded tensors, with their attention mask; widths are multiples of ``grain``."""
+        """The chosen items as padded tensors, with masks of sub-words and words; widths are multiples of ``grain``.
+
+        All that a forward and backward pass does follows from the shapes. So windows, which columns number, are told by
+        the places of their sub-words.
+        """
         items = np.asarray(items, np.int64)
         out = {}
         for name, column in self.columns.items():
@@ -54,9 +67,17 @@ class Encoded:
                 array = column[items]
             out[name] = torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iub" else array)
         if "input_ids" in out:
-            width = torch.arange(out["input_ids"].shape[1])
-            out["attention_mask"] = (width < torch.from_numpy(self.lengths[items])[:, None]).long()
+            out["attention_mask"] = _mask(torch.from_numpy(self.lengths[items]), out["input_ids"].shape[1])
+        if "word_of" in out:
+            words = out["word_of"].amax(1) + 1
+            out["word_mask"] = _mask(words, stepped(int(words.max()), grain, self._most["words"]))
+        if "window" in out:
+            out["window"] = places(out["window"], grain, self._most["window"])
         return out
+
+
+def _mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
+    return (torch.arange(width) < lengths_B[:, None]).long()
 
 
 def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit: int | None = None) -> Encoded:

@@ -92,8 +92,9 @@ class Results:
         return _read(self.root / found[0])
 
     def __iter__(self) -> Iterator[Record]:
-        for path in sorted(self._folders(), key=lambda p: ((p / "record.json").stat().st_mtime, p.name)):
-            yield _read(path)
+        """In the order in which they were made, also where they were copied to."""
+        found = (_read(path) for path in self._folders())
+        yield from sorted(found, key=lambda record: (str(record.about.get("created", "")), record.key))
 
     def _folders(self) -> list[Path]:
         """Where records are; a name that begins with a dot is one that was never finished."""

@@ -19,7 +19,7 @@ from headwise.recipes import Scale, pages, recipes
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
-from headwise.recipes.specialization.jobs import FIVE, GLUE, RELEASED, SIZES, jobs
+from headwise.recipes.specialization.jobs import FIVE, GLUE, OWN, RELEASED, SIZES, jobs
 from headwise.recipes.specialization.records import LABELS, Records, method_name
 from headwise.recipes.specialization.similarity import similarity_table
 from headwise.recipes.specialization.works import halve
@@ -175,6 +175,8 @@ def trainings(tmp_path_factory):
     save_glue(results, "random", (0.001, -0.001, 0.0), method={**iat, "choose": "random"})
     for alpha in (0.1, 0.5):
         save_glue(results, "alpha", (alpha / 100,) * 3, method={**iat, "alpha": alpha})
+    save_glue(results, "delta", (0.0, 0.0, 0.0), method={**iat, "alpha": 0.5, "delta": 0.15})
+    save_glue(results, "own", (0.02, 0.021, 0.019), method={**OWN["a rate per head and task"], "examples": 10})
     for switches in RELEASED.values():
         save_glue(results, "released", (0.02, 0.02, 0.02), method={"name": "iat_released", "alpha": 0.3, **switches})
     save_glue(results, "other plain", (-0.3, -0.3, -0.3), lr=1e-3)
@@ -196,11 +198,20 @@ def test_methods_are_set_against_plain_training_seed_by_seed(trainings):
 def test_sweeps_and_switches_come_in_order(trainings):
     delta, alpha = training.sweep_tables(trainings, "bert-base")
     assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"
-    assert [row[0] for row in delta["rows"]] == ["plain", "0.1"]
+    assert [row[0] for row in delta["rows"]] == ["plain", "0.1", "0.15"]
     released = training.released_table(trainings, "bert-base")
     assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED]
     assert released["rows"][1][5] == pytest.approx(0.9) and released["rows"][2][5] == pytest.approx(0.0)
     assert training.ablation_table(trainings, "bert-base")["published"][-1][1] == 83.41
+
+
+def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
+    rows = {row[0]: row for row in training.own_table(trainings, "bert-base")["rows"]}
+    assert list(rows) == ["multi", "iat", "a rate per head and task"]
+    own = rows["a rate per head and task"]
+    assert own[3] == pytest.approx(2.0) and own[6] == pytest.approx(0.9)
+    assert own[4] <= own[5] == pytest.approx(2 * min(own[4], own[7])), "two tests, the smaller p-value doubled"
+    assert rows["iat"][3] == pytest.approx(1.1) and rows["multi"][3] is None
 
 
 def test_another_learning_rate_stands_in_a_table_of_its_own(trainings):

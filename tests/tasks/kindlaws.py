@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import string
 from functools import cache
+from types import SimpleNamespace
 
 import torch
 from tokenizers import pre_tokenizers
+from torch import nn
 from transformers import BertTokenizer, RobertaTokenizer
 
 from headwise.batching import Encoded
@@ -14,6 +16,7 @@ from headwise.metrics import metrics
 from headwise.tasks.task import Hidden, Kind
 
 WIDTH = 32
+REACH = 3  # of the encoder that sees its neighbours only
 
 
 @cache
@@ -30,6 +33,20 @@ def letters() -> BertTokenizer:
 def byte_level() -> RobertaTokenizer:
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     return RobertaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
+
+
+class Neighbours(nn.Module):
+    """An encoder that sees ``REACH`` tokens to either side and knows no positions."""
+
+    def __init__(self, width: int = 24):
+        super().__init__()
+        self.table = nn.Embedding(64, width)
+        self.mix = nn.Conv1d(width, width, 2 * REACH + 1, padding=REACH)
+        self.config = SimpleNamespace(hidden_size=width)
+
+    def forward(self, input_ids, attention_mask):
+        states = self.table(input_ids) * attention_mask[..., None]
+        return SimpleNamespace(last_hidden_state=torch.tanh(self.mix(states.mT).mT))
 
 
 def batch_of(kind: Kind, rows: list[dict], max_length: int = 64, tokenizer=None) -> dict[str, torch.Tensor]:
@@ -88,6 +105,8 @@ def check_one_by_one(kind: Kind, rows: list[dict]) -> None:
     for i in range(len(loss)):
         size = int(batch["attention_mask"][i].sum())
         alone = {name: _trimmed(tensor[i : i + 1]) for name, tensor in batch.items()}
+        if "word_mask" in batch:
+            alone["word_mask"] = batch["word_mask"][i : i + 1, : int(batch["word_mask"][i].sum())]
         states = Hidden(hidden.states[i : i + 1, :size], hidden.pooled[i : i + 1])
         alone |= {"input_ids": batch["input_ids"][i : i + 1, :size], "word_of": alone.get("word_of")}
         if alone["word_of"] is not None:

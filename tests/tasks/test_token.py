@@ -31,16 +31,17 @@ KINDS = [Tag(dropout=0).ready(ROWS), Spans(dropout=0).ready(ROWS)]
 
 def test_word_states_are_means_or_firsts_of_their_sub_words():
     states = torch.arange(12.0).view(1, 6, 2)
-    word_of = torch.tensor([[-1, 0, 1, 1, 1, -1]])
-    assert words(states, word_of).tolist() == [[[2, 3], [6, 7]]]
-    assert words(states, word_of, "first").tolist() == [[[2, 3], [4, 5]]]
+    batch = {"word_of": torch.tensor([[-1, 0, 1, 1, 1, -1]]), "word_mask": torch.ones(1, 2)}
+    assert words(states, batch).tolist() == [[[2, 3], [6, 7]]]
+    assert words(states, batch, "first").tolist() == [[[2, 3], [4, 5]]]
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])
 def test_word_states_do_not_see_padding(pool):
     states, word_of = torch.randn(2, 5, 3), torch.tensor([[-1, 0, 0, 1, -1], [-1, 0, -1, -1, -1]])
-    together = words(states, word_of, pool)
-    torch.testing.assert_close(together[1, :1], words(states[1:, :3], word_of[1:, :3], pool)[0])
+    together = words(states, {"word_of": word_of, "word_mask": torch.ones(2, 3)}, pool)
+    alone = words(states[1:, :3], {"word_of": word_of[1:, :3], "word_mask": torch.ones(1, 1)}, pool)
+    torch.testing.assert_close(together[1, :1], alone[0])
     assert not together[1, 1:].any()
 
 

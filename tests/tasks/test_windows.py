@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kindlaws import byte_level, letters
+from kindlaws import Neighbours, byte_level, letters
 from torch import nn
 
 from headwise.batching import Encoded, encode
@@ -24,8 +22,6 @@ from headwise.tasks.windows import laid_out, owners, parts, spans
 from headwise.tasks.wordlevel import drop_words, encode_words, words
 from headwise.testing import tiny, tiny_tokenizer
 from headwise.train import fit
-
-REACH = 3  # of the encoder that sees its neighbours only
 
 
 def sentence(size: int, seed: int = 0) -> dict:
@@ -56,20 +52,6 @@ KINDS = {
 def task(name: str, rows=ROWS) -> Task:
     kind, metric = KINDS[name]
     return Task(name, kind, Rows(rows, rows, rows), metric)
-
-
-class Neighbours(nn.Module):
-    """An encoder that sees ``REACH`` tokens to either side and knows no positions."""
-
-    def __init__(self, width: int = 24):
-        super().__init__()
-        self.table = nn.Embedding(64, width)
-        self.mix = nn.Conv1d(width, width, 2 * REACH + 1, padding=REACH)
-        self.config = SimpleNamespace(hidden_size=width)
-
-    def forward(self, input_ids, attention_mask):
-        states = self.table(input_ids) * attention_mask[..., None]
-        return SimpleNamespace(last_hidden_state=torch.tanh(self.mix(states.mT).mT))
 
 
 def built(encoder: nn.Module, tasks, max_length: int, seed: int = 0) -> MultiTaskModel:
@@ -170,9 +152,7 @@ def test_losses_and_answers_are_those_of_one_long_window(name):
         model.data = encode(model.tasks[name], "dev", model.tokenizer, model.max_length)
     assert "window" in cut.data.columns and "window" not in whole.data.columns
     batches = [model.data.batch(range(len(ROWS))) for model in (whole, cut)]
-    states = [
-        words(model.hidden(batch).states, batch["word_of"]) for model, batch in zip((whole, cut), batches, strict=True)
-    ]
+    states = [words(model.hidden(batch).states, batch) for model, batch in zip((whole, cut), batches, strict=True)]
     torch.testing.assert_close(states[1], states[0])
     losses = [model(name, batch).loss for model, batch in zip((whole, cut), batches, strict=True)]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)

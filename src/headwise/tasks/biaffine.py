@@ -40,6 +40,17 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * mask).sum(places) / mask.sum(places).clamp(min=1)
 
 
+def marked(place_BG: Tensor, value_BG: Tensor, size: int) -> Tensor:
+    """Values at their places of a row of ``size`` zeros; a negative place is none.
+
+    Example:
+        >>> marked(torch.tensor([[2, -1]]), torch.tensor([[7, 9]]), 4).tolist()
+        [[0, 0, 7, 0]]
+    """
+    row = value_BG.new_zeros(len(place_BG), size + 1)  # the last takes what has no place
+    return row.scatter(1, place_BG.masked_fill(place_BG < 0, size), value_BG)[:, :size]
+
+
 def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     """Cross entropy at every place; 0 where the target is -1."""
     flat = F.cross_entropy(scores.flatten(0, -2), target.flatten().long(), ignore_index=-1, reduction="none")

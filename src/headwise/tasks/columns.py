@@ -59,13 +59,18 @@ class Ragged:
         lengths = part.lengths
         width = int(lengths.max(initial=0)) if length is None else length
         if grain > 1:
-            width = min(-(-width // grain) * grain, int(self.lengths.max(initial=width)))
+            width = stepped(width, grain, int(self.lengths.max(initial=width)))
         out = np.full((len(part), width, *self.values.shape[1:]), fill, self.values.dtype)
         out[np.arange(width) < lengths[:, None]] = part.values
         return out
 
 
 Columns = dict[str, Ragged | np.ndarray]
+
+
+def stepped(width: int, grain: int, most: int) -> int:
+    """A width rounded up to a multiple of ``grain``, but not beyond ``most``."""
+    return min(-(-width // grain) * grain, most)
 
 
 def to_arrays(columns: Columns) -> dict[str, np.ndarray]:

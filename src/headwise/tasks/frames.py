@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.biaffine import cross_entropy, masked_mean
+from headwise.tasks.biaffine import cross_entropy, marked, masked_mean
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.task import Hidden, Row, label_set
 from headwise.tasks.token import flat
@@ -89,7 +91,7 @@ class FrameHead(nn.Module):
         self.role = _deep(size, outputs, kind.dropout)
 
     def forward(self, hidden: Hidden, batch: Batch) -> Roles:
-        states, counts = self.dropout(words(hidden.states, batch["word_of"], self.kind.pool)), word_counts(batch)
+        states, counts = self.dropout(words(hidden.states, batch, self.kind.pool)), word_counts(batch)
         start, end, span_score, span_rank = self._spans(states, counts)
         if self.kind.given:
             predicate, word_rank = batch["predicates"], None
@@ -97,7 +99,7 @@ class FrameHead(nn.Module):
         else:
             word_rank = self.rank_word(self.word(states))[..., 0].float()
             present = torch.arange(states.shape[1], device=counts.device) < counts[:, None]
-            predicate, word_score = _top(word_rank, present, counts, self.kind.predicate_ratio)
+            predicate, word_score = _top(word_rank, present, counts, self.kind.predicate_ratio, states.shape[1])
         spans = self.argument(states, start.clamp(min=0), end.clamp(min=1))
         pairs = self.predicate(_pick(states, predicate.clamp(min=0)))[:, :, None] + spans[:, None]
         roles = self.role(pairs).float() + word_score[:, :, None, None] + span_score[:, None, :, None]
@@ -109,25 +111,23 @@ class FrameHead(nn.Module):
         place = torch.arange(size * widest, device=states.device).expand(len(states), -1)
         start, end = place // widest, place // widest + place % widest + 1
         rank = self.rank_span(self.span(states, start, end.clamp(max=size)))[..., 0].float()
-        at, score = _top(rank, end <= counts[:, None], counts, self.kind.argument_ratio)
+        at, score = _top(rank, end <= counts[:, None], counts, self.kind.argument_ratio, size)
         start, end = (side.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1) for side in (start, end))
         return start, end, score, rank.view(-1, size, widest)
 
 
-def _top(score_BS: Tensor, valid_BS: Tensor, counts_B: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def _top(score_BS: Tensor, valid_BS: Tensor, counts_B: Tensor, share: float, words: int) -> tuple[Tensor, Tensor]:
     """The best places of each sentence, a share of its number of words; -1 where there are none left."""
-    quota = (counts_B * share).ceil().long()
-    most = min(int(quota.max()), score_BS.shape[1])
+    quota = (counts_B * share).ceil()
+    most = min(math.ceil(np.float32(words) * np.float32(share)), score_BS.shape[1])  # rounded as torch does
     score, at = score_BS.masked_fill(~valid_BS, -1e9).topk(most, 1)
     absent = ~valid_BS.gather(1, at) | (torch.arange(most, device=at.device) >= quota[:, None])
     return at.masked_fill(absent, -1), score.masked_fill(absent, 0)
 
 
-def _rank_loss(rank: Tensor, valid: Tensor, gold: tuple[Tensor, ...]) -> Tensor:
-    """How badly places are told from gold places; ``gold`` are their indices, ``(B, G)`` per axis, -1 for none."""
-    target = torch.zeros_like(rank)
-    example, item = (gold[0] >= 0).nonzero(as_tuple=True)
-    target[(example, *(axis[example, item] for axis in gold))] = 1
+def _rank_loss(rank: Tensor, valid: Tensor, gold_BG: Tensor) -> Tensor:
+    """How badly places are told from gold places, numbered through all axes, negative for none."""
+    target = marked(gold_BG, torch.ones_like(gold_BG, dtype=rank.dtype), rank[0].numel()).view_as(rank)
     return masked_mean(F.binary_cross_entropy_with_logits(rank, target, reduction="none"), valid)
 
 
@@ -192,20 +192,20 @@ class Frames:
         predicate, start, end, role = batch["arguments"].unbind(-1)
         hangs = (scores.predicate[:, None] == predicate[:, :, None]) & (predicate >= 0)[:, :, None]  # (B, G, P)
         spans = (scores.start[:, None] == start[:, :, None]) & (scores.end[:, None] == end[:, :, None])  # (B, G, A)
-        number = torch.where(role >= 0, role + 1, -1)  # an unseen role makes its pair -1: left out
+        number = (role + 1).masked_fill(role < 0, -1)  # an unseen role makes its pair -1: left out
         target = torch.einsum("bgp,bga,bg->bpa", hangs.float(), spans.float(), number.float()).long()
         role_loss = masked_mean(cross_entropy(scores.roles, target), scores.valid & (target >= 0))
         return role_loss + self._keeping_loss(scores, batch)
 
     def _keeping_loss(self, scores: Roles, batch: Batch) -> Tensor:
         _, start, end, _ = batch["arguments"].unbind(-1)
-        counts, place = word_counts(batch), torch.arange(scores.span_rank.shape[1], device=start.device)
-        valid = place[:, None] + place[: scores.span_rank.shape[2]] < counts[:, None, None]
-        wide = end - start > scores.span_rank.shape[2]
-        gold = start.masked_fill(wide, -1), end - start - 1
+        _, size, widest = scores.span_rank.shape
+        counts, place = word_counts(batch), torch.arange(size, device=start.device)
+        valid = place[:, None] + place[:widest] < counts[:, None, None]
+        gold = (start * widest + end - start - 1).masked_fill(end - start > widest, -1)
         loss = _rank_loss(scores.span_rank, valid, gold)
         if scores.word_rank is not None:
-            loss = loss + _rank_loss(scores.word_rank, place < counts[:, None], (batch["predicates"],))
+            loss = loss + _rank_loss(scores.word_rank, place < counts[:, None], batch["predicates"])
         return loss
 
     def decode(self, scores: Roles, batch: Batch) -> list[list[Frame]]:

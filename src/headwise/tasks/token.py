@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.metrics import Span, bio_spans
-from headwise.tasks.biaffine import Biaffine, cross_entropy, masked_mean
+from headwise.tasks.biaffine import Biaffine, cross_entropy, marked, masked_mean
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.task import Hidden, Row, label_set
 from headwise.tasks.wordlevel import (
@@ -36,7 +36,7 @@ class TagHead(nn.Module):
         self.dropout, self.out, self.pool = nn.Dropout(dropout), nn.Linear(hidden, outputs), pool
 
     def forward(self, hidden: Hidden, batch: Batch) -> Tensor:
-        return self.out(self.dropout(words(hidden.states, batch["word_of"], self.pool))).float()
+        return self.out(self.dropout(words(hidden.states, batch, self.pool))).float()
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Tag:
         return TagHead(hidden, len(self.labels), self.dropout, self.pool)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        labels = batch["labels"][:, : scores.shape[1]]  # padding may reach further than the longest sentence
-        return masked_mean(cross_entropy(scores, labels), labels >= 0)
+        return masked_mean(cross_entropy(scores, batch["labels"]), batch["labels"] >= 0)
 
     def decode(self, scores: Tensor, batch: Batch) -> list[list[str]]:
         found = zip(scores.argmax(-1).tolist(), word_counts(batch).tolist())
@@ -111,7 +110,7 @@ class SpanHead(nn.Module):
         self.score = Biaffine(size, size, outputs + 1)
 
     def forward(self, hidden: Hidden, batch: Batch) -> Tensor:
-        states = self.dropout(words(hidden.states, batch["word_of"], self.pool))
+        states = self.dropout(words(hidden.states, batch, self.pool))
         return self.score(self.start(states), self.end(states))
 
 
@@ -154,11 +153,9 @@ class Spans:
         return SpanHead(hidden, len(self.labels), self.size, self.dropout, self.pool)
 
     def loss(self, scores: Tensor, batch: Batch) -> Tensor:
-        target = torch.zeros_like(scores[..., 0], dtype=torch.long)
-        spans = batch["spans"]
-        example, place = (spans[..., 0] >= 0).nonzero(as_tuple=True)
-        first, last, label = spans[example, place].unbind(-1)
-        target[example, first, last] = torch.where(label < 0, -1, label + 1)
+        first, last, label = batch["spans"].unbind(-1)
+        size, number = scores.shape[1], (label + 1).masked_fill(label < 0, -1)
+        target = marked(first * size + last, number, size * size).view(scores.shape[:3])
         valid = _whole(scores, batch) & (target >= 0)
         return masked_mean(cross_entropy(scores, target), valid)
 

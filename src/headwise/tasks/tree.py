@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.metrics import Span
-from headwise.tasks.biaffine import Biaffine, Projection, cross_entropy, masked_mean
+from headwise.tasks.biaffine import Biaffine, Projection, cross_entropy, marked, masked_mean
 from headwise.tasks.bracketing import CHAIN, Tree
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
@@ -50,7 +50,7 @@ class ArcHead(nn.Module):
         self.label = Biaffine(kind.label_size, kind.label_size, outputs)
 
     def forward(self, hidden: Hidden, batch: Batch) -> Arcs:
-        states = words(hidden.states, batch["word_of"], self.pool)
+        states = words(hidden.states, batch, self.pool)
         nodes = torch.cat([hidden.pooled[:, None], states], 1)
         heads = self.arc(self.child(states), self.parent(nodes))[..., 0]
         absent = torch.arange(nodes.shape[1], device=nodes.device) > word_counts(batch)[:, None]
@@ -90,8 +90,7 @@ class Dependencies:
         return ArcHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Arcs, batch: Batch) -> Tensor:
-        words = scores.heads.shape[1]  # padding may reach further
-        heads, labels = batch["heads"][:, :words], batch["labels"][:, :words]
+        heads, labels = batch["heads"], batch["labels"]
         arc_loss = cross_entropy(scores.heads, heads)
         label_loss = cross_entropy(_at_heads(scores.labels, heads.clamp(min=0)), labels)
         return masked_mean(arc_loss, heads >= 0) + masked_mean(label_loss, labels >= 0)
@@ -146,7 +145,7 @@ class BracketHead(nn.Module):
 
 def fence_posts(hidden: Hidden, batch: Batch, pool: str) -> Tensor:
     """A vector for every place between words, before the first and after the last: ``(B, W + 1, E)``."""
-    states, counts = words(hidden.states, batch["word_of"], pool), word_counts(batch)
+    states, counts = words(hidden.states, batch, pool), word_counts(batch)
     last = (batch["attention_mask"].sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
     around = torch.cat([hidden.pooled[:, None], states, torch.zeros_like(states[:, :1])], 1)
     after = torch.arange(around.shape[1], device=states.device) == counts[:, None] + 1
@@ -217,11 +216,10 @@ class Constituents:
         return surprise + masked_mean(label_loss, label >= 0)
 
     def _span_loss(self, labels: Tensor, batch: Batch) -> Tensor:
-        target = torch.zeros_like(labels[..., 0], dtype=torch.long)
-        example, place = (batch["spans"][..., 0] >= 0).nonzero(as_tuple=True)
-        start, end, label = batch["spans"][example, place].unbind(-1)
-        target[example, start, end] = label
-        post = torch.arange(target.shape[1], device=target.device)
+        start, end, label = batch["spans"].unbind(-1)
+        size = labels.shape[1]
+        target = marked(start * size + end, label, size * size).view(labels.shape[:3])
+        post = torch.arange(size, device=target.device)
         valid = (post[:, None] < post) & (post <= word_counts(batch)[:, None, None]) & (target >= 0)
         return masked_mean(cross_entropy(labels, target), valid)
 

@@ -2,9 +2,10 @@
 
 The windows of a long row lie end to end in ``input_ids``, each with special tokens of its own. ``window`` numbers them
 and ``window_word`` names each sub-word's word; ``word_of`` names it only in the window where the word has most context
-on both sides. So every word stands once in ``word_of``, and output heads need not know of windows.
+on both sides. So every word stands once in ``word_of``, and output heads need not know of windows. Batches hold the
+places of each window's sub-words in the column's stead: their shape says how many windows there are.
 
-Legend: B batch, T sub-words of a row, V of one of its windows, E width.
+Legend: B batch, T sub-words of a row, N its windows, V sub-words of one of them, E width.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
+from headwise.tasks.columns import Ragged, stepped
 
 Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, word_of, window, window_word
 
@@ -72,34 +74,50 @@ def laid_out(ids: np.ndarray, word_of: np.ndarray, max_length: int) -> Pieces:
     return ids, np.where(mine & (window_word >= 0), window_word, -1), number, window_word
 
 
-def parts(columns: Mapping[str, Tensor], window_BT: Tensor | None) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+def longest_window(window: Ragged) -> int:
+    """The sub-words of the longest window of all rows."""
+    row = np.repeat(np.arange(len(window)), window.lengths)
+    return int(np.bincount(row * (int(window.values.max(initial=0)) + 1) + window.values).max(initial=0))
+
+
+def places(window_BT: Tensor, grain: int, most: int) -> Tensor:
+    """Where the sub-words of each window stand, ``(B, N, V)``, -1 for none; V in steps of ``grain`` up to ``most``.
+
+    Example:
+        >>> places(torch.tensor([[0, 0, 1, 1, 1], [0, 0, -1, -1, -1]]), 1, 3).tolist()
+        [[[0, 1, -1], [2, 3, 4]], [[0, 1, -1], [-1, -1, -1]]]
+    """
+    number = torch.arange(int(window_BT.max()) + 1)
+    lengths = (window_BT[:, None] == number[:, None]).sum(-1)
+    starts = (lengths.cumsum(1) - lengths)[..., None]
+    column = torch.arange(stepped(int(lengths.max()), grain, most))
+    return torch.where(column < lengths[..., None], starts + column, -1)
+
+
+def parts(columns: Mapping[str, Tensor], places_BNV: Tensor | None) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """The first window of all rows, the second, ...: the places ``(B, V)`` of its sub-words, -1 for none, and columns.
 
     A row without such a window brings one sub-word, so that every part has all rows and gates per example fit.
     """
     mask = columns["attention_mask"]
-    if window_BT is None or int(window_BT.max()) < 1:
+    if places_BNV is None:
         place = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         yield place.masked_fill(mask == 0, -1), dict(columns)
         return
-    for number in range(int(window_BT.max()) + 1):
-        here = window_BT == number
-        lengths = here.sum(1, keepdim=True)
-        place = (~here).int().argsort(stable=True, dim=1)[:, : int(lengths.max())]
-        column = torch.arange(place.shape[1], device=place.device)
-        part = {name: values.gather(1, place) for name, values in columns.items()}
-        part["attention_mask"] = (column < lengths.clamp(min=1)).to(mask)
-        yield place.masked_fill(column >= lengths, -1), part
+    first = torch.arange(places_BNV.shape[2], device=mask.device) == 0
+    for place in places_BNV.unbind(1):
+        part = {name: values.gather(1, place.clamp(min=0)) for name, values in columns.items()}
+        yield place, {**part, "attention_mask": ((place >= 0) | first).to(mask)}
 
 
-def stitched(encode: Callable[[dict[str, Any]], Tensor], inputs: Mapping[str, Tensor], window_BT: Tensor) -> Tensor:
+def stitched(encode: Callable[[dict[str, Any]], Tensor], inputs: Mapping[str, Tensor], places_BNV: Tensor) -> Tensor:
     """States ``(B, T, E)`` of rows in windows, each window encoded by itself."""
-    whole: Tensor | None = None
-    for place, part in parts(inputs, window_BT):
+    whole, size = None, inputs["attention_mask"].shape[1]
+    for place, part in parts(inputs, places_BNV):
         states = encode(part)
         if whole is None:
-            whole = states.new_zeros(*window_BT.shape, states.shape[-1])
-        row, column = (place >= 0).nonzero(as_tuple=True)
-        whole = whole.index_put((row, place[row, column]), states[row, column])
+            whole = states.new_zeros(len(states), size + 1, states.shape[-1])
+        to = place.masked_fill(place < 0, size)  # padding goes behind the last sub-word
+        whole = whole.scatter(1, to[:, :, None].expand_as(states), states)
     assert whole is not None
-    return whole
+    return whole[:, :size]

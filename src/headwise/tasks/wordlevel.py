@@ -72,10 +72,10 @@ def _pieces(words: list[list[str]], tokenizer: Any) -> list[tuple[list[int], lis
     return list(zip(coded["input_ids"], word_of))
 
 
-def words(states_BTE: Tensor, word_of_BT: Tensor, pool: str = "mean") -> Tensor:
+def words(states_BTE: Tensor, batch: Batch, pool: str = "mean") -> Tensor:
     """Word states from sub-word states: their mean, or the first of each word: ``(B, W, E)``, zeros where absent."""
-    size = int(word_of_BT.max()) + 1
-    belongs = word_of_BT[:, None] == torch.arange(size, device=word_of_BT.device)[:, None]  # (B, W, T)
+    word = torch.arange(batch["word_mask"].shape[1], device=states_BTE.device)
+    belongs = batch["word_of"][:, None] == word[:, None]  # (B, W, T)
     if pool == "first":
         belongs = belongs & (belongs.cumsum(-1) == 1)
     weights = belongs.to(states_BTE.dtype)
@@ -94,7 +94,7 @@ def drop_words(batch: Batch, share: float, tokenizer: Any) -> Batch:
 
 def word_counts(batch: Batch) -> Tensor:
     """How many words of each example are in the batch, ``(B,)``."""
-    return batch["word_of"].amax(1) + 1
+    return batch["word_mask"].sum(1)
 
 
 # -- labels

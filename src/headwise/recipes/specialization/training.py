@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
+from headwise.recipes.specialization.jobs import CORPUS_GLUE, ESTIMATORS, OWN, RELEASED
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real, seeds
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
@@ -128,7 +128,7 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
     for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
         rows = [["plain", *mean_sd(list(base.values())), None, None, len(base)]]
         for name in sorted(points):
-            if fixed in name and name.count("=") == 2 and "zeroed" not in name:
+            if fixed in name.removeprefix("iat ").split(", ") and name.count(", ") == 1:
                 value = float(name.split(f"{axis} = ")[1].split(",")[0])
                 mine = points[name]
                 rows.append([value, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
@@ -218,9 +218,9 @@ def raised_table(records: Records) -> Table | None:
         plain, held = ({one.trained.seed: one for one in records.five(model, m)} for m in ("multi", "iat"))
         common = [seed for seed in plain if seed in held]
         if common:
-            a, b = ([100 * found[seed].entry()["mean"]["value"] for seed in common] for found in (plain, held))
-            gap, p = against(dict(zip(common, b)), dict(zip(common, a)))
-            rows.append([model, *mean_sd(a), *mean_sd(b), gap, p, len(common)])
+            means = ({seed: found[seed].entry()["mean"]["value"] for seed in common} for found in (plain, held))
+            a, b = ({seed: 100 * value for seed, value in one.items() if value is not None} for one in means)
+            rows.append([model, *mean_sd(a.values()), *mean_sd(b.values()), *against(b, a), len(common)])
     columns = ["model", "D plain", "sd", "D with IAT", "sd", "difference", "p", "seeds"]
     return table("D with and without important-head training", columns, rows, "In percent, α = 0.3.") if rows else None
 
@@ -299,17 +299,22 @@ def estimator_table(records: Records, model: str) -> Table | None:
     for by, ones in found.items():
         cells = [(r, t) for r in ones for t in r.result["tasks"] if r.config["seed"] in reference]
         pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
+        if not cells:
+            continue
         agree = np.mean([_spearman(a, b) for a, b in pairs])
         cost = np.mean([r.result["tasks"][t]["seconds"] for r, t in cells])
         area = [_area(r.result["fractions"], r.result["tasks"][t]["curve"]) for r, t in cells]
-        rows.append([by, agree, cost, 100 * np.nanmean(area), len(ones)])
+        apart = [100 * r.result["D"] for r in ones if r.result.get("D") is not None]
+        compared = {r.config["seed"] for r, _ in cells}
+        rows.append([by, agree, cost, 100 * np.nanmean(area), mean_sd(apart)[0], len(compared)])
     rows.sort(key=lambda row: row[3])
     examples = found["gradient"][0].config["examples"]
     note = (
         f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
     )
-    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them."
-    columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "seeds"]
+    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them. D: "
+    note += "how far the tasks come apart on its heads, α = 0.3; heads that every task needs hurt much and give none."
+    columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "D", "seeds"]
     return table(f"Importance estimators, {model}", columns, rows, note)
 
 
@@ -323,11 +328,12 @@ def agreement_table(records: Records, model: str) -> Table | None:
     if len(maps) < 2:
         return None
     rows = []
-    for a in maps:
-        common = {b: [at for at in maps[a] if at in maps[b]] for b in maps}
-        rows.append([a, *(np.mean([_spearman(maps[a][at], maps[b][at]) for at in common[b]]) for b in maps)])
+    names = [by for by in ESTIMATORS if by in maps]
+    for a in names:
+        common = {b: [at for at in maps[a] if at in maps[b]] for b in names}
+        rows.append([a, *(np.mean([_spearman(maps[a][at], maps[b][at]) for at in common[b]]) for b in names)])
     note = "Spearman correlation of the heads' scores, means over tasks and seeds."
-    return table(f"Agreement of estimators, {model}", ["", *maps], rows, note)
+    return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
 
 
 def _spearman(a: Any, b: Any) -> float:

@@ -183,7 +183,7 @@ def _right(score: Any) -> np.ndarray:
 
 
 def estimator(place: Place) -> dict[str, Any]:
-    """One importance estimator on a trained model: its scores, what they cost, and how its lesions hurt each task."""
+    """One importance estimator on a trained model: scores, what they cost, how its lesions hurt, and D by them."""
     c = place.config
     made, found = opened(place, c["training"], c["of"]), {}
     for name in made.tasks:
@@ -194,7 +194,9 @@ def estimator(place: Place) -> dict[str, Any]:
         gates = torch.stack([(~top(scores, f)).float() for f in (0.0, *c["fractions"])])
         values = [score.value for score in evaluate(made, name, gates, limit=c["dev"])]
         found[name] = {"scores": scores.tolist(), "seconds": seconds, "curve": values}
-    return {"fractions": [0.0, *c["fractions"]], "tasks": found}
+    maps = {name: torch.tensor(one["scores"]) for name, one in found.items()}
+    apart = dissociate(made, maps, 0.3, random=0, limit=c["dev"], seed=c["seed"], undefined="leave")
+    return {"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()}
 
 
 def relabelling(place: Place) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""What docs/results says is what its records say: every page is written again from them and compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headwise.recipes import pages, recipes
+from headwise.results import Results
+
+HOME = Path(__file__).parent.parent / "docs" / "results"
+PAGES = sorted(path.stem for path in HOME.glob("*.md") if path.stem != "README")
+MOST = 20_000_000
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_its_records_say(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    said = (HOME / f"{name}.md").read_text()
+    command = re.search(r"```sh\n(.*)\n```", said)
+    assert command and command[1] == f"headwise recipe {name} --no-run --size small --out docs/results/{name} " + (
+        "--pages docs/results"
+    )
+    pages(recipes[name], Results(HOME / name / "records"), tmp_path, command[1])
+    assert (tmp_path / f"{name}.md").read_text() == said
+    for file in (tmp_path / name).glob("*.csv"):
+        assert file.read_text() == (HOME / name / file.name).read_text(), file.name
+    left = {file.name for file in (HOME / name).iterdir()} - {file.name for file in (tmp_path / name).iterdir()}
+    assert left == {"records"}, "files of a page that is no longer written"
+
+
+def test_every_page_is_summed_up_and_the_records_are_small():
+    summary = (HOME / "README.md").read_text()
+    assert all(f"({name}.md)" in summary for name in PAGES) and len(PAGES) >= 3
+    assert sum(file.stat().st_size for file in HOME.rglob("*") if file.is_file()) < MOST
