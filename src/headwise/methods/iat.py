@@ -89,27 +89,34 @@ class _WholeTensors:
 
     def __init__(self) -> None:
         self.before: list[torch.Tensor] = []
-        self.masks: dict[frozenset[str], list[torch.Tensor]] = {}  # 1 where a row is held, as large as its tensor
-        self.now: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] = ([], [], [])
+        self.lists: dict[frozenset[str], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self.now: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
 
     def save(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> None:
-        if tasks not in self.masks:
-            self.masks[tasks] = [rows.still_mask(tasks) for rows in held]
-        tensors, masks = [], []
-        for rows, mask in zip(held, self.masks[tasks]):
+        known, first = self.lists.get(tasks), held[0].tensors(optimizer)
+        # Moments are there from the second step on, and are others after a resume.
+        if not known or [t.data_ptr() for t in known[0][: len(first)]] != [t.data_ptr() for t in first]:
+            known = self.lists[tasks] = self._listed(held, optimizer, tasks)
+        if len(self.before) != len(known[0]):
+            self.before = [torch.empty_like(tensor) for tensor in known[0]]
+        torch._foreach_copy_(self.before, known[0])
+        self.now = known
+
+    def _listed(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> tuple[list, list]:
+        """All tensors, and beside each 1 where a row is held: as large as the tensor."""
+        tensors: list[torch.Tensor] = []
+        masks: list[torch.Tensor] = []
+        for rows in held:
             found = rows.tensors(optimizer)
             tensors += found
-            masks += [mask] * len(found)
-        if len(self.before) != len(tensors):  # moments are there from the second step on
-            self.before = [torch.empty_like(tensor) for tensor in tensors]
-        torch._foreach_copy_(self.before, tensors)
-        self.now = (tensors, self.before, masks)
+            masks += [rows.still_mask(tasks)] * len(found)
+        return tensors, masks
 
     def restore(self) -> None:
-        tensors, before, masks = self.now
+        tensors, masks = self.now
         if tensors:
-            torch._foreach_lerp_(tensors, before, masks)  # weight 1 gives the old value, 0 the new, both to the bit
-        self.now = ([], [], [])
+            torch._foreach_lerp_(tensors, self.before, masks)  # weight 1 gives the old value, 0 the new, to the bit
+        self.now = ([], [])
 
 
 def _together(held: list[_Rows]) -> bool:
