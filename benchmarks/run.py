@@ -1,9 +1,12 @@
 """Every ratio in one run, beside its floor and its goal.
 
     python benchmarks/run.py [NAME ...] [--size tiny|cores|accelerator] [--json FILE]
+    python benchmarks/run.py --page
 
 Each benchmark is a program of its own beside this one; this runs them one after the other, so that they do not disturb
-each other, and gathers their tables. The size tiny only shows that they run; its ratios mean nothing.
+each other, and gathers their tables. The size tiny only shows that they run; its ratios mean nothing. A file that is
+there keeps the tables of benchmarks that were not run this time. With --page nothing runs: docs/benchmarks.md is
+written from docs/benchmarks/*.json.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import operator
+import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -18,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale")))
 SIZED = ("cutting", "growth", "peers")  # know the sizes themselves
 CPU = ["--device", "cpu"]
@@ -70,12 +77,52 @@ def show(tables: dict[str, list[dict[str, Any]]]) -> None:
             print(f"{name:15}{row['what']:60}{row['ratio']:>10.4g}  {goal!s:>10}  {floor!s:20}{said}")
 
 
+def saved(path: Path, size: str, tables: dict[str, list[dict[str, Any]]]) -> None:
+    """Add tables to a file, in the place of those of the same benchmarks."""
+    before = json.loads(path.read_text())["tables"] if path.exists() else {}
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
+    about = {"machine": f"{name}, Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}"}
+    found = dict(sorted({**before, **tables}.items()))
+    path.write_text(json.dumps({"size": size, **about, "tables": found}, indent=1) + "\n")
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A size's tables as one."""
+    lines = [
+        f"### {found['machine']}",
+        "",
+        "| benchmark | what | measured | goal | floor | |",
+        "|---|---|---:|---:|---|---|",
+    ]
+    for name, rows in found["tables"].items():
+        for row in rows:
+            said = {True: "met", False: "missed", None: ""}[row.get("met")]
+            cells = [name, row["what"], "skipped" if "skipped" in row else f"{row['ratio']:.4g}"]
+            goal = str(row.get("goal") or "").replace("<=", "≤").replace(">=", "≥")
+            lines.append("| " + " | ".join([*cells, goal, str(row.get("floor") or ""), said]) + " |")
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    """docs/benchmarks.md with the tables of docs/benchmarks."""
+    before, _, rest = (DOCS / "benchmarks.md").read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    found = [json.loads(file.read_text()) for file in sorted((DOCS / "benchmarks").glob("*.json"))]
+    return "".join([before, MARKS[0], *(markdown(one) + "\n" for one in found), MARKS[1], after])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}")
     parser.add_argument("--size", choices=[*SIZES], default="cores")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md, run nothing")
     args = parser.parse_args()
+    if args.page:
+        (DOCS / "benchmarks.md").write_text(page())
+        return
     unknown = set(args.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
@@ -85,7 +132,7 @@ def main() -> None:
         tables[name] = table_of(name, args.size)
     show(tables)
     if args.json:
-        args.json.write_text(json.dumps({"size": args.size, "tables": tables}, indent=1) + "\n")
+        saved(args.json, args.size, tables)
     if any("FAILED" in row.get("skipped", "") for rows in tables.values() for row in rows):
         sys.exit(1)
 
