@@ -37,23 +37,29 @@ def layers(found: Sequence[Lesioned]) -> Figure:
     axis.set_xticks(x)
     axis.set_xlabel("layer")
     axis.set_ylabel("top heads")
-    axis.legend(fontsize=7, ncols=2)
+    _legend_beside(axis)
     return figure
 
 
+def _legend_beside(axis: Any) -> None:
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 def shares(found: Sequence[Lesioned]) -> Figure:
-    """D of every task against the share of heads closed, means over seeds."""
+    """D of every task against the share of heads closed, means over seeds and their spread."""
     tasks = in_order(found[0].trained.tasks)
     entries = [one.result["dissociation"]["D"] for one in found]
     x = [100 * entry["fraction"] for entry in entries[0]]
     figure, (axis,) = _sheet(1, 3.6, 2.3)
     axis.axhline(0, color=INK, linewidth=0.6)
     for task, colour in zip(tasks, TASKS):
-        lines = [[100 * (entry["tasks"][task]["value"] or 0.0) for entry in each] for each in entries]
-        axis.plot(x, np.mean(lines, 0), color=colour, label=label(task))
+        values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
+        mean, sd = (of(100 * np.array(values, float), axis=0) for of in (np.mean, np.std))
+        axis.plot(x, mean, color=colour, label=label(task))
+        axis.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
     axis.set_xlabel("share of heads closed, %")
     axis.set_ylabel("D, percentage points")
-    axis.legend(fontsize=7, ncols=2)
+    _legend_beside(axis)
     return figure
 
 
