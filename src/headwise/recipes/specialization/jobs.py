@@ -112,11 +112,9 @@ SIZES = {
         examples=2000,
         dev=1000,
         shot_plan=SHOT_PLAN.with_(lr=5e-5, head_lr=1e-3),
-        conditions=tuple(
-            {"max_examples": rows, "lr": lr}
-            for rows in (2000, 10_000)
-            for lr in (2e-5, 5e-5, 1e-4)
-            if (rows, lr) != (10_000, 5e-5)
+        conditions=(
+            *({"max_examples": rows, "lr": lr} for rows in (2000, 10_000) for lr in (2e-5, 5e-5, 1e-4)),
+            {"clip": 1.0},
         ),
     ),
     "full": Size(**REAL, mismatched=("mnli_mm", "mnli"), texts="squad_v11", plan=BASE, max_length=256, few_dev=None),
@@ -303,9 +301,11 @@ class Build:
 
     def _conditions(self) -> list[Job]:
         """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""
-        made = []
+        made, usual = [], self._glue_plan()
         for change in self.size.conditions:
-            plan = self._glue_plan().with_(**change)
+            plan = usual.with_(**change)
+            if plan == usual:
+                continue
             what = " ".join(f"{name} {value:g}" for name, value in change.items())
             plain_job = self.train(f"glue {what} plain", self.size.glue, plan, marks=(0.1,))
             held = self.train(f"glue {what} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)

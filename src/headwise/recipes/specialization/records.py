@@ -38,7 +38,7 @@ class Trained(NamedTuple):
     setting: tuple  # what else of the plan decides: see SETTING
 
 
-SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples")
+SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples", "clip")
 
 
 def trained(config: Mapping[str, Any], own: str = "") -> Trained:
@@ -161,7 +161,7 @@ class Records:
             name = own.get(r.kind.rpartition(":")[2], "")
             if (r.kind == "train" or name) and set(r.config["tasks"]) in sets:
                 t = trained(r.config, name)
-                if not (self._usual(t) if setting is None else t.setting == setting):
+                if not (name or self._usual(t) if setting is None else t.setting == setting):
                     continue
                 scores = {**r.result["scores"], **other.get(r.key, {})}
                 sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way, and stands beside

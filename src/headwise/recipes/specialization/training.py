@@ -203,10 +203,11 @@ def condition_table(records: Records, model: str) -> Table | None:
             tasks = _columns(found["multi"])
             base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
             said = dict(zip(SETTING, setting))
-            shown = [said["max_examples"], f"{said['lr']:g}", mean_sd(list(base.values()))[0]]
+            clip = "–" if said["clip"] is None else f"{said['clip']:g}"
+            shown = [said["max_examples"], f"{said['lr']:g}", clip, mean_sd(list(base.values()))[0]]
             rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
-    rows.sort(key=lambda row: (row[0] or 0, float(row[1])))
-    columns = ["rows a task", "learning rate", "plain", "IAT", "sd", "difference", "p", "seeds"]
+    rows.sort(key=lambda row: (row[0] or 0, float(row[1]), row[2]))
+    columns = ["rows a task", "learning rate", "clipped at", "plain", "IAT", "sd", "difference", "p", "seeds"]
     note = "Mean over GLUE's development sets in percent; α = 0.3, δ = 0.1, annealed sampling."
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 

@@ -78,9 +78,8 @@ SIZES = {
     ),
     "small": Size(
         tasks=EWT,
-        plan=BASE.with_(epochs=5, tokens=3200, max_dev=400, patience=3),
+        plan=BASE.with_(epochs=12, tokens=3200, patience=None, evaluate_every=0),
         gate={"init": "open", "lr": 0.05, "warmup": 0.2, "snapshots": 200},
-        gate_plan={"patience": None, "evaluate_every": 0},
         cost=dict.fromkeys(TASKS, 0.01),
         together=0.01,
         probe=1000,
