@@ -121,6 +121,14 @@ def test_a_model_that_is_gone_is_made_again_when_a_job_asks_for_it(tmp_path):
     assert notes(tmp_path) == ["kept 5", "kept 5"] and not swept.failed and len(list(swept.results)) == 3
 
 
+def test_memory_that_others_hold_is_waited_for(tmp_path):
+    assert not run([job("square", 7, wait=2.0), job("crowded", 1)], tmp_path, workers=2).failed
+    assert notes(tmp_path).count("trying") > 2  # more than a job that fails by itself gets
+    (tmp_path / "alone").mkdir()
+    assert run([job("crowded", 1)], tmp_path / "alone", workers=2).failed
+    assert notes(tmp_path / "alone").count("trying") == 2
+
+
 def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_path):
     bad = job("fail", 1)
     after = job("total", 0, after=(bad,), of=[bad.key])

@@ -18,6 +18,7 @@ from headwise.store import write_json
 
 Told = Callable[[Job, str, str], None]
 """Called when a job changes: the job, one of `STATES`, and a word more."""
+CROWDED = 0.1  # of a try: memory ran out while other jobs held some of it
 STATES = ("waiting", "found", "running", "done", "again", "failed", "skipped")
 
 
@@ -67,7 +68,7 @@ def run(
     if workers is not None and workers < 1:
         raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
-    left, tries = _unfinished(everything, swept, told), dict.fromkeys((job.key for job in everything), 0)
+    left, tries = _unfinished(everything, swept, told), dict.fromkeys((job.key for job in everything), 0.0)
     if not left:
         return swept
     pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
@@ -81,7 +82,7 @@ def run(
                     told(job, "running", "")
             for job, error in pool.finished():
                 under_way.discard(job.key)
-                tries[job.key] += 1
+                tries[job.key] += CROWDED if under_way and "OutOfMemoryError" in _last_line(error) else 1
                 if error and tries[job.key] <= retries and not _final(error):
                     told(job, "again", _last_line(error))
                     continue
