@@ -261,9 +261,9 @@ def default_device(asked: str | None = None) -> torch.device:
 
 def positions(encoder: nn.Module) -> int:
     """How many sub-words an encoder can take."""
-    most = getattr(encoder.config, "max_position_embeddings", None)
+    most: Any = getattr(encoder.config, "max_position_embeddings", None)
     for name, module in encoder.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
     return most if isinstance(most, int) and most > 0 else sys.maxsize
 
