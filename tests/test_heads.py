@@ -9,7 +9,7 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.families import EXACT
 from headwise.heads import Heads, captured, gated, stacks_of, touched
-from headwise.testing import FAMILIES, tiny, tiny_batch
+from headwise.testing import FAMILIES, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
 STACKS["whisper"] = ["encoder", "decoder", "cross"]
@@ -262,14 +262,7 @@ def test_gradient_checkpointing_keeps_gradients(family):
     batch, heads = tiny_batch(model), Heads.of(model)
     plain = gate_gradients(model, batch, heads)
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    for module in model.modules():
-        for name in ("attention_dropout", "dropout_prob", "attn_pdrop"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+    no_dropout(model).train()
     assert torch.allclose(plain, gate_gradients(model, batch, heads), atol=1e-6)
 
 

@@ -19,7 +19,7 @@ from headwise.methods.released import ReleasedIAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.tasks import Rows, Task
-from headwise.testing import tiny, tiny_tokenizer, toy_model
+from headwise.testing import no_dropout, tiny, tiny_tokenizer, toy_model
 from headwise.train import Run, fit
 
 PLANS = {
@@ -201,15 +201,6 @@ def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-def _without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
-    return model
-
-
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 def test_word_level_tasks_replay_on_an_accelerator(monkeypatch):
@@ -221,10 +212,10 @@ def test_word_level_tasks_replay_on_an_accelerator(monkeypatch):
             replayed.add(task)
 
     monkeypatch.setattr(passes, "_Recording", Counted)
-    one = fit(_without_dropout(words_model()), PLANS["decay"])
+    one = fit(no_dropout(words_model()), PLANS["decay"])
     assert replayed == set(one.losses)
     monkeypatch.setattr(passes, "_plain_loss", lambda method: False)
-    two = fit(_without_dropout(words_model()), PLANS["decay"])
+    two = fit(no_dropout(words_model()), PLANS["decay"])
     for task, losses in one.losses.items():
         assert np.allclose(losses, two.losses[task], rtol=1e-3), task
 
@@ -234,7 +225,7 @@ def test_word_level_tasks_replay_on_an_accelerator(monkeypatch):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
     plan = PLANS["decay"].with_(precision=precision)
-    one, two = _without_dropout(toy_model()), _without_dropout(toy_model())
+    one, two = no_dropout(toy_model()), no_dropout(toy_model())
     run = Run(one, plan, Method(), None)
     assert run.passes.replays
     fit(two, plan)

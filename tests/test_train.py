@@ -18,7 +18,7 @@ from headwise import checkpoint
 from headwise.errors import HeadwiseError
 from headwise.methods import Method
 from headwise.plan import Plan
-from headwise.testing import toy_model
+from headwise.testing import no_dropout, toy_model
 from headwise.train import Run, fit
 from twoprocesses import STILL, assert_agree
 
@@ -142,11 +142,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_the_step_is_the_mean_gradient_of_its_batches():
     """One step of SGD-like AdamW equals the hand-written gradient of both tasks' mean losses."""
-    model, by_hand = toy_model(), toy_model()
-    for m in (model, by_hand):
-        for module in m.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+    model, by_hand = no_dropout(toy_model()), no_dropout(toy_model())
     seen = {}
 
     class Look(Method):

@@ -112,7 +112,7 @@ class Local:
         """The process that has the job now; one that died while it was idle is passed over."""
         while self.idle:
             process = self.idle.pop()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(ConnectionError):
                 process.pipe.send(record)
                 return process
         process = _Process(self.root, self.device)
@@ -129,7 +129,7 @@ class Local:
 
     def _heard(self, process: _Process) -> str:
         """The error of a job that ended, or how its process did."""
-        with contextlib.suppress(EOFError, ConnectionResetError):
+        with contextlib.suppress(EOFError, ConnectionError):
             if process.pipe.poll():
                 error = process.pipe.recv()
                 self.idle.append(process)
@@ -185,7 +185,7 @@ def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+    with contextlib.suppress(EOFError, KeyboardInterrupt, ConnectionError):
         while True:
             pipe.send(work(pipe.recv(), root, device))
 

@@ -106,11 +106,9 @@ class Place:
         """What it left when it was done."""
         return self.results.find(self.job.work, self.config)
 
-    @property
-    def lost(self) -> bool:
+    def lost(self, record: Record) -> bool:
         """Whether it kept a model that is no longer here: records travel, models often do not."""
-        record = self.record
-        return record is not None and record.about.get("kept", False) and not self.kept.is_dir()
+        return record.about.get("kept", False) and not self.kept.is_dir()
 
     def model_of(self, key: str) -> Path:
         return self.root / "models" / key
@@ -171,7 +169,8 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
     """Do a job, unless it is done or another process is at it, and save the record; its key."""
     place = Place(job, root, device)
     with locked(place.root / "locks" / job.key):
-        if not place.record or place.lost:
+        record = place.record
+        if record is None or place.lost(record):
             began = time.perf_counter()
             made = work_named(job.work)(place)
             result, arrays = made if isinstance(made, tuple) else (made, None)

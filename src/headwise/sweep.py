@@ -98,7 +98,8 @@ def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str
     asked, left = set(), {}
     for job in reversed(everything):
         place = Place(job, swept.results.root.parent)
-        if not place.record or (job.key in asked and place.lost):
+        record = place.record
+        if record is None or (job.key in asked and place.lost(record)):
             left[job.key] = job
             asked |= {before.key for before in job.after}
     for job in everything:

@@ -197,6 +197,17 @@ def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 9
         return MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(count, rows), **options)
 
 
+def no_dropout(model: Any) -> Any:
+    """The model, with nothing left to chance: dropout modules and the rates that attention reads are 0."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("dropout", "dropout_prob", "attention_dropout", "attn_pdrop"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
 def playground(folder: str | Path) -> Path:
     """A tiny random model and two small files of texts, for trying the verbs: bert-tiny/, reviews.csv and news.csv.
 

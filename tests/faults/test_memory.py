@@ -17,7 +17,7 @@ from headwise.methods.conflict import Conflict
 from headwise.methods.meta import Meta
 from headwise.plan import Plan
 from headwise.probing.features import Reader
-from headwise.testing import toy_model
+from headwise.testing import no_dropout, toy_model
 from headwise.train import Run, fit
 
 
@@ -37,15 +37,6 @@ def small(monkeypatch):
         monkeypatch.setattr(model, "forward", forward)
 
     return shrink
-
-
-def no_dropout(model):
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
-    return model
 
 
 def told(caught: list) -> list[str]:

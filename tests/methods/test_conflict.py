@@ -11,7 +11,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.methods.conflict import Conflict, aggregator
 from headwise.plan import Plan
-from headwise.testing import toy_model
+from headwise.testing import no_dropout, toy_model
 from headwise.train import Run, fit
 from twoprocesses import STILL, assert_agree
 
@@ -45,11 +45,7 @@ def test_rows_are_the_tasks_own_gradients():
         seen.append(matrix.clone())
         return matrix.mean(0)
 
-    model, by_hand = toy_model(), toy_model()
-    for m in (model, by_hand):
-        for module in m.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+    model, by_hand = no_dropout(toy_model()), no_dropout(toy_model())
     run = Run(by_hand, PLAN, Conflict(mean), None)
     wanted = []
     for task in ("toy0", "toy1"):

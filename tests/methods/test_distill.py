@@ -18,7 +18,7 @@ from headwise.plan import Plan
 from headwise.tasks.sentence import Classify, Regress
 from headwise.tasks.task import Rows, Task
 from headwise.tasks.token import Tag
-from headwise.testing import tiny, tiny_batch, tiny_tokenizer, toy_model
+from headwise.testing import no_dropout, tiny, tiny_batch, tiny_tokenizer, toy_model
 from headwise.train import fit
 from twoprocesses import STILL, assert_agree
 
@@ -117,13 +117,7 @@ def test_what_a_causal_model_may_not_see_is_not_compared():
 
 def test_a_twin_is_at_distance_zero_and_stays_there():
     """A student that is its teacher has no loss in stage one and no gradient in stage two."""
-    teacher, student = toy_model(), toy_model()
-    for model in (teacher, student):
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-            if hasattr(module, "dropout") and isinstance(module.dropout, float):
-                module.dropout = 0.0
+    teacher, student = no_dropout(toy_model()), no_dropout(toy_model())
     history = fit(student, PLAN.with_(steps=6), Distill(teacher, share=0.5))
     losses = {step: value for points in history.losses.values() for step, value in points}
     assert all(abs(losses[step]) < 1e-6 for step in (1, 2, 3)) and all(losses[step] > 1e-3 for step in (4, 5, 6))

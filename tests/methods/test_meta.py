@@ -16,7 +16,7 @@ from headwise.methods.meta import MOVES, Meta
 from headwise.methods.method import Method, methods
 from headwise.plan import Plan
 from headwise.prune import prune
-from headwise.testing import toy_model
+from headwise.testing import no_dropout, toy_model
 from headwise.train import Run, _step, fit
 
 PLAN = Plan(steps=6, lr=3e-3, batch_size=12, accumulate=2, window="mixed", evaluate_every=0, clip=1.0)
@@ -25,15 +25,7 @@ SGD = PLAN.with_(optimizer="sgd", beta1=0.0, clip=None, warmup=0.0, schedule="co
 
 def calm(dtype: torch.dtype = torch.float64, **options):
     """A toy model without dropout."""
-    model = toy_model(rows=48, **options).to(dtype)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    model.config.attention_probs_dropout_prob = 0.0
-    for module in model.encoder.modules():
-        if hasattr(module, "dropout_prob"):
-            module.dropout_prob = 0.0
-    return model
+    return no_dropout(toy_model(rows=48, **options).to(dtype))
 
 
 def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:

@@ -16,7 +16,8 @@ class Scales(Method):
     """Soft head masks that tasks learn for themselves, where important-head training sets hard ones.
 
     A head's output is multiplied by its task's factor, 1 at first, with a learning rate of its own: L·H numbers more
-    for each task. They stay with the model (``model.scales_of(task)``) and are a map of the heads it turned to.
+    for each task. They stay with the model (``model.scales_of(task)``) and are a map of the heads it turned to; a plain
+    checkpoint of the encoder alone has none of them.
 
     Example:
         >>> fit(model, Plan(epochs=3), Scales(lr=0.01))
