@@ -206,7 +206,8 @@ def test_sweeps_and_switches_come_in_order(trainings):
 
 
 def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
-    rows = {row[0]: row for row in training.own_table(trainings, "bert-base")["rows"]}
+    (found,) = training.own_tables(trainings, "bert-base")
+    rows = {row[0]: row for row in found["rows"]}
     assert list(rows) == ["multi", "iat", "a rate per head and task"]
     own = rows["a rate per head and task"]
     assert own[3] == pytest.approx(2.0) and own[6] == pytest.approx(0.9)

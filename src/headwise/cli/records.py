@@ -62,7 +62,9 @@ def recipe(
     seed: Annotated[int | None, typer.Option(help="the first of them; without --seeds the only one")] = None,
     data: DataOption = None,
     out: OutOption = None,
-    only: Annotated[str, typer.Option(help="jobs whose title holds this, and what they stand on")] = "",
+    only: Annotated[
+        list[str], typer.Option(help="jobs whose title holds this, and what they stand on; several may be given")
+    ] = [],  # noqa: B006
     pages: Annotated[Path | None, typer.Option(help="folder for the page; the run's own without")] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="run what is missing, or only write the page")] = True,
     dry: Annotated[bool, typer.Option("--list", help="show the jobs, run none")] = False,
@@ -86,7 +88,7 @@ def recipe(
     if run or dry:
         several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
         scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
-        jobs = [job for job in made.jobs(scale) if only in job.title]
+        jobs = [job for job in made.jobs(scale) if not only or any(words in job.title for words in only)]
         if dry:
             _list_jobs(jobs, as_json)
             return

@@ -98,7 +98,7 @@ SIZES = {
     ),
     "small": Size(
         source="samples",
-        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=4000),
+        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=4000, precision="bf16"),
         outer=BASE.with_(steps=300, lr=5e-5, head_lr=1e-3, accumulate=4, window="mixed", max_examples=4000),
         recovery={"epochs": 10, "max_examples": 400},
         starts=("multi-task", "fomaml", "reptile", "anil", "fomaml, gates, pruned"),

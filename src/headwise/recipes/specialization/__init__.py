@@ -106,7 +106,7 @@ def _glue(records: Records) -> Part:
     for model in records.models():
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
         tables += [training.ablation_table(records, model), training.condition_table(records, model)]
-        tables += [training.own_table(records, model), training.released_table(records, model)]
+        tables += [*training.own_tables(records, model), training.released_table(records, model)]
         swept = training.sweep_tables(records, model)
         tables += swept
         if swept:

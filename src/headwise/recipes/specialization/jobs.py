@@ -67,6 +67,7 @@ class Size:
     alphas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     deltas: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.3)
     conditions: tuple[Mapping[str, Any], ...] = ()  # changes of the plan under which IAT is tried as well
+    own: tuple[Mapping[str, Any], ...] = ({},)  # those under which our own methods are
     pooling: str = "cls"
     max_length: int = 128
 
@@ -116,6 +117,7 @@ SIZES = {
             *({"max_examples": rows, "lr": lr} for rows in (2000, 10_000) for lr in (2e-5, 5e-5, 1e-4)),
             {"clip": 1.0},
         ),
+        own=({}, {"clip": 1.0}),
     ),
     "full": Size(**REAL, mismatched=("mnli_mm", "mnli"), texts="squad_v11", plan=BASE, max_length=256, few_dev=None),
 }
@@ -175,7 +177,7 @@ class Build:
 
     def compared(self) -> list[Job]:
         """Plain training, IAT and our own methods."""
-        return self._with_mismatched([*self.main("annealed"), *self._own()])
+        return self._with_mismatched([*(job for change in self.size.own for job in self._under(change)), *self._own()])
 
     # -- training and lesions
 
@@ -260,10 +262,10 @@ class Build:
         marks = tuple(dict.fromkeys((0.1, *self.size.deltas)))
         return self.train(f"glue {sampling} plain", self.size.glue, self._glue_plan(sampling), marks=marks)
 
-    def _glue(self, what: str, method: dict[str, Any], sampling: str = "annealed") -> Job:
+    def _glue(self, what: str, method: dict[str, Any], sampling: str = "annealed", **change: Any) -> Job:
         """A training by a method that branches off from plain training where its last part begins."""
-        branch = self._plain(sampling) if method.get("delta", 1.0) < 1.0 else None
-        plan = self._glue_plan(sampling)
+        branch = self._plain(sampling) if method.get("delta", 1.0) < 1.0 and not change else None
+        plan = self._glue_plan(sampling).with_(**change)
         return self.train(f"glue {sampling} {what}", self.size.glue, plan, method=method, branch=branch)
 
     def _iat(self, alpha: float = 0.3, delta: float = 0.1, **rest: Any) -> dict[str, Any]:
@@ -297,20 +299,23 @@ class Build:
         return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in RELEASED.items()]
 
     def _own(self) -> list[Job]:
-        return [self._glue(what, method) for what, method in OWN.items()]
+        changes = {_told(change): change for change in self.size.own}
+        return [self._glue(f"{w}{told}", m, **change) for told, change in changes.items() for w, m in OWN.items()]
 
     def _conditions(self) -> list[Job]:
         """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""
-        made, usual = [], self._glue_plan()
-        for change in self.size.conditions:
-            plan = usual.with_(**change)
-            if plan == usual:
-                continue
-            what = " ".join(f"{name} {value:g}" for name, value in change.items())
-            plain_job = self.train(f"glue {what} plain", self.size.glue, plan, marks=(0.1,))
-            held = self.train(f"glue {what} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
-            made += [plain_job, held]
-        return made
+        usual = self._glue_plan()
+        changes = [change for change in self.size.conditions if usual.with_(**change) != usual]
+        return [job for change in changes for job in self._under(change)]
+
+    def _under(self, change: Mapping[str, Any]) -> list[Job]:
+        """Plain training and important-head training with a changed plan."""
+        if not change:
+            return self.main("annealed")
+        plan, told = self._glue_plan().with_(**change), _told(change)
+        plain_job = self.train(f"glue{told} plain", self.size.glue, plan, marks=(0.1,))
+        held = self.train(f"glue{told} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
+        return [plain_job, held]
 
     def _with_mismatched(self, jobs: Iterable[Job]) -> list[Job]:
         return [other for job in jobs for other in (job, *self._mismatched(job))]
@@ -356,3 +361,7 @@ class Build:
 
 
 _VARIANTS = (("random", "update"), ("bottom", "update"), ("top", "grad"))
+
+
+def _told(change: Mapping[str, Any]) -> str:
+    return "".join(f" {name} {value:g}" for name, value in change.items())

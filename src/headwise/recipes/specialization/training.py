@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,12 +175,20 @@ def released_table(records: Records, model: str) -> Table | None:
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
-def own_table(records: Records, model: str) -> Table | None:
-    """Methods of our own against plain training and against IAT, over all seeds."""
-    found = _of(records, model, "annealed")
-    names = [name for name in OWN if name in found]
-    if "multi" not in found or "iat" not in found or not names:
-        return None
+def own_tables(records: Records, model: str) -> list[Table]:
+    """Methods of our own against plain training and IAT over all seeds, a table for every setting of the plan."""
+    made = []
+    for setting, _ in records.usual.get(model, Counter()).most_common():
+        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        names = [name for name in OWN if name in found]
+        if "multi" in found and "iat" in found and names:
+            clip = dict(zip(SETTING, setting))["clip"]
+            told = "" if clip is None else f", gradients clipped at {clip:g}"
+            made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
+    return made
+
+
+def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[str], list[list[Any]], str]:
     tasks = _columns(found["multi"])
     means = {name: mean_scores(found[name], tasks) for name in ("multi", "iat", *names)}
     tests = [against(means[name], means[base]) for name in names for base in ("multi", "iat")]
@@ -191,7 +200,7 @@ def own_table(records: Records, model: str) -> Table | None:
         row[3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
     note = "Mean over GLUE's development sets in percent, annealed sampling; paired t tests over seeds, two-sided."
-    return table(f"Methods of our own, {model}", columns, rows, note)
+    return columns, rows, note
 
 
 def condition_table(records: Records, model: str) -> Table | None:

@@ -78,7 +78,7 @@ SIZES = {
     ),
     "small": Size(
         tasks=EWT,
-        plan=BASE.with_(epochs=12, tokens=3200, patience=None, evaluate_every=0),
+        plan=BASE.with_(epochs=12, tokens=3200, patience=None, evaluate_every=0, precision="bf16"),
         gate={"init": "open", "lr": 0.05, "warmup": 0.2, "snapshots": 200},
         cost=dict.fromkeys(TASKS, 0.01),
         together=0.01,
