@@ -14,6 +14,7 @@ from headwise.batching import encode
 from headwise.errors import HeadwiseWarning
 from headwise.methods.conflict import Conflict
 from headwise.methods.iat import IAT
+from headwise.methods.l0 import L0
 from headwise.methods.method import Method
 from headwise.methods.released import ReleasedIAT
 from headwise.model import MultiTaskModel
@@ -94,10 +95,15 @@ METHODS = {
     "iat": lambda: IAT(delta=0.5, examples=16),
     "gradients taken away": lambda: Conflict(_mean),
     "gradients left over, dropout off and on": lambda: ReleasedIAT(delta=0.8, examples=16),
+    "gates": lambda: L0(weight=0.1, lr=0.1),
+    "gates per task, some to be closed": lambda: L0(shared=False, target=0.5, lr=0.1),
 }
 CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [
     ("round", "gradients taken away"),
     ("plain", list(METHODS)[3]),
+    ("decay", "gates"),
+    ("mixed", "gates"),
+    ("mixed", list(METHODS)[5]),
 ]
 PLANS["round"] = PLANS["mixed"].with_(sampling="round_robin")
 
@@ -106,12 +112,14 @@ def _check_same_bits(make, plan, method, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(passes.Passes, "begin", lambda self, tasks: None)
         m.setattr(passes.Passes, "_replayed", passes.Passes._pass)
-        one = make()
-        fit(one, plan, method())
-    two = make()
-    fit(two, plan, method())
+        one, how = make(), method()
+        fit(one, plan, how)
+    two, again = make(), method()
+    fit(two, plan, again)
     for name, value in one.state_dict().items():
         assert torch.equal(value, two.state_dict()[name]), name
+    for name, value in how.state().items():
+        assert torch.equal(value, again.state()[name]), name
 
 
 @pytest.mark.parametrize(("plan", "method"), [(PLANS[p], METHODS[m]) for p, m in CASES], ids=map("-".join, CASES))
@@ -235,3 +243,29 @@ def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
     for name, value in one.state_dict().items():
         if "key.bias" not in name:  # its true gradient is 0, and Adam blows up the rounding noise
             assert torch.allclose(value, two.state_dict()[name], atol=1e-4 if precision == "fp32" else 2e-2), name
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_gates_replay_on_an_accelerator(monkeypatch):
+    """The noise of replayed gates goes on from draw to draw, as it does without replay."""
+    seen = []
+
+    class Counted(passes._Recording):
+        def replay(self, *args):
+            seen.append(self)
+            return super().replay(*args)
+
+    monkeypatch.setattr(passes, "_Recording", Counted)
+    plan, found = PLANS["decay"].with_(steps=60), []
+    for replays in (True, False):
+        monkeypatch.setattr(passes, "_plain_loss", lambda method, replays=replays: replays)
+        method = L0(weight=0.05, lr=0.05)
+        torch.manual_seed(0)
+        losses = fit(no_dropout(toy_model()), plan, method).losses
+        found.append((method.gates.log_a.detach().cpu(), losses))
+        assert bool(seen) == replays or not replays
+    assert len(seen) > 20
+    (one, first), (two, second) = found
+    assert (one - two).abs().max() < 0.05 and (one - one.mean()).abs().max() > 0.05
+    assert np.allclose(first["toy0"], second["toy0"], rtol=0.05)

@@ -119,7 +119,7 @@ def gated(
                     "pass segments= for packed rows",
                 )
             gate = gate[:, None]
-        return out_BTHD * _present(gate, heads.sites[layer]).unsqueeze(-1)
+        return out_BTHD * present(gate, heads.sites[layer]).unsqueeze(-1)
 
     with touched(model, touch, heads):
         yield heads
@@ -269,8 +269,12 @@ def _check_gates(gates: torch.Tensor, heads: Heads, segments: torch.Tensor | Non
         raise HeadwiseError(f"segment number {int(segments.max())}", f"numbers below {len(gates)}, the gate sets given")
 
 
-def _present(gate: torch.Tensor, site: Site) -> torch.Tensor:
-    return gate if len(site.kept) == gate.shape[-1] else gate[..., list(site.kept)]
+def present(gate: torch.Tensor, site: Site) -> torch.Tensor:
+    """The gates of those heads of a layer that were not cut away."""
+    if len(site.kept) == gate.shape[-1]:
+        return gate
+    # One by one: a list as an index travels to the device, which waits for it, and a recorded pass cannot hold that.
+    return torch.stack([gate[..., head] for head in site.kept], -1) if site.kept else gate[..., :0]
 
 
 def _whole(out_BTHD: torch.Tensor, site: Site, num_heads: int) -> torch.Tensor:

@@ -73,8 +73,9 @@ class Passes:
         return self._replayed(task, batch, scale, factor)
 
     def _pass(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: Any) -> torch.Tensor:
-        loss = self.run.method.loss(self.run, task, batch).sum() * scale
-        (loss * factor).backward()
+        with self.run.method.around(self.run):
+            loss = self.run.method.loss(self.run, task, batch).sum() * scale
+            (loss * factor).backward()
         return loss.detach()
 
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
@@ -95,14 +96,15 @@ class Passes:
 
     def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
         """A task's first pass: see which parameters it moves, apart from what other batches of the step have left."""
-        before = {p: p.grad for p in self.run.model.parameters() if p.grad is not None}
+        trained = [p for group in self.run.optimizer.param_groups for p in group["params"]]  # also the method's own
+        before = {p: p.grad for p in trained if p.grad is not None}
         for parameter in before:
             parameter.grad = None
         with _watched(self.run.model.encoder) as watch:
             loss = self._pass(task, batch, scale, factor)
         if watch.seen:
             self._refuse(task, f"{watch.seen} waits for the device")
-        self._moved[task] = [p for p in self.run.model.parameters() if p.grad is not None]
+        self._moved[task] = [p for p in trained if p.grad is not None]
         self._grads |= {p: torch.zeros_like(p) for p in self._moved[task] if p not in self._grads}
         for parameter, grad in before.items():
             parameter.grad = grad if parameter.grad is None else grad + parameter.grad
@@ -202,4 +204,5 @@ def _watched(encoder: torch.nn.Module) -> Iterator[_Watch]:
 
 def _plain_loss(method: Method) -> bool:
     """Whether a pass is the model's own loss and nothing else; what a method does in Python cannot be recorded."""
-    return all(getattr(type(method), name) is getattr(Method, name) for name in ("loss", "around"))
+    own = type(method)
+    return own.loss is Method.loss and (own.around is Method.around or own.recordable)

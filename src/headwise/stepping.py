@@ -68,14 +68,13 @@ def _plain(streams: list[Stream]) -> bool:
 def _gradient(run: Run, tasks: list[str]) -> tuple[list[torch.Tensor], list[np.ndarray]]:
     losses, drawn = [], []
     run.passes.begin(tasks)
-    with run.method.around(run):
-        for number, task in enumerate(tasks):
-            items = run.streams[task].next()
-            last = number == len(tasks) - 1
-            run.method.before_batch(run, task)
-            with nullcontext() if last else run.accelerator.no_sync(run.wrapped):
-                losses.append(_backward(run, task, items, run.weight(task) / len(tasks)))
-            drawn.append(items)
+    for number, task in enumerate(tasks):
+        items = run.streams[task].next()
+        last = number == len(tasks) - 1
+        run.method.before_batch(run, task)
+        with nullcontext() if last else run.accelerator.no_sync(run.wrapped):
+            losses.append(_backward(run, task, items, run.weight(task) / len(tasks)))
+        drawn.append(items)
     return losses, drawn
 
 

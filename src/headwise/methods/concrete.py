@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Heads, touched
+from headwise.heads import Heads, present, touched
 from headwise.selection import close_groups
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class HardConcrete(nn.Module):
         def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
             if not now:
                 raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
-            gate = now[0][layer, list(heads.sites[layer].kept)]
+            gate = present(now[0][layer], heads.sites[layer])
             return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
 
         handle = model.register_forward_pre_hook(choose, with_kwargs=True)

@@ -72,6 +72,7 @@ class L0(Method):
     """
 
     name = "l0"
+    recordable = True
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class L0(Method):
         tasks = () if self.shared else tuple(model.tasks)
         self.gates = HardConcrete(heads, tasks, self.init, plan.seed).to(model.device)
         self.price = Price(len(self.gates.log_a), self.weight, self.target, self.rate)
+        self.price.multiplier = self.price.multiplier.to(model.device)
         self.snapshots, self.best = {}, None
         return [{"params": [self.gates.log_a], "lr": self.lr, "weight_decay": 0.0}]
 
@@ -168,7 +170,7 @@ class L0(Method):
         if log_a.shape != self.gates.log_a.shape:
             raise HeadwiseError(f"gates of shape {tuple(log_a.shape)}", f"{tuple(self.gates.log_a.shape)}")
         self.gates.log_a.data.copy_(log_a)
-        self.price.multiplier, self.best = tensors["multiplier"], tensors.get("best")
+        self.price.multiplier, self.best = tensors["multiplier"].to(self.gates.log_a.device), tensors.get("best")
         steps = sorted(int(name.split(".")[1]) for name in tensors if name.startswith("snapshot."))
         self.snapshots = {step: tensors[f"snapshot.{step}"] for step in steps}
 
@@ -185,8 +187,10 @@ class L0(Method):
     def _ramp(self, run: Run) -> float:
         return min(1.0, (run.step + 1) / max(1.0, self.warmup * run.total))
 
-    def _shares(self, tasks: list[str]) -> torch.Tensor:
+    def _shares(self, tasks: list[str]) -> torch.Tensor | float:
         """How much of a step's batches each set was under, (S,)."""
+        if self.shared:
+            return 1.0  # without a word to the device
         places = torch.tensor([self.gates.place(task) for task in tasks], device=self.gates.log_a.device)
         return places.bincount(minlength=len(self.gates.log_a)) / len(tasks)
 

@@ -28,6 +28,9 @@ class Method:
     version = 0
     """Counts up when what happens to gradients on their way changes, so that nothing recorded before is replayed."""
 
+    recordable = False
+    """Whether what `around` adds to a pass is operations on the device alone, the same for every batch of a task."""
+
     def start(self, run: Run) -> None:
         """Before the first step of this process."""
 
@@ -40,7 +43,7 @@ class Method:
         return Stream(data, order, seed)
 
     def around(self, run: Run) -> AbstractContextManager[Any]:
-        """What the model runs under, such as gates: in the batches of every step and in evaluations while training."""
+        """What the model runs under, such as gates: in the pass of every batch and in evaluations while training."""
         return nullcontext()
 
     def before_step(self, run: Run) -> None:
