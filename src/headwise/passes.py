@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headwise.batching import GRAIN
 from headwise.errors import HeadwiseWarning
 from headwise.evaluate import to_device
 from headwise.methods.method import Method
@@ -24,7 +25,6 @@ from headwise.tasks.wordlevel import drop_words
 if TYPE_CHECKING:
     from headwise.train import Run
 
-GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
 BEFORE = 2  # passes of a shape as they are, before it is recorded
 MOST = 256  # recordings kept: five word-level tasks have about a hundred shapes
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim")

@@ -21,9 +21,13 @@ from safetensors.numpy import save as pack_arrays
 
 from headwise.errors import HeadwiseError
 
+BARE = frozenset((str, int, float, bool, type(None)))
+
 
 def plain(value: Any) -> Any:
     """The value as JSON would hold it: dataclasses as dicts, arrays as lists, paths as text."""
+    if type(value) in BARE:  # most of what there is: ten thousands of rows are hashed word by word
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {"type": type(value).__name__, **plain(asdict(value))}
     if isinstance(value, Mapping):

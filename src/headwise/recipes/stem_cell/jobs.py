@@ -13,6 +13,7 @@ from headwise.recipes import Scale
 from headwise.recipes.stem_cell.published import TASKS
 from headwise.works import training
 
+Sets = Sequence[tuple[str, ...]]
 HOME = "headwise.recipes.stem_cell.works"
 HUB = {
     "bert-base": "google-bert/bert-base-cased",
@@ -36,6 +37,7 @@ BASE = Plan(
 )
 RELEASED = {"pos": 0.01, "ner": 0.0002, "dep": 0.01, "con": 0.01, "srl": 0.001}  # what an open head costs
 TOGETHER = 0.001
+WAYS = ("train", "test")  # whose sentences centroids come from
 BATCHES = {"pos": 2, "ner": 1, "dep": 1, "con": 2, "srl": 4}  # in one step; four for tasks together
 
 
@@ -96,8 +98,7 @@ def jobs(scale: Scale) -> list[Job]:
     size = SIZES[scale.size]
     made = []
     for model, where in scale.encoders(HUB).items():
-        build = Build(size, model, {**scale.at, model: where}, scale.seeds)
-        made += [*build.plain(), *build.gated(), *build.control(), *build.probes()]
+        made += Build(size, model, {**scale.at, model: where}, scale.seeds).everything()
     return made
 
 
@@ -108,31 +109,34 @@ class Build:
         self.size, self.model, self.at = size, model, at
         self.seeds, self.fewer = tuple(seeds) or size.seeds, tuple(seeds) or size.fewer
 
-    def sets(self, pairs: bool = True) -> list[tuple[str, ...]]:
-        """The sets of tasks that are trained together."""
-        return [*((task,) for task in TASKS), *(combinations(TASKS, 2) if pairs else ()), TASKS]
+    def everything(self) -> list[Job]:
+        """All together and each alone first, then the pairs: a run that is stopped early has whole tables."""
+        main, pairs = [TASKS, *((task,) for task in TASKS)], list(combinations(TASKS, 2))
+        made = [*self.plain(main), *self.gated(main), *self.static(main), *self.untrained(), *self.probes(main)]
+        made += self.plain(pairs)
+        return [*made, *self.gated(pairs), *self.probes(pairs)] if self.size.pairs else made
 
-    def plain(self) -> list[Job]:
-        return [self.train(tasks, seed) for seed in self.fewer for tasks in self.sets()]
+    def plain(self, sets: Sets) -> list[Job]:
+        return [self.train(tasks, seed) for seed in self.fewer for tasks in sets]
 
-    def gated(self) -> list[Job]:
-        """Gates with the encoder trained (dynamic) and, alone and together, with the encoder at rest (static)."""
-        dynamic = [self.train(tasks, seed, True) for seed in self.seeds for tasks in self.sets(self.size.pairs)]
-        return dynamic + [self.train(t, seed, True, "heads") for seed in self.fewer for t in self.sets(pairs=False)]
+    def gated(self, sets: Sets) -> list[Job]:
+        """Gates with the encoder trained (dynamic)."""
+        return [self.train(tasks, seed, True) for seed in self.seeds for tasks in sets]
 
-    def control(self) -> list[Job]:
-        """Gates on an encoder with random weights."""
-        return [self.train(TASKS, seed, True, random=True) for seed in self.fewer]
+    def static(self, sets: Sets) -> list[Job]:
+        """Gates with the encoder at rest."""
+        return [self.train(tasks, seed, True, "heads") for seed in self.fewer for tasks in sets]
 
-    def probes(self) -> list[Job]:
-        """Pretrained and random heads, then those of every training, for the labels of its tasks, in both ways."""
-        first = self.fewer[0]
-        made = []
-        for fit_on in ("train", "test"):
-            made += [self.probe(self.train(TASKS, first, random=r), TASKS, fit_on, False) for r in (False, True)]
-            for seed in self.fewer:
-                made += [self.probe(self.train(tasks, seed), tasks, fit_on) for tasks in self.sets(self.size.pairs)]
-        return made
+    def untrained(self) -> list[Job]:
+        """Gates on an encoder with random weights, and the heads of it and of the pretrained one."""
+        made = [self.train(TASKS, seed, True, random=True) for seed in self.fewer]
+        before = [self.train(TASKS, self.fewer[0], random=random) for random in (False, True)]
+        return made + [self.probe(job, TASKS, fit_on, False) for fit_on in WAYS for job in before]
+
+    def probes(self, sets: Sets) -> list[Job]:
+        """The heads of every training, for the labels of its tasks, in both ways."""
+        trained = [(self.train(tasks, seed), tasks) for seed in self.fewer for tasks in sets]
+        return [self.probe(job, tasks, fit_on) for fit_on in WAYS for job, tasks in trained]
 
     def train(
         self, tasks: Sequence[str], seed: int, gates: bool = False, train: str = "all", random: bool = False
