@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from headwise.methods import iat
 from headwise.methods.iat import IAT, HeldHeads
 from headwise.methods.method import Method
 from headwise.plan import Plan
+from headwise.selection import random_heads
 from headwise.testing import tiny, toy_model
 from headwise.train import Run, fit
 
@@ -98,11 +101,13 @@ def test_a_mixed_window_frees_the_heads_of_its_tasks():
     assert moved(method) == {(0, 1), (1, 2), (1, 3)}
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_the_accelerators_way_of_holding_gives_the_same_bits(plan, monkeypatch):
+@pytest.mark.parametrize(
+    ("plan", "delta"), [(plan, 50 / 60) for plan in PLANS.values()] + [(BASE, 1.0)], ids=[*PLANS, "from the first step"]
+)
+def test_the_accelerators_way_of_holding_gives_the_same_bits(plan, delta, monkeypatch):
     """Whole tensors saved and blended back, or rows copied; gradients masked where nothing comes of them, or not."""
     rows, whole, masked = toy_model(), toy_model(), toy_model()
-    settings = {"delta": 50 / 60, "choose": masks()}
+    settings = {"delta": delta, "choose": masks()}
     fit(rows, plan, IAT(**settings))
 
     class Masked(IAT):
@@ -116,6 +121,45 @@ def test_the_accelerators_way_of_holding_gives_the_same_bits(plan, monkeypatch):
     fit(whole, plan, IAT(**settings))
     for other in (whole, masked):
         assert all(torch.equal(a, b) for a, b in zip(rows.state_dict().values(), other.state_dict().values()))
+
+
+def test_the_accelerators_way_is_taken_on_an_accelerator_alone():
+    def rows(is_cuda: bool) -> SimpleNamespace:
+        return SimpleNamespace(parameter=SimpleNamespace(is_cuda=is_cuda))
+
+    assert [iat._together(held) for held in ([], [rows(False)], [rows(True)])] == [False, False, True]
+
+
+def test_the_accelerators_way_lists_tensors_anew_only_when_there_are_others(monkeypatch):
+    listed: list[frozenset[str]] = []
+
+    class Look(iat._WholeTensors):
+        def _listed(self, held, optimizer, tasks):
+            listed.append(tasks)
+            return super()._listed(held, optimizer, tasks)
+
+    monkeypatch.setattr(iat, "_together", lambda held: True)
+    monkeypatch.setattr(iat, "_WholeTensors", Look)
+    fit(toy_model(), BASE.with_(steps=8, sampling="fixed", order=("toy0", "toy1")), IAT(delta=1.0, choose=masks()))
+    assert listed == [{"toy0"}, {"toy1"}, {"toy0"}]  # the first step had no moments yet
+
+
+@pytest.mark.parametrize(
+    ("settings", "freeze", "masked"),
+    [
+        ({}, "update", False),
+        ({}, "grad", True),
+        ({"clip": 1.0}, "update", True),
+        ({"window": "mixed"}, "update", False),
+        ({"accumulate": 2}, "update", False),
+        ({"accumulate": 2, "window": "mixed"}, "update", True),
+    ],
+)
+def test_gradients_are_masked_only_where_something_comes_of_them(settings, freeze, masked, monkeypatch):
+    attached: list[HeldHeads] = []
+    monkeypatch.setattr(HeldHeads, "attach", attached.append)
+    fit(toy_model(), BASE.with_(steps=2, **settings), IAT(delta=1.0, choose=masks(), freeze=freeze))
+    assert bool(attached) == masked
 
 
 def test_the_published_freeze_lets_heads_drift():
@@ -186,7 +230,9 @@ def test_the_defaults_are_the_papers():
 def test_the_limits_are_plain_training(settings):
     plain, limit = toy_model(), toy_model()
     fit(plain, BASE.with_(steps=20))
-    fit(limit, BASE.with_(steps=20), IAT(**settings))
+    method = IAT(**settings)
+    fit(limit, BASE.with_(steps=20), method)
+    assert not method.masks, "where none is held, no heads are measured"
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), limit.state_dict().values()))
 
 
@@ -223,14 +269,33 @@ def test_resume_inside_the_held_phase_is_exact(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))
 
 
-def test_choices_of_heads():
-    for choose in ("top", "random", "bottom"):
-        method = IAT(alpha=0.25, delta=0.5, choose=choose)
-        fit(toy_model(), BASE.with_(steps=10), method)
-        assert all(int(mask.sum()) == 2 for mask in method.masks.values())
+@pytest.mark.parametrize(
+    ("choose", "places"), [("top", {"toy0": [6, 7], "toy1": [0, 1]}), ("bottom", {"toy0": [0, 1], "toy1": [6, 7]})]
+)
+def test_the_most_or_the_least_important_heads_are_chosen(choose, places, monkeypatch):
+    rising = torch.arange(8.0).view(2, 4)
+    planted = {"toy0": rising, "toy1": -rising}
+    monkeypatch.setattr(iat, "importance", lambda model, task, *_, **__: SimpleNamespace(scores=planted[task]))
+    method = IAT(alpha=0.25, delta=0.5, choose=choose)
+    fit(toy_model(), BASE.with_(steps=2), method)
+    assert {task: mask.flatten().nonzero().flatten().tolist() for task, mask in method.masks.items()} == places
+
+
+def test_random_heads_are_told_by_the_seed_and_the_tasks_place(monkeypatch):
+    """They can be drawn again from a record, and nothing is measured for them."""
+    monkeypatch.delattr(iat, "importance")
+    for seed in (0, 7):
+        method = IAT(alpha=0.5, delta=0.5, choose="random")
+        fit(toy_model(), BASE.with_(steps=2, seed=seed), method)
+        drawn = [random_heads((2, 4), 0.5, seed=1000 * seed + place) for place in range(2)]
+        assert all(torch.equal(method.masks[f"toy{place}"], mask) for place, mask in enumerate(drawn))
+        assert not torch.equal(*drawn)
+
+
+def test_tickets_are_chosen_before_the_first_step():
     early = IAT.ticket_share(alpha=0.25)
     fit(toy_model(), BASE.with_(steps=4), early)
-    assert early.first == 0 and early.masks
+    assert early.first == 0 and all(int(mask.sum()) == 2 for mask in early.masks.values()) and len(early.masks) == 2
 
 
 def test_refresh_chooses_anew():

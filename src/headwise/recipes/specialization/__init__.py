@@ -8,6 +8,7 @@ from typing import Any
 
 from headwise.jobs import Job
 from headwise.recipes import Part, Scale
+from headwise.recipes.specialization import estimating as estimating
 from headwise.recipes.specialization import figures as figures
 from headwise.recipes.specialization import jobs as build
 from headwise.recipes.specialization import tables as apart
@@ -88,7 +89,7 @@ def _five(records: Records) -> Part:
         if found := records.five(model):
             drawn[f"layers {model}"] = partial(figures.layers, found)
             drawn[f"shares {model}"] = partial(figures.shares, found)
-    return _part("All tasks", [*tables, training.permutation_table(records)], drawn)
+    return _part("All tasks", [*tables, estimating.permutation_table(records)], drawn)
 
 
 def _paired_news(records: Records) -> Part:
@@ -122,7 +123,7 @@ def _few_shot(records: Records) -> Part:
 
 
 def _estimators(records: Records) -> Part:
-    makers = (training.estimator_table, training.agreement_table, training.rounds_table)
+    makers = (estimating.estimator_table, estimating.agreement_table, estimating.rounds_table)
     return _part("Estimators of importance", [make(records, model) for model in records.models() for make in makers])
 
 

@@ -1,4 +1,4 @@
-"""Tables of training: GLUE by method, ablations, sweeps, the released code, few-shot transfer, estimators."""
+"""Tables of training: GLUE by method, ablations, sweeps, the released code, few-shot transfer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_GLUE, ESTIMATORS, OWN, RELEASED
-from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real, seeds
+from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
+from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
-from headwise.stats import adjust, correlation, paired_bootstrap, paired_t
+from headwise.stats import adjust, paired_t
 from headwise.transfer import Transfer
 
 Table = dict[str, Any]
@@ -291,102 +291,6 @@ def _table_6(task: str, shots: int, start: str) -> list[float | None]:
     if start == "random heads" and shots == 4:
         return list(paper.TABLE_8["train random 30 %"][("SciTail", "IMDB").index(task)])
     return [None, None]
-
-
-# -- estimators, permutations, rounds
-
-
-def estimator_table(records: Records, model: str) -> Table | None:
-    """Every importance estimator: agreement with Eq. 4, cost, and what closing its heads does."""
-    found: dict[str, list[Record]] = {}
-    for record in records.of("estimator"):
-        if record.config["model"] == model:
-            found.setdefault(record.config["by"], []).append(record)
-    if "gradient" not in found:
-        return None
-    reference = {r.config["seed"]: r.result["tasks"] for r in found["gradient"]}
-    rows = []
-    for by, ones in found.items():
-        cells = [(r, t) for r in ones for t in r.result["tasks"] if r.config["seed"] in reference]
-        pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
-        if not cells:
-            continue
-        agree = np.mean([_spearman(a, b) for a, b in pairs])
-        cost = np.mean([r.result["tasks"][t]["seconds"] for r, t in cells])
-        area = [_area(r.result["fractions"], r.result["tasks"][t]["curve"]) for r, t in cells]
-        apart = [100 * r.result["D"] for r in ones if r.result.get("D") is not None]
-        compared = {r.config["seed"] for r, _ in cells}
-        rows.append([by, agree, cost, 100 * np.nanmean(area), mean_sd(apart)[0], len(compared)])
-    rows.sort(key=lambda row: row[3])
-    examples = found["gradient"][0].config["examples"]
-    note = (
-        f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
-    )
-    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them. D: "
-    note += "how far the tasks come apart on its heads, α = 0.3; heads that every task needs hurt much and give none."
-    columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "D", "seeds"]
-    return table(f"Importance estimators, {model}", columns, rows, note)
-
-
-def agreement_table(records: Records, model: str) -> Table | None:
-    """How far the estimators' rankings of heads agree, every two of them."""
-    maps: dict[str, dict[tuple[int, str], Any]] = {}
-    for record in records.of("estimator"):
-        if record.config["model"] == model:
-            for task, one in record.result["tasks"].items():
-                maps.setdefault(record.config["by"], {})[record.config["seed"], task] = one["scores"]
-    if len(maps) < 2:
-        return None
-    rows = []
-    names = [by for by in ESTIMATORS if by in maps]
-    for a in names:
-        common = {b: [at for at in maps[a] if at in maps[b]] for b in names}
-        rows.append([a, *(np.mean([_spearman(maps[a][at], maps[b][at]) for at in common[b]]) for b in names)])
-    note = "Spearman correlation of the heads' scores, means over tasks and seeds."
-    return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
-
-
-def _spearman(a: Any, b: Any) -> float:
-    a, b = np.array(a, float).ravel(), np.array(b, float).ravel()
-    kept = ~np.isnan(a) & ~np.isnan(b)
-    return correlation(a[kept], b[kept], "spearman").r if np.ptp(a[kept]) and np.ptp(b[kept]) else np.nan
-
-
-def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:
-    """Mean relative performance over the fractions; NaN where the whole model scores nothing."""
-    if not curve[0] > 0:
-        return np.nan
-    return float(np.trapezoid(np.array(curve) / curve[0], fractions) / (fractions[-1] - fractions[0]))
-
-
-def permutation_table(records: Records) -> Table | None:
-    """The permutation test of D, seed by seed."""
-    rows = [
-        [r.config["model"], r.config["seed"], 100 * r.result["D"], r.result["mean"], r.result["draws"]]
-        for r in records.of("relabelling")
-    ]
-    note = (
-        "The tasks' heads are dealt anew, each task keeping its number of heads and each head its number of tasks; p: "
-    )
-    note += "how often D is then as large, one-sided."
-    return table("Permutation test of D", ["model", "seed", "D", "p", "draws"], rows, note) if rows else None
-
-
-def rounds_table(records: Records, model: str) -> Table | None:
-    """Pruning in rounds against pruning by scores taken once."""
-    found = [r for r in records.of("rounds") if r.config["model"] == model]
-    if not found:
-        return None
-    rows = []
-    for task in found[0].result["curve"]:
-        areas = 100 * np.array([r.result["area"][task] for r in found])
-        gap = paired_bootstrap(areas[:, 0], areas[:, 1]) if len(found) > 1 else None
-        rows.append(
-            [label(task), *areas.mean(0), float(np.diff(areas[:, ::-1]).mean()), None if gap is None else gap.p]
-        )
-    note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
-    note += "importance is estimated anew after every tenth."
-    return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)
 
 
 def inventory_tables(records: Records) -> list[Table]:

@@ -140,8 +140,14 @@ def joined(parts: list[Profile]) -> Profile:
     return Profile(tasks, labels, np.concatenate([p.counts for p in parts]), np.concatenate([p.scores for p in parts]))
 
 
+def alike(profiles: list[Profile]) -> list[Profile]:
+    """The profiles that have all labels; those of seeds that lack a task are left out."""
+    most = max(len(p.labels) for p in profiles)
+    first = next(p for p in profiles if len(p.labels) == most)
+    return [p for p in profiles if (p.tasks, p.labels) == (first.tasks, first.labels)]
+
+
 def averaged(profiles: list[Profile]) -> Profile:
-    """The mean over seeds of profiles with the same labels; others are left out."""
-    first = profiles[0]
-    same = [p for p in profiles if (p.tasks, p.labels) == (first.tasks, first.labels)]
-    return Profile(first.tasks, first.labels, first.counts, np.mean([p.scores for p in same], 0))
+    """The mean over seeds."""
+    same = alike(profiles)
+    return Profile(same[0].tasks, same[0].labels, same[0].counts, np.mean([p.scores for p in same], 0))

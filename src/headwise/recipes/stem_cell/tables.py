@@ -10,7 +10,7 @@ from headwise.claims import Claims, RunOverlap
 from headwise.probing.stages import Profile, changes
 from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell.published import STAGES, TASKS
-from headwise.recipes.stem_cell.records import ALL, Records, averaged
+from headwise.recipes.stem_cell.records import ALL, Records, alike, averaged
 from headwise.recipes.summary import less, mean_sd, table
 
 Table = dict[str, Any]
@@ -122,16 +122,20 @@ def stem_table(records: Records) -> Table | None:
             claims = records.claims(model, frozen)
             if claims is None:
                 continue
-            found = claims.stem_cells()
-            chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
-            layers = np.flatnonzero(found.heads.any(1))
-            where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
-            rows.append([model, "frozen" if frozen else "trained", found.count, found.heads.size, *chance, where])
+            for most in range(len(claims.tasks) // 2 + 1, len(claims.tasks) + 1):
+                found = claims.stem_cells(most)
+                chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
+                layers = np.flatnonzero(found.heads.any(1))
+                where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
+                of = f"{found.count} of {found.heads.size}"
+                how = "frozen" if frozen else "trained"
+                rows.append([model, how, most, of, *chance, where, len(claims.gates)])
     if not rows:
         return None
-    columns = ["model", "encoder", "stem cells", "heads", "chance in layers", "p", "chance over all", "p ", "layers"]
-    note = "Claimed by three or more of five tasks, each in most of its runs. Chance deals each task's heads anew."
-    return table("Stem cells", columns, rows, note)
+    columns = ["model", "encoder", "tasks or more", "heads", "chance in layers", "p", "chance over all", "p ", "layers"]
+    note = "Heads claimed by so many of the five tasks, each in most of its runs. Chance deals each task's heads anew; "
+    note += "p is one-sided, for more shared heads than that."
+    return table("Stem cells", [*columns, "runs"], rows, note)
 
 
 # -- probes
@@ -139,7 +143,8 @@ def stem_table(records: Records) -> Table | None:
 
 def label_table(records: Records, model: str, task: str, most: int = 20) -> Table | None:
     """The best head for each label before training, after training alone and with all; the commonest labels."""
-    found = {stage: averaged(p) for stage, p in records.profiles(model, "test").items() if stage in STAGES}
+    every = {stage: p for stage, p in records.profiles(model, "test").items() if stage in STAGES}
+    found = {stage: averaged(p) for stage, p in every.items()}
     stages = [stage for stage in STAGES if stage in found]
     if STAGES[0] not in found:
         return None
@@ -155,10 +160,10 @@ def label_table(records: Records, model: str, task: str, most: int = 20) -> Tabl
         full = less(known[2], known[1]) if len(known) == 3 else None
         published.append([None, None, *known, None, full])
     columns = ["label", "n", *stages, "layer", "all five - single"]
-    note = (
-        f"Percent right of the best head, means over seeds; the {len(rows)} commonest labels; centroids, where there "
-    )
-    note += "are any, from the test data itself, as published. Beside: BERT base on OntoNotes. Layer: pretrained."
+    runs = ", ".join(f"{stage} {len(alike(p))}" for stage, p in every.items() if stage != STAGES[0])
+    note = f"Percent right of the best head, means over seeds ({runs}); the {len(rows)} commonest labels; centroids, "
+    note += "where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. Layer: "
+    note += "pretrained."
     return table(f"Best heads by label, {task.upper()}, {model}", columns, rows, note, published)
 
 
@@ -175,10 +180,11 @@ def way_table(records: Records, model: str) -> Table | None:
         for task in TASKS:
             pair = [_mean_best(ways[way].get(stage, []), task) for way in ("train", "test")]
             if None not in pair:
-                rows.append([stage, task.upper(), *pair, less(pair[1], pair[0])])
+                runs = min(len(alike(ways[way][stage])) for way in ways)
+                rows.append([stage, task.upper(), *pair, less(pair[1], pair[0]), runs])
     if not rows:
         return None
-    columns = ["heads", "task", "centroids from training data", "from the test data", "difference"]
+    columns = ["heads", "task", "centroids from training data", "from the test data", "difference", "seeds"]
     note = "Percent right of each label's best head, mean over labels. DEP and SRL go by attention: no centroids."
     return table(f"Where centroids come from, {model}", columns, rows, note)
 
@@ -192,8 +198,8 @@ def _mean_best(profiles: list[Profile], task: str) -> float | None:
 
 def change_table(records: Records, model: str) -> Table | None:
     """How heads' profiles change from stage to stage, and what an untrained encoder has."""
-    found = {stage: averaged(p) for stage, p in records.profiles(model, "train").items()}
-    stages = {stage: found[stage] for stage in ("random", *STAGES) if stage in found}
+    found = records.profiles(model, "train")
+    stages = {stage: averaged(found[stage]) for stage in ("random", *STAGES) if stage in found}
     if len(stages) < 2:
         return None
     rows = []
@@ -205,5 +211,6 @@ def change_table(records: Records, model: str) -> Table | None:
         rows.append([before, after, *spread, moved, kept, 100 * shift.selective.mean(), len(shift.best)])
     columns = ["from", "to", "gain", "low", "high", "p", "% best head moved", "r of profiles", "selectivity", "labels"]
     note = "Gain of the labels' best heads in points, interval and p over labels; r of heads' profiles, mean over "
-    note += "heads; change of selectivity in points: above zero heads became specialists. Centroids from training data."
+    note += "heads; change of selectivity in points: above zero heads became specialists. Centroids from training data"
+    note += f"; seeds: {', '.join(f'{stage} {len(alike(found[stage]))}' for stage in STAGES if stage in found)}."
     return table(f"What training changes in heads, {model}", columns, rows, note)
