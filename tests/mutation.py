@@ -24,9 +24,17 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {  # a file, its own tests, and the tests of what stands on it, for what its own do not see
-    "heads": ("heads.py", ["test_heads.py"], ["test_groups.py", "test_prune.py", "test_importance.py"]),
+    "heads": (
+        "heads.py",
+        ["test_heads.py", "test_heads_refused.py"],
+        ["test_groups.py", "test_prune.py", "test_importance.py"],
+    ),
     "selection": ("selection.py", ["test_selection.py"], ["test_groups.py"]),
-    "dissociation": ("dissociation.py", ["test_dissociation.py"], ["test_lesions.py", "test_claims.py"]),
+    "dissociation": (
+        "dissociation.py",
+        ["test_dissociation.py", "test_dissociation_shown.py"],
+        ["test_lesions.py", "test_claims.py"],
+    ),
     "iat": ("methods/iat.py", ["methods/test_iat.py"], ["test_integrations.py"]),
 }
 COMPARISONS = {"Eq": "NotEq", "Lt": "LtE", "Gt": "GtE", "Is": "IsNot", "In": "NotIn"}

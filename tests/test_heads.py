@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError
 from headwise.families import EXACT
-from headwise.heads import Heads, captured, gated, stacks_of, touched
+from headwise.heads import Heads, captured, eager, gated, touched
 from headwise.testing import FAMILIES, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
@@ -323,87 +322,78 @@ def test_peft_and_ddp_wrappers(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-class TestLoud:
-    """Wrong use raises and says what to type."""
-
-    def test_unreached_gate(self):
-        model = tiny("bert")
-        with pytest.raises(HeadwiseError, match="no forward reached"), gated(model, torch.ones(2, 4)):
-            pass
-
-    def test_error_inside_the_block_is_not_hidden(self):
-        model = tiny("bert")
-        with pytest.raises(ZeroDivisionError), gated(model, torch.ones(2, 4)):
-            raise ZeroDivisionError
-        assert not any(m._forward_pre_hooks for m in model.modules())
-
-    @pytest.mark.parametrize("shape", [(4, 2), (2,), (2, 5), (1, 1, 2, 4)])
-    def test_wrong_shape(self, shape):
-        with pytest.raises(HeadwiseError, match=r"expected .*\(2, 4\)"), gated(tiny("bert"), torch.ones(shape)):
-            pass
-
-    def test_wrong_number_of_examples(self):
-        model = tiny("bert")
-        with pytest.raises(HeadwiseError, match="2 examples"), gated(model, torch.ones(2, 2, 4)):
-            model(**tiny_batch(model, batch=3))
-
-    def test_boolean_gates(self):
-        with pytest.raises(HeadwiseError, match="float"), gated(tiny("bert"), torch.ones(2, 4).bool()):
-            pass
-
-    def test_head_mask_is_refused(self):
-        model = tiny("bert")
-        with pytest.raises(HeadwiseError, match="swallows"), gated(model, torch.ones(2, 4)):
-            model(**tiny_batch(model), head_mask=torch.zeros(2, 4))
-
-    def test_unknown_architecture_lists_candidates(self):
-        class Block(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mix = nn.Linear(8, 8)
-
-        model = nn.Sequential(Block(), Block())
-        model.config = type("Config", (), {"model_type": "odd", "num_attention_heads": 2, "num_hidden_layers": 2})()
-        with pytest.raises(HeadwiseError, match=r"\*\.mix"):
-            Heads.of(model)
-        assert Heads.of(model, pattern="*.mix").shape == (2, 2)
-
-    def test_several_stacks_must_be_named(self):
-        with pytest.raises(HeadwiseError, match='stack="encoder"'):
-            Heads.of(tiny("t5"))
-        with pytest.raises(HeadwiseError, match="unknown stack"):
-            Heads.of(tiny("t5"), stack="vision")
-        assert stacks_of(tiny("bart")) == ["encoder", "decoder", "cross"]
-
-    def test_over_match(self):
-        with pytest.raises(HeadwiseError, match="one per layer"):
-            Heads.of(tiny("bert"), pattern="*layer.0.attention.output.dense")
-        with pytest.raises(HeadwiseError, match=r"two sets|equal heads"):
-            Heads.of(tiny("bert"), pattern="*.dense")
-
-    @pytest.mark.parametrize("family", ["xlnet", "mamba"])
-    def test_out_of_reach(self, family):
-        from transformers import AutoConfig, AutoModel
-
-        sizes = {"vocab_size": 20, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 8}
-        sizes = sizes if family == "xlnet" else {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1}
-        with pytest.raises(HeadwiseError, match="out of reach"):
-            Heads.of(AutoModel.from_config(AutoConfig.for_model(family, **sizes)))
-
-    def test_shared_layers_refuse_parameters(self):
-        heads = Heads.of(tiny("albert"))
-        assert heads.shape == (2, 4)
-        with pytest.raises(HeadwiseError, match="share one set of weights"):
-            heads.require_exact("a cut")
+def test_tokens_of_no_example_are_left_as_they_are():
+    model = tiny("bert")
+    batch, heads = tiny_batch(model), Heads.of(model)
+    with gated(model, torch.zeros(1, *heads.shape), segments=torch.full((3, 7), -1)):
+        inside = output(model, batch)
+    assert torch.equal(inside, output(model, batch))
 
 
-def test_shared_layers_are_gated_one_by_one():
-    model = tiny("albert", dtype=torch.float64)
+class TestSharedLayers:
+    """ALBERT calls one module for all its layers: which layer a call belongs to is counted."""
+
+    def test_they_are_gated_one_by_one(self):
+        model = tiny("albert", dtype=torch.float64, num_hidden_layers=3)
+        batch, heads = tiny_batch(model), Heads.of(model)
+        for layer in range(3):
+            gates = torch.ones(heads.shape)
+            gates[layer] = 0
+            with gated(model, gates):
+                lesioned = output(model, batch)
+            keeps = iter([call != layer for call in range(3)])
+            handle = heads.sites[0].module.register_forward_pre_hook(lambda _, args, k=keeps: (args[0] * next(k),))
+            assert torch.equal(output(model, batch), lesioned)
+            handle.remove()
+
+    def test_every_forward_begins_with_the_first_layer(self):
+        """Also one of a part of the model, and one after another that broke off."""
+        model, layers = tiny("albert", num_hidden_layers=3), []
+        batch = tiny_batch(model)
+
+        def touch(layer: int, out: torch.Tensor) -> None:
+            layers.append(layer)
+            if len(layers) == 5:
+                raise ZeroDivisionError
+
+        with touched(model, touch):
+            model.encoder(model.embeddings(batch["input_ids"]))
+            with pytest.raises(ZeroDivisionError):
+                model(**batch)
+            model(**batch)
+        assert layers == [0, 1, 2, 0, 1, 0, 1, 2]
+
+
+def test_what_a_projection_gets_beside_the_heads_is_passed_on():
+    class Scaled(nn.Linear):
+        def forward(self, x: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+            return factor * super().forward(x)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = Scaled(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.mix(x, 3.0)
+
+    model, x = nn.Sequential(Block(), Block()), torch.randn(2, 5, 8)
+    model.config = type("Config", (), {"model_type": "odd", "num_attention_heads": 2, "num_hidden_layers": 2})()
+    with gated(model, torch.ones(2, 2), heads=Heads.of(model, pattern="*.mix")):
+        inside = model(x)
+    assert torch.equal(inside, model(x))
+
+
+def test_attention_maps_are_of_every_layer_and_the_kernel_comes_back():
+    model = tiny("bert", attn_implementation="sdpa")
     batch = tiny_batch(model)
-    results = []
-    for layer in range(2):
-        gates = torch.ones(2, 4)
-        gates[layer] = 0
-        with gated(model, gates):
-            results.append(output(model, batch))
-    assert not torch.allclose(*results)
+    with eager(model) as maps:
+        found = maps(**batch)
+    assert [tuple(layer.shape) for layer in found] == [(3, 4, 7, 7)] * 2
+    assert all(torch.allclose(layer.sum(-1), torch.ones(3, 4, 7)) for layer in found)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_heads_are_shown_in_a_line():
+    shown = repr(Heads.of(tiny("bert")))
+    assert "num_layers=2" in shown and "sites" not in shown

@@ -82,7 +82,7 @@ class Dissociation:
     performance: np.ndarray  # (F, T, K)
     samples: np.ndarray  # (R, F, T, K): the same over bootstrap draws of the examples; R = 0 without counts
     collapsed: np.ndarray  # (F, T, K) bool: the lesion drives all predictions into one class
-    level: float = 0.95
+    level: float
     on: Mapping[str, Dissociation] = field(default_factory=dict)  # the same lesions by other scores
 
     @classmethod

@@ -31,10 +31,16 @@ class Budget:
             try:
                 return work(self.tokens)
             except torch.OutOfMemoryError:
-                if self.tokens < LEAST:
+                if self.tokens < LEAST or _in_company():
                     raise
             self.tokens //= 2  # outside of the handler, which holds on to the tensors of the failed forward
             make_room(f"{self.tokens} tokens in a batch")
+
+
+def _in_company() -> bool:
+    """Whether other processes take part: those that a model lies on would wait for one that cut its batches alone."""
+    group = torch.distributed
+    return group.is_available() and group.is_initialized() and group.get_world_size() > 1
 
 
 def make_room(what: str) -> None:

@@ -46,9 +46,10 @@ class Lines(Progress):
             self.next = step + max(1, self.total // 10)
             spent = time.perf_counter() - self.begun
             left = spent / max(1, step - self.first) * (self.total - step)
+            told = f"  about {left:.0f} s left" if step > self.first + 1 else ""  # one step says nothing of the others
             losses = ", ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
             rate = self.tokens / max(spent, 1e-9)
-            line = f"  step {step}/{self.total}  loss: {losses}  {rate:,.0f} tokens/s  about {left:.0f} s left"
+            line = f"  step {step}/{self.total}  loss: {losses}  {rate:,.0f} tokens/s{told}"
             print(line, file=sys.stderr, flush=True)
 
     def scores(self, step: int, scores: Mapping[str, float]) -> None:

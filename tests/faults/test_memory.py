@@ -68,6 +68,21 @@ def test_what_never_fits_raises():
         Budget(1000).fit(work)
 
 
+def test_one_process_of_several_does_not_cut_alone(monkeypatch):
+    """Where a model lies on several processes, the others would wait for a forward that never comes."""
+    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    seen = []
+
+    def work(tokens: int) -> None:
+        seen.append(tokens)
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Budget(1000).fit(work)
+    assert seen == [1000]
+
+
 def test_evaluation_goes_on_in_smaller_batches(small):
     model = toy_model()
     gates = torch.ones(3, 2, 4)

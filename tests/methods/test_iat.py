@@ -157,7 +157,7 @@ def test_the_accelerators_way_lists_tensors_anew_only_when_there_are_others(monk
 )
 def test_gradients_are_masked_only_where_something_comes_of_them(settings, freeze, masked, monkeypatch):
     attached: list[HeldHeads] = []
-    monkeypatch.setattr(HeldHeads, "attach", attached.append)
+    monkeypatch.setattr(HeldHeads, "attach", lambda held: attached.append(held))
     fit(toy_model(), BASE.with_(steps=2, **settings), IAT(delta=1.0, choose=masks(), freeze=freeze))
     assert bool(attached) == masked
 

@@ -218,8 +218,8 @@ def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
 def test_another_learning_rate_stands_in_a_table_of_its_own(trainings):
     rows = training.condition_table(trainings, "bert-base")["rows"]
     assert [row[1] for row in rows] == ["2e-05", "0.001"]
-    assert rows[0][6] == pytest.approx(1.1) and rows[1][6] == pytest.approx(2.0)
-    assert rows[1][3] == pytest.approx(41.0), "and does not move the mean of plain training elsewhere, 71"
+    assert rows[0][7] == pytest.approx(1.1) and rows[1][7] == pytest.approx(2.0)
+    assert rows[1][4] == pytest.approx(41.0), "and does not move the mean of plain training elsewhere, 71"
 
 
 def test_every_variant_has_a_name_of_its_own():

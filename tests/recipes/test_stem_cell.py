@@ -20,7 +20,7 @@ from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell import recipe
 from headwise.recipes.stem_cell.jobs import HOME, SIZES, jobs
 from headwise.recipes.stem_cell.published import TASKS
-from headwise.recipes.stem_cell.records import ALL, Records
+from headwise.recipes.stem_cell.records import ALL, Records, alike, averaged
 from headwise.recipes.stem_cell.tables import (
     change_table,
     correlation_table,
@@ -176,6 +176,15 @@ def test_labels_stand_beside_what_is_published(results):
     np.testing.assert_allclose(made["rows"][0][2:5], [20, 90, 30], rtol=1e-5)
     assert made["rows"][0][0] == "NN" and made["rows"][0][6] == pytest.approx(-60, rel=1e-5)
     assert tuple(made["published"][0][2:5]) == paper.LABELS["pos", "NN"] and made["published"][1][2] is None
+
+
+def test_no_seed_is_left_out_because_its_jobs_ended_in_another_order(results):
+    for seed, order in enumerate([("pos", "dep"), ("dep", "pos"), ("dep",)]):
+        for task in order:
+            put_probe(results, (task,), [(task, "a")], np.full((1, 2, 2), 0.1 * seed), fit_on="train", seed=seed)
+    found = Records(results).profiles("m", "train")["single"]
+    assert [len(alike(found)), averaged(found).tasks] == [2, ("pos", "dep")], "the third seed lacks a task"
+    np.testing.assert_allclose(averaged(found).scores, 0.05, rtol=1e-5)
 
 
 def test_specialists_that_joint_training_unmakes_are_seen(results):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.report.tables import comma_separated, latex, markdown, of
+from headwise.report.tables import cells, comma_separated, latex, markdown, of
 
 TABLE = {
     "title": "D of 50 % & more",
@@ -98,3 +98,10 @@ def test_d_in_the_table_follows_from_the_relative_performances(study):
 def test_rows_of_another_length_are_refused():
     with pytest.raises(HeadwiseError, match="another length"):
         markdown({"columns": ["a", "b"], "rows": [[1]]})
+
+
+def test_a_small_chance_is_not_shown_as_none():
+    table = {"columns": ["p", "p (Holm)", "points"], "rows": [[0.0004, 0.02, 0.0004], [0.0, None, 0.5]]}
+    assert cells(table) == [["< 0.001", "0.020", "0.000"], ["< 0.001", "–", "0.500"]]
+    assert "0.0004,0.02,0.0004" in comma_separated(table), "csv has the number itself"
+    assert "&lt; 0.001" in markdown(table) and r"\textless{} 0.001" in latex(table)

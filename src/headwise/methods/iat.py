@@ -36,6 +36,7 @@ class HeldHeads:
         for rows in self.rows:
             rows.free = {task: free.to(rows.parameter.device) for task, free in rows.free.items()}
         self._saved: list[tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = []
+        self._unmade: list[tuple[_Rows, torch.Tensor, Any]] = []
         self._whole = _WholeTensors() if _together(self.rows) else None
         self._handles: list[Any] = []
 
@@ -66,6 +67,8 @@ class HeldHeads:
     def save(self, optimizer: Any, tasks: Iterable[str]) -> None:
         """Remember the rows that none of a step's tasks may move, and their moments."""
         key = frozenset(tasks)
+        without = [rows for rows in self.rows if not optimizer.state.get(rows.parameter)]
+        self._unmade = [(rows, rows.still(key), optimizer) for rows in without]
         if self._whole:
             self._whole.save(self.rows, optimizer, key)
             return
@@ -81,7 +84,10 @@ class HeldHeads:
             self._whole.restore()
         for tensor, axis, still, before in self._saved:
             tensor.index_copy_(axis, still, before)
-        self._saved = []
+        for rows, still, optimizer in self._unmade:  # the first step makes the moments: of these rows from nothing
+            for moment in rows.tensors(optimizer)[1:]:
+                moment.index_fill_(rows.axis, still, 0.0)
+        self._saved, self._unmade = [], []
 
 
 class _WholeTensors:
@@ -231,7 +237,7 @@ class IAT(Method):
             self._hold(run)
 
     def before_step(self, run: Run) -> None:
-        due = bool(self.refresh) and (run.step - self.first) % (self.refresh or 1) == 0
+        due = bool(self.refresh) and (run.step - self.first) % self.refresh == 0
         if run.step >= self.first and self.alpha < 1 and (not self.masks or due):
             self.masks = choose_heads(run, self._mask)
             self._hold(run)

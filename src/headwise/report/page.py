@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import words
 from headwise.report.form import checked, finite
 from headwise.report.palette import RAMP, TASKS, task_class, task_rules
-from headwise.report.tables import FORMS, decimals, numeric
+from headwise.report.tables import FORMS, decimals, numeric, shown
 
 SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -138,7 +138,8 @@ def asset(name: str) -> str:
 def _template(name: str = "page.html.j2") -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(words.FILTERS)
-    environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric, json=_indented)
+    environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)
+    environment.globals.update(as_shown=shown, json=_indented)
     environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
     return environment.from_string(asset(name))
 

@@ -85,9 +85,15 @@ def cells(table: Table) -> list[list[str]]:
     rows, published = table["rows"], table.get("published")
     if any(len(row) != len(table["columns"]) for row in [*rows, *(published or [])]):
         raise HeadwiseError(f"a row of another length in table {table.get('title', '')!r}", f"{table['columns']}")
-    places = decimals(table)
+    places, names = decimals(table), table["columns"]
     others = published or [[None] * len(places)] * len(rows)
-    return [[_beside(*pair) for pair in zip(row, other, places)] for row, other in zip(rows, others)]
+    return [[_beside(*cell) for cell in zip(row, other, places, names)] for row, other in zip(rows, others)]
+
+
+def shown(value: Any, digits: int, column: str = "") -> str:
+    """A value as its column shows it: no chance is nothing."""
+    chance = column.split()[:1] == ["p"] and isinstance(value, float)
+    return "< 0.001" if chance and 0 <= value < 0.001 else fixed(value, digits)
 
 
 def decimals(table: Table) -> list[int]:
@@ -104,9 +110,9 @@ def numeric(table: Table) -> list[bool]:
     return [bool(v) and all(isinstance(x, (int, float)) for x in v) for v in values]
 
 
-def _beside(value: Any, published: Any, digits: int) -> str:
-    shown = fixed(value, digits)
-    return shown if published is None or isinstance(published, str) else f"{shown} ({fixed(published, digits)})"
+def _beside(value: Any, published: Any, digits: int, column: str) -> str:
+    ours = shown(value, digits, column)
+    return ours if published is None or isinstance(published, str) else f"{ours} ({shown(published, digits, column)})"
 
 
 def _markdown_cell(value: Any) -> str:

@@ -47,12 +47,16 @@ def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Column
 
 
 def needs_space(tokenizer: Any) -> bool:
-    """Whether words must bring their own space: byte-level tokenizers run split words together otherwise."""
+    """Whether words must bring their own space: byte-level tokenizers run split words together otherwise.
+
+    Not where a space is an unknown token of its own: the alphabet of chemistry and of proteins has none.
+    """
 
     def ids(text: str | list[str]) -> list[int]:
         return tokenizer(text, is_split_into_words=isinstance(text, list), add_special_tokens=False)["input_ids"]
 
-    return ids(["a", "a"]) != ids("a a") == ids(["a", " a"])
+    strange = tokenizer.unk_token_id in ids(" ")
+    return not strange and ids(["a", "a"]) != ids("a a") == ids(["a", " a"])
 
 
 def _spelled(words: list[str], spaced: bool) -> list[str]:

@@ -116,6 +116,7 @@ SIZES = {
         conditions=(
             *({"max_examples": rows, "lr": lr} for rows in (2000, 10_000) for lr in (2e-5, 5e-5, 1e-4)),
             {"clip": 1.0},
+            {"schedule": "constant"},  # linear decay leaves the last tenth of training a twentieth of the rate
         ),
         own=({}, {"clip": 1.0}),
     ),
@@ -364,4 +365,4 @@ _VARIANTS = (("random", "update"), ("bottom", "update"), ("top", "grad"))
 
 
 def _told(change: Mapping[str, Any]) -> str:
-    return "".join(f" {name} {value:g}" for name, value in change.items())
+    return "".join(f" {name} {value if isinstance(value, str) else f'{value:g}'}" for name, value in change.items())

@@ -38,7 +38,7 @@ class Trained(NamedTuple):
     setting: tuple  # what else of the plan decides: see SETTING
 
 
-SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples", "clip")
+SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples", "clip", "schedule")
 
 
 def trained(config: Mapping[str, Any], own: str = "") -> Trained:

@@ -66,13 +66,19 @@ def mean_scores(scores: Scores, tasks: Sequence[str]) -> dict[int, float]:
 
 
 def _glue_row(name: str, own: Scores, plain: Scores, tasks: Sequence[str]) -> list[Any]:
-    cells = [mean_sd([100 * one[task] for one in own.values() if task in one])[0] for task in tasks]
     mine, base = mean_scores(own, tasks), mean_scores(plain, tasks)
+    own, plain = _whole(own, mine), _whole(plain, base)
+    cells = [mean_sd([100 * one[task] for one in own.values() if task in one])[0] for task in tasks]
     gap, p = against(mine, base) if name != "multi" else (None, None)
     others = [mean_sd([100 * one[task] for one in plain.values() if task in one])[0] for task in tasks]
     both = [(a, b) for a, b in zip(cells, others) if a is not None and b is not None]
     better = None if name == "multi" else sum(a > b for a, b in both)
     return [name, *cells, *mean_sd(list(mine.values())), gap, p, better, len(own)]
+
+
+def _whole(scores: Scores, seeds: Mapping[int, float]) -> Scores:
+    """The seeds that have all tasks, so that a row's numbers are of the same trainings; all where none has."""
+    return {seed: scores[seed] for seed in seeds} or scores
 
 
 def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
@@ -213,10 +219,12 @@ def condition_table(records: Records, model: str) -> Table | None:
             base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
             said = dict(zip(SETTING, setting))
             clip = "–" if said["clip"] is None else f"{said['clip']:g}"
-            shown = [said["max_examples"], f"{said['lr']:g}", clip, mean_sd(list(base.values()))[0]]
+            rate = [f"{said['lr']:g}", said["schedule"], clip]
+            shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
             rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
-    rows.sort(key=lambda row: (row[0] or 0, float(row[1]), row[2]))
-    columns = ["rows a task", "learning rate", "clipped at", "plain", "IAT", "sd", "difference", "p", "seeds"]
+    rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
+    columns = ["rows a task", "learning rate", "schedule", "clipped at", "plain", "IAT", "sd", "difference", "p"]
+    columns.append("seeds")
     note = "Mean over GLUE's development sets in percent; α = 0.3, δ = 0.1, annealed sampling."
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 

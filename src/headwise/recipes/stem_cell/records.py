@@ -117,7 +117,7 @@ class Records:
             else:
                 found.setdefault(STAGES[2] if one.tasks == ALL else one.tasks, []).append(made)
         if single:
-            found[STAGES[1]] = [joined(parts) for parts in single.values()]
+            found[STAGES[1]] = [joined(sorted(parts, key=_place)) for parts in single.values()]
         return found
 
     def _profile(self, record: Record) -> Profile:
@@ -131,6 +131,10 @@ class Records:
         """The catalog's names by the recipe's."""
         every = [one.config for one in self.trained.values()] + [one.config["training"] for one in self.probed]
         return {short: name for config in every for short, name in zip(config["short"], config["tasks"])}
+
+
+def _place(part: Profile) -> int:
+    return TASKS.index(part.tasks[0])
 
 
 def joined(parts: list[Profile]) -> Profile:

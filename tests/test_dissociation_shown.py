@@ -1,0 +1,70 @@
+"""What is printed, and what a notebook shows: every number stands in its place."""
+
+import re
+
+import numpy as np
+import pytest
+
+from headwise.dissociation import Counts, Dissociation
+from headwise.recipes.specialization import published as published
+
+TASKS = published.TASKS
+TWO = [[0.80, 0.40, 0.70, 0.60, 0.50], [0.50, 0.40, 0.25, 0.45, 0.40]]  # none, a, b, and two random lesions
+
+
+def table_3() -> Dissociation:
+    columns = [published.TABLE_3[lesion] for lesion in ("none", *TASKS, "random")]
+    return Dissociation.of(TASKS, np.array(columns).T / 100)
+
+
+def read(html: str) -> list[list[str]]:
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", html)]
+
+
+def test_the_table_printed_holds_what_one_wants():
+    text = str(table_3().beside(table_3().performance))
+    assert [line.split()[0] for line in text.splitlines()[1:6]] == list(TASKS)
+    assert "83.91" in text and "11.08 %" in text and "random" in text and "MNLI × AG: 10.90 %, distinct" in text
+    assert "mean D 7.34 %; mean D on accuracy 7.34 %" in text and "*" not in text
+    marked = Dissociation.of(["a", "b"], TWO, collapsed=np.array(TWO) < 0.3)
+    assert "25.00*" in str(marked) and "one class" in str(marked)
+
+
+@pytest.mark.parametrize(("random", "head", "means"), [(2, ["random"], [["55.00"], ["42.50"]]), (0, [], [[], []])])
+def test_the_printed_table_by_hand(random, head, means):
+    lines = str(Dissociation.of(["a", "b"], np.array(TWO)[:, : 3 + random])).splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["α", "=", "0.3", "none", "a", "b", *head, "D"],
+        ["a", "80.00", "40.00", "70.00", *means[0], "37.50", "%"],
+        ["b", "50.00", "40.00", "25.00", *means[1], "30.00", "%"],
+    ]
+    assert lines[3:] == ["mean D 33.75 %", "a × b: 33.75 %, distinct"]
+
+
+def test_the_notebooks_table_by_hand():
+    html = Dissociation.of(["a", "b"], TWO)._repr_html_()
+    assert read(html) == [
+        ["task", "intact", "a closed", "b closed", "D"],
+        ["a", "80.000", "40.000", "70.000", "37.50 %"],
+        ["b", "50.000", "40.000", "25.000", "30.00 %"],
+    ]
+    assert "Performance in percent, α = 0.3<" in html
+    assert ">mean D 33.75 %; a × b: 33.75 %, distinct<" in html
+
+
+def test_intervals_stand_beside_their_values():
+    answers = np.zeros((10, 1, 3, 2))  # examples, fraction, lesions, (right, all): alike in all examples, so no noise
+    answers[..., 1], answers[:, 0, :, 0] = 1, [0.8, 0.4, 0.6]
+    counts = [
+        Counts(answers[:, :, order], lambda sums: sums[..., 0] / sums[..., 1]) for order in ([0, 1, 2], [0, 2, 1])
+    ]
+    lines = str(Dissociation.of(["a", "b"], counts=counts, resamples=99)).splitlines()
+    assert [line.split("  ")[-1] for line in lines[1:3]] == ["25.00 % [25.00, 25.00]"] * 2
+    assert lines[3:] == ["mean D 25.00 % [25.00, 25.00], p = 0.01", "a × b: 25.00 %, p = 0.01, distinct"]
+
+
+def test_what_is_not_defined_is_said():
+    rows = [[0.0, 0.1, 0.2], [0.8, 0.7, 0.4]]
+    found = Dissociation.of(["a", "b"], rows, undefined="leave")
+    assert [row[-1] for row in read(found._repr_html_())] == ["D", "undefined", "37.50 %"]
+    assert str(found).splitlines()[3:] == ["mean D 37.50 %", "a × b: undefined, undefined"]
