@@ -12,16 +12,18 @@ properties of the reaction. Reactions are made from a file of molecules, see ``r
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import reactions_data as data
 from reactions_data import Reaction
-from reactions_page import BINS, COMMAND, PROPERTIES, PUBLISHED, RELATIONS, Page
+from reactions_page import COMMAND, Page
+from reactions_tables import BINS, PROPERTIES, PUBLISHED, RELATIONS
 
 from headwise.recipes import pages
 from headwise.results import Results
@@ -112,11 +114,8 @@ def relation_record(name: str, encoder: Any, tokenizer: Any, made: dict[str, lis
     arrays = {}
     for relation in RELATIONS:
         estimate = bootstrap(found["test"][relation].astype(float), share)
-        arrays |= {
-            f"{relation}.test": estimate.value,
-            f"{relation}.low": estimate.low,
-            f"{relation}.high": estimate.high,
-        }
+        arrays |= {f"{relation}.test": estimate.value, f"{relation}.low": estimate.low}
+        arrays[f"{relation}.high"] = estimate.high
         arrays[f"{relation}.dev"] = share(found["dev"][relation].sum(0))
     classes = np.array([reaction.name for reaction in made["test"]])
     by_class = [share(found["test"]["atoms_element"][classes == each].sum(0)) for each in data.TEMPLATES]
@@ -144,7 +143,7 @@ def either_way(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]]) ->
     ]
     task = Task("relations", Frames(labels=asked), Rows(train=rows, test=rows), "srl_f1")
     found = relations(MultiTaskModel(encoder, tokenizer, [task], max_length=LENGTH), task)
-    return {f"either.{name}": np.float32(scores) for name, scores in zip(found.labels, found.by_label)}
+    return {f"either.{name}": scores.astype(np.float32) for name, scores in zip(found.labels, found.by_label)}
 
 
 # -- without a model
@@ -201,27 +200,19 @@ def labels(made: dict[str, list[Reaction]]) -> dict[str, Callable[[Reaction], st
     }
 
 
-def probe_record(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]], asked: str) -> tuple[dict, dict]:
-    """Converged linear probes of all heads and layers for one property."""
+def probe_record(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]], asked: str, kept: str) -> tuple:
+    """Converged linear probes of all heads and layers for one property; vectors are kept for the next one."""
     from headwise.probing import probe, utilize
     from headwise.tasks import Classify, Rows, Task
 
     label = labels(made)[asked]
     rows = {side: [{"text": each.text, "label": label(each)} for each in found] for side, found in made.items()}
     task = Task(asked, Classify(tuple(sorted({row["label"] for row in rows["train"]}))), Rows(**rows), "accuracy")
-    found = probe(encoder, task, tokenizer=tokenizer, protocol="sklearn", max_length=LENGTH, cache=_features())
+    found = probe(encoder, task, tokenizer=tokenizer, protocol="sklearn", max_length=LENGTH, cache=kept)
     result = {"classes": len(task.kind.labels), "chance": found.chance, "sizes": found.about["sizes"]}
     result |= {"notes": found.about["notes"], "cut": found.about["cut"], "utilization": utilize(found).to_record()}
     arrays = {"test": found.accuracy, "dev": found.dev, "layers": found.layers, "layers_dev": found.layers_dev}
     return plain(result), {key: np.asarray(value, np.float32) for key, value in arrays.items()}
-
-
-@cache
-def _features() -> str:
-    """Four properties of the same reactions are read off the same vectors."""
-    import tempfile
-
-    return tempfile.mkdtemp(prefix="reactions-")
 
 
 # -- the program
@@ -230,8 +221,8 @@ def _features() -> str:
 class Work:
     """Everything to measure, one record each; what was measured before is not measured again."""
 
-    def __init__(self, results: Results, made: dict[str, list[Reaction]], source: dict[str, Any]):
-        self.results, self.made = results, made
+    def __init__(self, results: Results, made: dict[str, list[Reaction]], source: dict[str, Any], kept: str):
+        self.results, self.made, self.kept = results, made, kept
         self.data = {**source, "reactions": digest([[side, each.text] for side in made for each in made[side]])}
 
     def record(self, kind: str, config: dict[str, Any], measure: Callable[[], tuple[dict, dict]]) -> None:
@@ -240,19 +231,18 @@ class Work:
             return
         start = time.perf_counter()
         result, arrays = measure()
-        self.results.save(kind, config, result, arrays, {"seconds": round(time.perf_counter() - start, 1)})
-        print(
-            f"{kind} {config.get('model', '')} {config.get('asked', '')}: {time.perf_counter() - start:.0f} s",
-            flush=True,
-        )
+        seconds = round(time.perf_counter() - start, 1)
+        self.results.save(kind, config, result, arrays, {"seconds": seconds})
+        print(kind, config.get("model", ""), config.get("asked", ""), seconds, "s", flush=True)
 
     def reactions(self) -> None:
-        sizes = {side: len(found) for side, found in self.made.items()}
-        every = [each for found in self.made.values() for each in found]
-        templates = [_about(name, [each for each in every if each.name == name]) for name in data.TEMPLATES]
-        self.record(
-            "reactions", {}, lambda: ({"sizes": sizes, "templates": templates, "baselines": baselines(self.made)}, {})
-        )
+        def measure() -> tuple[dict, dict]:
+            sizes = {side: len(found) for side, found in self.made.items()}
+            every = [each for found in self.made.values() for each in found]
+            templates = [_about(name, [each for each in every if each.name == name]) for name in data.TEMPLATES]
+            return {"sizes": sizes, "templates": templates, "baselines": baselines(self.made)}, {}
+
+        self.record("reactions", {}, measure)
 
     def model(self, name: str, folder: str) -> None:
         from headwise.model import load_encoder
@@ -286,7 +276,7 @@ class Work:
     def probes(self, config: dict[str, Any], encoder: Any, tokenizer: Any) -> None:
         for asked in PROPERTIES:
             way = {**config, "asked": asked, "protocol": "sklearn", "at": "cls"}
-            self.record("probe", way, partial(probe_record, encoder, tokenizer, self.made, asked))
+            self.record("probe", way, partial(probe_record, encoder, tokenizer, self.made, asked, self.kept))
 
 
 def _about(name: str, found: list[Reaction]) -> dict[str, Any]:
@@ -300,14 +290,24 @@ def _about(name: str, found: list[Reaction]) -> dict[str, Any]:
     }
 
 
+def run(results: Results, molecules: Path, each: int, models: Mapping[str, str], kept: str) -> None:
+    """Make the reactions and measure every model, the trained ones first."""
+    made = data.make(data.molecules(molecules), each)
+    work = Work(results, made, {"molecules": file_digest(molecules), "each": each}, kept)
+    work.reactions()
+    for name, folder in models.items():
+        work.model(name, folder)
+    for name, folder in models.items():
+        if not name.endswith("finetuned"):  # of the same shape as before
+            work.control(name, folder)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--molecules", help="SMILES, one a line or the first column of a csv file")
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--each", type=int, default=200, help="reactions of every template")
-    parser.add_argument(
-        "--out", default="docs/results/reactions", help="records go to OUT/records, the page beside OUT"
-    )
+    parser.add_argument("--out", default="docs/results/reactions", help="records go to OUT/records, the page beside it")
     parser.add_argument("--no-run", action="store_true", help="write the page from the records that are there")
     given = parser.parse_args(arguments)
     out = Path(given.out)
@@ -315,16 +315,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.no_run:
         if not given.molecules or not given.model:
             parser.error("--molecules and --model are needed, or --no-run")
-        made = data.make(data.molecules(given.molecules), given.each)
-        work = Work(results, made, {"molecules": file_digest(Path(given.molecules)), "each": given.each})
-        work.reactions()
         models = dict(entry.split("=", 1) for entry in given.model)
-        for name, folder in models.items():
-            work.model(name, folder)
-        for name, folder in models.items():
-            if not name.endswith("finetuned"):  # of the same shape as before
-                work.control(name, folder)
-    print(pages(Page(), results, out.parent, COMMAND).with_suffix(".md"))
+        with tempfile.TemporaryDirectory() as kept:
+            run(results, Path(given.molecules), given.each, models, kept)
+    page: Any = Page()  # pages asks for no jobs
+    print(pages(page, results, out.parent, COMMAND).with_suffix(".md"))
 
 
 if __name__ == "__main__":

@@ -5,23 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from reactions_tables import (
-    AFTER,
-    BEFORE,
-    CHANCE,
-    MAPPER,
-    ONE_BASED,
-    PROPERTIES,
-    PUBLISHED,
-    Records,
-    named,
-    percent,
-    spanned,
-)
+import reactions_tables as tables
+from reactions_tables import AFTER, BEFORE, MAPPER, ONE_BASED, PROPERTIES, PUBLISHED, Records, named, percent, spanned
 
 from headwise.probing.figures import heat_maps
 from headwise.recipes import Part
-from headwise.recipes.summary import table
 from headwise.results import Results
 
 COMMAND = """\
@@ -29,7 +17,7 @@ pip install rdkit
 pip download --no-deps molsets==0.3.1 && unzip molsets-0.3.1-py3-none-any.whl 'moses/dataset/data/test.csv.gz'
 python examples/reactions.py --molecules moses/dataset/data/test.csv.gz --out docs/results/reactions \\
   --model rxnmapper-albert=FOLDER --model rxnfp-pretrained=FOLDER --model rxnfp-finetuned=FOLDER
-python examples/reactions.py --no-run --out docs/results/reactions"""
+python examples/reactions.py --no-run --out docs/results/reactions  # the page alone, from the records"""
 
 
 class Page:
@@ -49,82 +37,58 @@ class Page:
 
 def inventory(records: Records) -> Part:
     made = records.made
-    rows = [
-        [t["name"], t["reactions"], t["tokens"], t["maps"], 100 * t["halogen"], t["example"]] for t in made["templates"]
-    ]
-    columns = ["class", "reactions", "tokens (median)", "atoms mapped (mean)", "halogen in product %", "the shortest"]
-    models = [
-        [name, *record.arrays["atoms.test"].shape, record.result["parameters"] / 1e6]
-        for name, record in records.relations.items()
-    ]
-    asked = []
-    for name, words in PROPERTIES.items():
-        found = records.probes[BEFORE, name].result
-        asked.append([words, found["classes"], 100 * found["chance"], *found["sizes"].values()])
-    every = sum(t["reactions"] for t in made["templates"])
+    every = sum(each["reactions"] for each in made["templates"])
+    sizes = ", ".join(f"{size:,}" for size in made["sizes"].values())
     text = (
-        f"{every:,} reactions, made from molecules of the MOSES set (drug-like molecules of ZINC) by {len(rows)} "
-        "templates: a molecule is taken apart where a well-known reaction would have joined it (ester hydrolysis runs "
-        "forwards), so that every atom of the product is known among the reactants. Maps are taken out before a model "
-        "reads a reaction; reactants stand in random order, there are no reagents, and no product appears twice. These "
-        f"are not reactions that someone ran. Training, development and test side: {_sizes(made)}, the same share of "
-        "every class. Layers and heads are counted from 0 throughout.\n\n"
+        f"{every:,} reactions, made from molecules of the MOSES set (drug-like molecules of ZINC) by "
+        f"{len(made['templates'])} templates: a molecule is taken apart where a well-known reaction would have joined "
+        "it (ester hydrolysis runs forwards), so that the origin of the product's atoms is known exactly. Maps are "
+        "taken out before a model reads a reaction; reactants stand in random order, there are no reagents, and no "
+        f"product appears twice. These are not reactions that someone ran. Training, development and test side: "
+        f"{sizes}, the same share of every class. Layers and heads are counted from 0 throughout.\n\n"
         "Intervals are 95 % from resampled test reactions. Heads and layers are chosen on development data."
     )
-    return Part(
-        "Reactions and models",
-        text,
-        [
-            table("Reactions", columns, rows),
-            table("Models", ["model", "layers", "heads per layer", "million parameters"], models),
-            table("Properties", ["property", "classes", "chance %", "train", "dev", "test"], asked, CHANCE),
-        ],
-    )
+    made_of = (tables.reaction_table, tables.model_table, tables.property_table)
+    return Part("Reactions and models", text, [make(records) for make in made_of])
 
 
-def _sizes(made: dict[str, Any]) -> str:
-    return ", ".join(f"{size:,}" for size in made["sizes"].values())
+# -- where heads look
 
 
 def mapping(records: Records) -> Part:
-    atoms, element = (records.best(MAPPER, each) for each in ("atoms", "atoms_element"))
-    scores = records.map(MAPPER, "atoms")
-    rank = int((scores > scores[PUBLISHED[MAPPER]]).sum()) + 1
-    lead = percent(atoms["behind"])
-    tied = lead[1] <= 0 <= lead[2]
-    one = 100 * float(scores[ONE_BASED])
-    text = (
-        f"**RXNMapper's published head does map atoms**: among all tokens, {spanned(atoms['published'])} of product atoms "
-        f"look most at their reactant atom, {spanned(element['published'])} among reactant atoms of their element. Layer "
-        f"and head are counted from 0: the head that counting from 1 would name is right in {one:.1f} %. Of "
-        f"{scores.size} heads it is number {rank} on the test side; development data choose {named(atoms['best'])}, "
-        f"{'which is not told apart from it' if tied else 'which is better'} (lead {lead[0]:.1f} points "
-        f"[{lead[1]:.1f}, {lead[2]:.1f}]). {_same_head(scores)}\n\n"
-        f"**rxnfp has such a head too, and nobody asked it for one**: {records.said(BEFORE, 'atoms')} among all tokens, "
-        f"{records.said(BEFORE, 'atoms_element')} among atoms of its element; after fine-tuning "
-        f"{records.said(AFTER, 'atoms')} and {records.said(AFTER, 'atoms_element')}. No model is needed for "
-        f"{spanned(records.made['baselines']['order'])}, the order of atoms alone."
-    )
     maps = {model: records.map(model, "atoms_element") for model in records.relations}
+    shown = [tables.relation_table(records, "Atom mapping", ("atoms", "atoms_exact", "atoms_element"))]
+    shown += [make(records) for make in (tables.published_table, tables.depth_table, tables.class_table)]
     figures = {"atom mapping by head": partial(heat_maps, maps, shared=True)}
-    found = [relation_table(records, "Atom mapping", ("atoms", "atoms_exact", "atoms_element"))]
-    return Part(
-        "Which heads map atoms",
-        text,
-        [*found, *(f(records) for f in (published_table, depth_table, class_table))],
-        figures,
+    return Part("Which heads map atoms", f"{_published(records)}\n\n{_unasked(records)}", shown, figures)
+
+
+def _published(records: Records) -> str:
+    atoms, element = (records.best(MAPPER, each) for each in ("atoms", "atoms_element"))
+    scores, (layer, head) = records.map(MAPPER, "atoms"), PUBLISHED[MAPPER]
+    rank, lead = int((scores > scores[layer, head]).sum()) + 1, percent(atoms["behind"])
+    verdict = "is not told apart from it" if lead[1] <= 0 <= lead[2] else "is better" if lead[1] > 0 else "is worse"
+    close, rest = int((scores[:, head] > scores[layer, head] - 0.02).sum()), np.delete(scores, head, 1).max()
+    return (
+        f"**RXNMapper's published head does map atoms.** Among all tokens {spanned(atoms['published'])} of product "
+        f"atoms look most at their reactant atom, {spanned(element['published'])} among reactant atoms of their "
+        "element. Layer 10 and head 5 are counted from 0: the head that counting from 1 would name is right in "
+        f"{100 * float(scores[ONE_BASED]):.1f} %. Of {scores.size} heads the published one is number {rank} on the "
+        f"test side; development data choose {named(atoms['best'])}, which {verdict} (lead {lead[0]:.2f} points "
+        f"[{lead[1]:.2f}, {lead[2]:.2f}]). All layers are one set of weights, and head {head} is within two points of "
+        f"the published one in {close} of {len(scores)} layers; the best of all other heads has {100 * rest:.1f} %."
     )
 
 
-def _same_head(scores: np.ndarray) -> str:
-    """Layers share their weights: the same head of other layers."""
-    head = PUBLISHED[MAPPER][1]
-    close = int((scores[:, head] > scores[PUBLISHED[MAPPER]] - 0.02).sum())
-    rest = np.delete(scores, head, 1)
-    words = (
-        f"All layers are one set of weights, and head {head} is within two points of that in {close} of {len(scores)}"
+def _unasked(records: Records) -> str:
+    base = records.made["baselines"]
+    return (
+        "**rxnfp has such heads too**: before fine-tuning "
+        f"{records.said(BEFORE, 'atoms')} among all tokens and {records.said(BEFORE, 'atoms_element')} among atoms of "
+        f"the element; after it {records.said(AFTER, 'atoms')} and {records.said(AFTER, 'atoms_element')}. Without a "
+        f"model, the order of atoms alone gives {spanned(base['order'])}, the commonest offset "
+        f"{spanned(base['atoms']['score'])}."
     )
-    return f"{words} layers; the best of all other heads has {100 * rest.max():.1f} %."
 
 
 def grammar(records: Records) -> Part:
@@ -135,8 +99,7 @@ def grammar(records: Records) -> Part:
     base = records.made["baselines"]
     text = (
         "A closing bracket and the digit that closes a ring are asked for their opening partner. "
-        + ". ".join(lines)
-        + f". The commonest offset finds {spanned(base['brackets']['score'])} of brackets and "
+        f"{'. '.join(lines)}. The commonest offset finds {spanned(base['brackets']['score'])} of brackets and "
         f"{spanned(base['rings']['score'])} of ring digits."
     )
     maps = {
@@ -145,25 +108,26 @@ def grammar(records: Records) -> Part:
         for model in records.relations
     }
     figures = {"brackets and rings by head": partial(heat_maps, maps, shared=True, columns=3)}
-    return Part(
-        "Brackets and rings", text, [relation_table(records, "Brackets and rings", ("brackets", "rings"))], figures
-    )
+    shown = [tables.relation_table(records, "Brackets and rings", ("brackets", "rings"))]
+    return Part("Brackets and rings", text, shown, figures)
+
+
+# -- what heads encode
 
 
 def probing(records: Records) -> Part:
-    wins = {"heads": [], "layer": []}
-    for (model, asked), record in records.probes.items():
-        lead = record.result["utilization"]["against"]["best"]
-        if "untrained" not in model and lead["low"] > 0:
-            wins["heads"].append(f"{model} {asked}")
-        if "untrained" not in model and lead["high"] < 0:
-            wins["layer"].append(f"{model} {asked}")
-    total = sum("untrained" not in model for model, _ in records.probes)
-    heads, layer = (", ".join(each) or "none" for each in wins.values())
+    leads = {
+        f"{model} {PROPERTIES[asked]}": record.result["utilization"]["against"]["best"]
+        for (model, asked), record in records.probes.items()
+        if "untrained" not in model
+    }
+    better = [name for name, lead in leads.items() if lead["low"] > 0]
+    worse = [name for name, lead in leads.items() if lead["high"] < 0]
     text = (
-        "Linear probes of every layer and every head: the last layer, the best layer and as many of the best heads as a "
-        f"layer has, side by side. Of {total} pairs of a trained model and a property, the top heads are better than the "
-        f"best layer (interval above zero) in {len(wins['heads'])} ({heads}), worse in {len(wins['layer'])} ({layer})."
+        "Linear probes of every layer and every head: the last layer, the best layer and as many of the best heads as "
+        f"a layer has, side by side. Of {len(leads)} pairs of a trained model and a property, the top heads are better "
+        f"than the best layer (interval above zero) in {len(better)} ({', '.join(better) or 'none'}) and worse in "
+        f"{len(worse)} ({', '.join(worse) or 'none'})."
     )
     maps = {
         f"{words}\n{model}": records.probe(model, asked)
@@ -171,30 +135,30 @@ def probing(records: Records) -> Part:
         for asked, words in PROPERTIES.items()
     }
     figures = {"probes by head": partial(heat_maps, maps, columns=4)}
-    return Part("What heads encode", text, [probe_table(records)], figures)
+    return Part("What heads encode", text, [tables.probe_table(records)], figures)
 
 
 def tuning(records: Records) -> Part:
-    found = moves(records)
-    relations = {name: moved for name, (moved, _) in found.items() if not name.startswith("probe")}
-    probes = {name: moved for name, (moved, _) in found.items() if name.startswith("probe")}
-    spans = [[f"{pick(m.pattern.r for m in each.values()):.2f}" for pick in (min, max)] for each in (relations, probes)]
+    found = tables.moves(records)
+    spans = []
+    for wanted in (False, True):
+        r = [moved.pattern.r for name, (moved, _) in found.items() if name.startswith("probe") == wanted]
+        spans.append(f"{min(r):.2f} to {max(r):.2f}")
     score = {m: records.probes[m, "class"].result["utilization"]["scores"] for m in (BEFORE, AFTER)}
     singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
+    gains = ", ".join(f"{name} {100 * moved.mean:+.1f}" for name, (moved, _) in found.items())
     text = (
         "rxnfp was fine-tuned to name reaction classes (of another, finer set). Over its 48 heads the maps before and "
-        f"after correlate with r from {spans[0][0]} to {spans[0][1]} for relations and from {spans[1][0]} to "
-        f"{spans[1][1]} for probes. The class was there before: the last layer gives {spanned(score[BEFORE]['last'])} "
-        f"before and {spanned(score[AFTER]['last'])} after; single heads of the last layer give it away "
-        f"{singles[BEFORE]:.1f} % of the time on average before and {singles[AFTER]:.1f} % after. "
-        f"Mean change over heads, points: {', '.join(f'{name} {100 * m.mean:+.1f}' for name, (m, _) in found.items())}."
+        f"after correlate with r from {spans[0]} for relations and from {spans[1]} for probes. The class was there "
+        f"before: the last layer gives {spanned(score[BEFORE]['last'])} before and {spanned(score[AFTER]['last'])} "
+        f"after. What changes is how many heads tell it: a single head of the last layer names the class in "
+        f"{singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after. Mean change over all heads, "
+        f"points: {gains}."
     )
-    maps = {}
+    stages, maps = {"before": BEFORE, "after": AFTER}, {}
     for asked in ("class", "length", "rings"):
-        maps |= {
-            f"{PROPERTIES[asked]}, {when}": records.probe(m, asked)
-            for when, m in (("before", BEFORE), ("after", AFTER))
-        }
-    maps |= {f"ring closures, {when}": records.map(m, "rings") for when, m in (("before", BEFORE), ("after", AFTER))}
+        maps |= {f"{PROPERTIES[asked]}, {when}": records.probe(model, asked) for when, model in stages.items()}
+    maps |= {f"ring closures, {when}": records.map(model, "rings") for when, model in stages.items()}
     figures = {"before and after fine-tuning": partial(heat_maps, maps, columns=4, shared=True)}
-    return Part("Before and after fine-tuning", text, [change_table(found), most_table(records, found)], figures)
+    shown = [tables.change_table(found), tables.most_table(records, found)]
+    return Part("Before and after fine-tuning", text, shown, figures)

@@ -14,8 +14,8 @@ from headwise.stats import adjust
 
 RELATIONS = {  # what is asked, in words
     "atoms": "product atom to its reactant atom, among all tokens",
-    "atoms_exact": "the same, atoms that symmetry makes equal told apart",
-    "atoms_element": "the same, among reactant atoms of its element",
+    "atoms_exact": "product atom to its reactant atom and none that symmetry makes equal",
+    "atoms_element": "product atom to its reactant atom, among those of its element",
     "brackets": "closing bracket to its opening one",
     "rings": "ring-closing digit to its opening one",
 }
@@ -30,7 +30,7 @@ PUBLISHED = {"rxnmapper-albert": (10, 5)}  # counted from 0, as its code counts 
 ONE_BASED = (9, 4)  # the head those numbers would mean if they were counted from 1
 BEFORE, AFTER, MAPPER = "rxnfp-pretrained", "rxnfp-finetuned", "rxnmapper-albert"
 Table = dict[str, Any]
-CHANCE = "Chance: the commonest test class. Lengths are cut into bins of equal size on the training side."
+Moves = dict[str, tuple[Change, np.ndarray]]
 
 
 class Records:
@@ -66,20 +66,45 @@ class Records:
         return f"{named(found['best'])} {spanned(found['score'])}"
 
 
-# -- numbers as words
-
-
 def named(head: Any) -> str:
     return f"{head[0]}.{head[1]}"
 
 
 def percent(estimate: dict[str, Any]) -> list[float]:
+    """Value and interval."""
     return [100 * float(estimate[name]) for name in ("value", "low", "high")]
 
 
 def spanned(estimate: dict[str, Any]) -> str:
     value, low, high = percent(estimate)
     return f"{value:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+# -- reactions and models
+
+
+def reaction_table(records: Records) -> Table:
+    names = ("name", "reactions", "tokens", "maps", "halogen", "example")
+    rows = [[each[name] for name in names] for each in records.made["templates"]]
+    columns = ["class", "reactions", "tokens (median)", "atoms mapped (mean)", "share with halogen", "the shortest"]
+    return table("Reactions", columns, rows, "Halogens of the product.")
+
+
+def model_table(records: Records) -> Table:
+    rows = [
+        [name, *record.arrays["atoms.test"].shape, record.result["parameters"] / 1e6]
+        for name, record in records.relations.items()
+    ]
+    return table("Models", ["model", "layers", "heads per layer", "million parameters"], rows)
+
+
+def property_table(records: Records) -> Table:
+    rows = []
+    for name, words in PROPERTIES.items():
+        found = records.probes[BEFORE, name].result
+        rows.append([words, found["classes"], 100 * found["chance"], *found["sizes"].values()])
+    note = "Chance: the commonest test class. Lengths are cut into bins of equal size on the training side."
+    return table("Properties", ["property", "classes", "chance %", "train", "dev", "test"], rows, note)
 
 
 # -- relations
@@ -89,33 +114,31 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
     """Best heads, encoders with random weights, and what needs no model."""
     rows, base = [], records.made["baselines"]
     for relation in relations:
-        for model in records.relations:
-            found = records.best(model, relation)
-            either = records.relations[model].arrays.get(f"either.{relation.split('_')[0]}")
-            beside = 100 * float(either[*found["best"]]) if relation in ("atoms_exact", "brackets", "rings") else None
-            rows.append([RELATIONS[relation], model, named(found["best"]), *percent(found["score"]), beside])
-        for model, seeds in records.untrained.items():
-            mean, sd = mean_sd(100 * each.result[relation]["score"]["value"] for each in seeds)
-            low, high = (None, None) if sd is None else (mean - sd, mean + sd)
-            words = f"{model}, {len(seeds)} seeds of random weights"
-            rows.append([RELATIONS[relation], words, "", mean, low, high, None])
-        rows.append(
-            [RELATIONS[relation], f"offset {base[relation]['offset']}", "", *percent(base[relation]["score"]), None]
-        )
+        found = _best_rows(records, relation)
+        found.append([f"offset {base[relation]['offset']}", "", *percent(base[relation]["score"]), None])
         if relation == "atoms_element":
-            rows.append(
-                [RELATIONS[relation], "the same place in the order of its element", "", *percent(base["order"]), None]
-            )
-            rows.append([RELATIONS[relation], "chance", "", *percent(base["chance"]), None])
+            found.append(["the same place in the order of its element", "", *percent(base["order"]), None])
+            found.append(["chance", "", *percent(base["chance"]), None])
+        rows += [[RELATIONS[relation], *row] for row in found]
     asked = "; ".join(f"{RELATIONS[each]}: n = {base[each]['asked']:,}" for each in relations)
-    note = (
-        f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights mean and mean ± sd "
-    )
-    note += (
-        "of each seed's best head. Offset: the commonest on the training side. Either end: `headwise.probing.relations`"
-    )
-    note += " of the same head, where the other end may look back, and [CLS] may be chosen."
+    note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights mean and mean ± "
+    note += "sd of each seed's best head. Offset: the commonest on the training side. Either end: the same head by "
+    note += "`headwise.probing.relations`, where the other end may look back and [CLS] may be chosen."
     return table(title, ["right where", "who", "head", "right %", "low", "high", "either end %"], rows, note)
+
+
+def _best_rows(records: Records, relation: str) -> list[list[Any]]:
+    rows = []
+    for model, record in records.relations.items():
+        found = records.best(model, relation)
+        either = record.arrays.get(f"either.{relation.removesuffix('_exact')}") if relation != "atoms" else None
+        beside = None if either is None else 100 * float(either[*found["best"]])
+        rows.append([model, named(found["best"]), *percent(found["score"]), beside])
+    for model, seeds in records.untrained.items():
+        mean, sd = mean_sd(100 * each.result[relation]["score"]["value"] for each in seeds)
+        span = [None, None] if mean is None or sd is None else [mean - sd, mean + sd]
+        rows.append([f"{model}, {len(seeds)} seeds of random weights", "", mean, *span, None])
+    return rows
 
 
 def published_table(records: Records) -> Table:
@@ -123,23 +146,21 @@ def published_table(records: Records) -> Table:
     for relation in ("atoms", "atoms_exact", "atoms_element"):
         found, scores = records.best(MAPPER, relation), records.map(MAPPER, relation)
         rank, other = int((scores > scores[published]).sum()) + 1, 100 * float(scores[ONE_BASED])
-        behind = percent(found["behind"])
-        row = [RELATIONS[relation], *percent(found["published"]), rank, named(found["best"]), *behind, other]
-        rows.append(row)
-    columns = ["right where", "10.5 right %", "low", "high", f"rank of {scores.size}", "best by development data"]
+        lead = percent(found["behind"])
+        rows.append([RELATIONS[relation], *percent(found["published"]), rank, named(found["best"]), *lead, other])
+    columns = ["right where", "10.5 right %", "low", "high", "rank of 96", "best by development data"]
     columns += ["its lead, points", "low", "high", "9.4 right %"]
-    note = (
-        "The lead is paired over test reactions. 9.4 is the head that 'layer 10, head 5' would mean if counted from 1."
-    )
+    note = "The lead is paired over test reactions. 9.4 is what 'layer 10, head 5' would mean if counted from 1."
     return table("The published head", columns, rows, note)
 
 
 def depth_table(records: Records) -> Table:
+    """The published head and the next best one in every layer."""
     scores = {relation: records.map(MAPPER, relation) for relation in ("atoms", "atoms_element")}
-    second = int(np.sort(np.argsort(-scores["atoms_element"].max(0))[:2])[0])
-    second = second if second != PUBLISHED[MAPPER][1] else int(np.argsort(-scores["atoms_element"].max(0))[1])
-    heads = (PUBLISHED[MAPPER][1], second)
-    rows = [[layer, *(100 * found[layer, head] for found in scores.values() for head in heads)] for layer in range(12)]
+    first = PUBLISHED[MAPPER][1]
+    second = next(int(head) for head in np.argsort(-scores["atoms_element"].max(0)) if head != first)
+    heads, layers = (first, second), range(len(scores["atoms"]))
+    rows = [[layer, *(100 * found[layer, head] for found in scores.values() for head in heads)] for layer in layers]
     columns = ["layer", *(f"head {head}, {words}" for words in ("all tokens", "its element") for head in heads)]
     return table("RXNMapper's mapping heads by layer", columns, rows, "Right %; the layers share their weights.")
 
@@ -147,9 +168,8 @@ def depth_table(records: Records) -> Table:
 def class_table(records: Records) -> Table:
     names = [each["name"] for each in records.made["templates"]]
     chosen = {model: records.best(model, "atoms_element")["best"] for model in records.relations}
-    rows = []
-    for i, name in enumerate(names):
-        rows.append([name, *(100 * records.relations[m].arrays["classes"][i, *head] for m, head in chosen.items())])
+    maps = {model: records.relations[model].arrays["classes"] for model in chosen}
+    rows = [[name, *(100 * maps[model][i, *head] for model, head in chosen.items())] for i, name in enumerate(names)]
     columns = ["class", *(f"{model} {named(head)}" for model, head in chosen.items())]
     each = records.made["sizes"]["test"] // len(names)
     note = f"Right %, among reactant atoms of its element; {each} test reactions a class."
@@ -161,19 +181,20 @@ def class_table(records: Records) -> Table:
 
 def probe_table(records: Records) -> Table:
     rows = []
-    for (model, asked), record in records.probes.items():
-        use, head = record.result["utilization"], record.arrays["dev"]
-        best = np.unravel_index(head.argmax(), head.shape)
-        last, layer, top = (percent(use["scores"][name])[0] for name in ("last", "best", "top"))
-        lead = use["against"]["best"]
-        row = [PROPERTIES[asked], model, last, layer, use["layer"], top, *percent(use["scores"]["top"])[1:], use["n"]]
-        rows.append([*row, *percent(lead), lead["p"], named(best), 100 * float(record.arrays["test"][best])])
-    rows.sort(key=lambda row: list(PROPERTIES.values()).index(row[0]))
+    for asked, words in PROPERTIES.items():
+        for model in dict.fromkeys(model for model, other in records.probes if other == asked):
+            record = records.probes[model, asked]
+            use, dev = record.result["utilization"], record.arrays["dev"]
+            best = np.unravel_index(dev.argmax(), dev.shape)
+            last, layer, top = (percent(use["scores"][name]) for name in ("last", "best", "top"))
+            lead = use["against"]["best"]
+            row = [words, model, *last[:1], *layer[:1], use["layer"], *top, use["n"], *percent(lead), lead["p"]]
+            rows.append([*row, named(best), 100 * float(record.arrays["test"][best])])
     columns = ["property", "model", "last layer %", "best layer %", "which", "top heads %", "low", "high", "heads"]
     columns += ["lead over best layer", "low", "high", "p", "best head", "its %"]
     sizes = records.probes[BEFORE, "class"].result["sizes"]
     note = f"Converged linear probes of the first token; n = {sizes['test']} test reactions. Untrained: seed 0."
-    late = [note for record in records.probes.values() for note in record.result["notes"] if "optimum" in note]
+    late = [each for each in records.probes.values() if any("optimum" in note for note in each.result["notes"])]
     note += f" In {len(late)} of {len(rows)} rows some probes were stopped before their optimum." if late else ""
     return table("Probes of layers and heads", columns, rows, note)
 
@@ -181,7 +202,7 @@ def probe_table(records: Records) -> Table:
 # -- before and after
 
 
-def moves(records: Records) -> dict[str, tuple[Change, np.ndarray]]:
+def moves(records: Records) -> Moves:
     """How rxnfp's maps moved in fine-tuning, and each head's p-value of no change, Holm over heads.
 
     Both sides were judged on the same reactions; their errors are taken as independent, which is careful.
@@ -191,12 +212,13 @@ def moves(records: Records) -> dict[str, tuple[Change, np.ndarray]]:
         before, after = (records.map(model, relation) for model in (BEFORE, AFTER))
         widths = [records.map(m, relation, "high") - records.map(m, relation, "low") for m in (BEFORE, AFTER)]
         errors = [width / (2 * norm.ppf(0.975)) for width in widths]
-        out[relation] = before, after, errors, records.best(BEFORE, relation)["asked"]
+        out[relation] = change(before, after), _p(before, after, errors, records.best(BEFORE, relation)["reactions"])
     for asked in PROPERTIES:
         before, after = (records.probe(model, asked) for model in (BEFORE, AFTER))
         n = records.probes[BEFORE, asked].result["sizes"]["test"]
-        out[f"probe {asked}"] = before, after, [np.sqrt(each * (1 - each) / n) for each in (before, after)], n
-    return {name: (change(before, after), _p(before, after, *rest)) for name, (before, after, *rest) in out.items()}
+        errors = [np.sqrt(each * (1 - each) / n) for each in (before, after)]
+        out[f"probe {asked}"] = change(before, after), _p(before, after, errors, n)
+    return out
 
 
 def _p(before: np.ndarray, after: np.ndarray, errors: list[np.ndarray], n: int) -> np.ndarray:
@@ -204,29 +226,31 @@ def _p(before: np.ndarray, after: np.ndarray, errors: list[np.ndarray], n: int) 
     return adjust(2 * norm.sf(np.abs(after - before) / spread))
 
 
-def change_table(found: dict[str, tuple[Change, np.ndarray]]) -> Table:
+def change_table(found: Moves) -> Table:
     rows = []
     for name, (moved, p) in found.items():
         sure, r = p < 0.05, moved.pattern
         counts = [int((sure & (moved.difference > 0)).sum()), int((sure & (moved.difference < 0)).sum())]
-        rows.append([_what(name), r.r, r.low, r.high, 100 * moved.mean, *counts, moved.moved_up])
+        rows.append([what(name), r.r, r.low, r.high, 100 * moved.mean, *counts, moved.moved_up])
     columns = ["map", "r of before and after", "low", "high", "mean change, points", "heads up", "heads down"]
-    note = "Over 48 heads. Heads up and down: p < 0.05 after Holm over the 48. Climb: layers that the centre of scores rose."
+    note = "Over 48 heads. Heads up and down: p < 0.05 after Holm over the 48. Climb: layers the centre of scores rose."
     return table("How the maps of rxnfp changed", [*columns, "climb"], rows, note)
 
 
-def most_table(records: Records, found: dict[str, tuple[Change, np.ndarray]], most: int = 3) -> Table:
+def most_table(records: Records, found: Moves, most: int = 3) -> Table:
     rows = []
     for name, (moved, p) in found.items():
         asked = name.removeprefix("probe ")
         maps = [records.probe(m, asked) if asked != name else records.map(m, name) for m in (BEFORE, AFTER)]
-        for place in np.argsort(-np.abs(moved.difference), axis=None)[:most]:
+        for place in np.argsort(-np.abs(moved.difference), axis=None, kind="stable")[:most]:
             head = np.unravel_index(place, p.shape)
             values = [100 * float(each[head]) for each in (*maps, moved.difference)]
-            rows.append([_what(name), named(head), *values, float(p[head])])
-    return table("Heads that changed most", ["map", "head", "before %", "after %", "change, points", "p"], rows)
+            rows.append([what(name), named(head), *values, float(p[head])])
+    note = "p after Holm over the 48 heads of a map."
+    return table("Heads that changed most", ["map", "head", "before %", "after %", "change, points", "p"], rows, note)
 
 
-def _what(name: str) -> str:
+def what(name: str) -> str:
+    """A map in words."""
     asked = name.removeprefix("probe ")
     return f"probe: {PROPERTIES[asked]}" if asked != name else RELATIONS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,25 @@ PAGES = sorted(path.stem for path in HOME.glob("*.md") if path.stem != "README")
 MOST = 20_000_000
 
 
+def written_by(name):
+    """What writes a page, and the commands the page names: a recipe, or a program among the examples."""
+    if name in recipes:
+        return recipes[name], f"headwise recipe {name} --no-run --size small --out docs/results/{name} " + (
+            "--pages docs/results"
+        )
+    page = import_module(f"{name}_page")
+    return page.Page(), page.COMMAND
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_what_its_records_say(name, tmp_path):
+def test_a_page_is_what_its_records_say(name, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(HOME.parent.parent / "examples")
     said = (HOME / f"{name}.md").read_text()
-    command = re.search(r"```sh\n(.*)\n```", said)
-    assert command and command[1] == f"headwise recipe {name} --no-run --size small --out docs/results/{name} " + (
-        "--pages docs/results"
-    )
-    pages(recipes[name], Results(HOME / name / "records"), tmp_path, command[1])
+    command = re.search(r"```sh\n(.*?)\n```", said, re.DOTALL)
+    recipe, wanted = written_by(name)
+    assert command and command[1] == wanted
+    pages(recipe, Results(HOME / name / "records"), tmp_path, command[1])
     assert (tmp_path / f"{name}.md").read_text() == said
     for file in (tmp_path / name).glob("*.csv"):
         assert file.read_text() == (HOME / name / file.name).read_text(), file.name

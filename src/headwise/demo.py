@@ -49,4 +49,6 @@ def demo_study(
         max_length=64,
         pooling="mean",
     )
-    return Study(encoder_folder(), tasks, settings, out, told, progress, device)
+    study = Study(encoder_folder(), tasks, settings, out, told, progress, device)
+    study.called = "all-MiniLM-L6-v2"  # its folder has the name of the package
+    return study

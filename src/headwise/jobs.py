@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -19,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.progress import Lines
 from headwise.registry import Registry
 from headwise.results import Record, Results
-from headwise.store import plain
+from headwise.store import locked, plain
 
 if TYPE_CHECKING:
     from headwise.tasks.task import Task
@@ -177,18 +174,6 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
             about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
             place.results.save(job.work, plain(job.config), result, arrays, about)
     return job.key
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until no other process holds this lock; the system frees it when a process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

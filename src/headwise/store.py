@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -178,3 +179,19 @@ def cache_folder(name: str) -> Path:
         or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
     )
     return Path(root) / name
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a lock that one process at a time can have; the system frees it when a process dies.
+
+    Raises:
+        BlockingIOError: another process has it, and this one would not wait.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

@@ -95,6 +95,7 @@ class Study:
         self.name, self.settings, self.out = str(model), settings, Path(out)
         self.told, self.progress, self.device = told, progress or quiet(), device
         self.command = ""  # what was typed, for the page
+        self.called = name_of(self.name)  # the model, on the page
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
         self.records = Results(self.out / "records")
@@ -145,7 +146,7 @@ class Study:
             for t in self.model.tasks.values()
         ]
         parameters = sum(p.numel() for p in self.model.encoder.parameters())
-        model = {"name": name_of(self.name), "family": config.model_type, "layers": h.num_layers}
+        model = {"name": self.called, "family": config.model_type, "layers": h.num_layers}
         model |= {"heads": h.num_heads, "kv_heads": h.num_kv_heads, "head_dim": h.head_dim, "parameters": parameters}
         now = about()
         reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
-from headwise.store import digest, plain
+from headwise.store import digest, locked, plain
 
 
 class Run:
@@ -164,6 +164,12 @@ def fit(
     plan, method, where = plan or Plan(), method or Method(), Path(out) if out else None
     check_trackers(track, where)
     run = Run(model, plan, method, where, device, track, marks)
+    with _alone(run):
+        return _train(run, resume, branch, progress)
+
+
+def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progress: Progress | None) -> History:
+    plan, method = run.plan, run.method
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
     if not isinstance(resume, bool):
         _restore(run, checkpoint.load(Path(resume)), whole=True)
@@ -191,6 +197,21 @@ def fit(
         )
         raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {kept}")
     return run.history
+
+
+@contextmanager
+def _alone(run: Run) -> Iterator[None]:
+    """Two runs in one folder would sweep away each other's checkpoints: the second is refused."""
+    if run.out is None or not run.accelerator.is_main_process:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(run.out / ".lock", wait=False))
+        except BlockingIOError:
+            seen = f"another process is training in {run.out}"
+            raise HeadwiseError(seen, "a folder of its own", "wait for it, or --out OTHER") from None
+        yield
 
 
 @contextmanager

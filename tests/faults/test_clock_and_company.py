@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from headwise import checkpoint
 from headwise.cli import app
+from headwise.errors import HeadwiseError
 from headwise.methods import Method
 from headwise.results import Results
 from headwise.testing import toy_model
@@ -95,6 +96,18 @@ def together(work, folder: Path, number: int) -> list[tuple[int, str]]:
     code, said = in_child(crowd)
     errors = [file.read_text() for file in folder.parent.glob("error-*")]
     assert code == 0, f"{errors} {said}"
+
+
+def test_a_second_training_in_a_folder_is_refused_and_the_first_goes_on(tmp_path):
+    class Meanwhile(Method):
+        def before_step(self, run):
+            if run.step == 2:
+                with pytest.raises(HeadwiseError, match=r"another process is training in .*--out OTHER"):
+                    fit(toy_model(), scenes.PLAN, out=tmp_path)
+
+    history = fit(toy_model(), scenes.PLAN, Meanwhile(), out=tmp_path)
+    assert history.steps == scenes.PLAN.steps
+    assert fit(toy_model(), scenes.PLAN, out=tmp_path).steps == history.steps, "when it is done, the folder is free"
 
 
 @pytest.mark.parametrize("name", ["records", "models", "pages", "features", "tokens", "jobs"])

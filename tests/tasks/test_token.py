@@ -7,6 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kindlaws import batch_of, byte_level, check_one_by_one, letters, overfit
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.task import Kind
@@ -63,6 +66,15 @@ def test_byte_level_words_get_the_space_they_have_in_a_text():
     assert not needs_space(letters())
     columns = encode_words([{"words": ["the", "dog"]}], byte_level(), 16)
     assert columns["input_ids"][0].tolist() == byte_level()("the dog")["input_ids"]
+
+
+def test_no_space_is_put_between_words_whose_alphabet_has_none():
+    model = WordLevel({"[UNK]": 0, "C": 1, "(": 2, ")": 3}, unk_token="[UNK]")
+    smiles = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), unk_token="[UNK]")
+    smiles.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    assert not needs_space(smiles)
+    columns = encode_words([{"words": ["C", "(", "C", ")"]}], smiles, 16)
+    assert columns["input_ids"][0].tolist() == smiles("C(C)")["input_ids"] == [1, 2, 1, 3]
 
 
 # -- both kinds

@@ -1,0 +1,92 @@
+"""examples/reactions.py: relations are exact, planted attention is found, and the page needs records alone.
+
+That the page is what its records say is a case of test_published.py.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HOME = Path(__file__).parent.parent
+sys.path.append(str(HOME / "examples"))
+
+import reactions  # noqa: E402
+import reactions_data as data  # noqa: E402
+
+TOKENS = tuple(data.TOKEN.findall("CC(=O)O.Nc1ccccc1>>CC(=O)Nc1ccccc1"))
+MAPS = (  # some of them, by hand; the two carbons beside the ring's first are the same by symmetry
+    data.Map(18, 0, (0,)),
+    data.Map(19, 1, (1,)),
+    data.Map(22, 4, (4,)),
+    data.Map(24, 8, (8,)),
+    data.Map(27, 11, (11, 15)),
+)
+REACTION = data.Reaction("amide coupling", TOKENS, MAPS, "CC(=O)Nc1ccccc1", 1)
+
+
+def looking(pairs: list[tuple[int, int]]) -> torch.Tensor:
+    """Attention of one layer and head in which some tokens look at others, and all else at the first."""
+    looks = torch.zeros(1, 1, len(TOKENS), len(TOKENS))
+    looks[..., 0] = 0.5
+    for place, target in pairs:
+        looks[..., place, target] = 1
+    return looks
+
+
+def right(relation: str, pairs: list[tuple[int, int]]) -> tuple[int, int]:
+    return tuple(reactions._right(looking(pairs), *reactions.targets(REACTION, relation))[0, 0].tolist())
+
+
+def test_partners_of_brackets_and_rings_are_exact():
+    assert REACTION.brackets == [(5, 2), (23, 20)]
+    assert REACTION.closures == [(16, 10), (32, 26)]
+    assert [data.element(token) for token in ("[nH]", "Cl", "c", "[N+]", "(", "1", ".")] == (
+        ["N", "CL", "C", "N", None, None, None]
+    )
+    assert not REACTION.halogen
+
+
+def test_planted_attention_is_found():
+    assert right("brackets", [(5, 2), (23, 20)]) == (2, 2)
+    assert right("rings", [(32, 26)]) == (1, 2)
+    exact = [(each.product, each.reactant) for each in MAPS]
+    assert right("atoms", exact) == right("atoms_exact", exact) == right("atoms_element", exact) == (5, 5)
+
+
+def test_symmetry_forgives_and_elements_help():
+    other = [(27, 15)]
+    assert right("atoms", other) == (2, 5)  # and the first token, where all else looks, is one atom's
+    assert right("atoms_exact", other) == (1, 5)
+    astray = [(22, 6), (24, 7)]  # the other oxygen, and a dot: among atoms of its element one nitrogen is left
+    assert right("atoms", astray) == (1, 5)
+    assert right("atoms_element", astray) == (2, 5)
+
+
+def test_baselines_count_what_they_say():
+    assert data.offset([REACTION], reactions.pairs_of("atoms")) in {-18, -16}
+    assert reactions._offset_hits(REACTION, "atoms_exact", -18) == (3, 5)
+    assert reactions._order_hits(REACTION) == (4, 5)  # C, C, O, N; the third carbon would be the ring's first
+    hit, asked = reactions._chance_hits(REACTION)
+    assert asked == 5 and hit == pytest.approx(1 / 8 + 1 / 8 + 1 / 2 + 1 + 2 / 8)
+
+
+def test_reactions_made_of_molecules_keep_their_atoms():
+    pytest.importorskip("rdkit")
+    step = data._chemistry().ReactionFromSmarts(data.TEMPLATES["amide coupling"])
+    made = data._apply("amide coupling", step, "CC(=O)Nc1ccccc1", random.Random(0))
+    assert made and len(made.maps) == 10 and sorted(made.text.split(">>")[0].split(".")) == ["CC(=O)O", "Nc1ccccc1"]
+    for each in made.maps:
+        assert data.element(made.tokens[each.product]) == data.element(made.tokens[each.reactant])
+        assert each.reactant in each.same
+
+
+def test_the_page_is_written_without_torch_or_rdkit():
+    program = "import sys; sys.path.append('examples'); import reactions; print({'torch', 'rdkit'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=HOME, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
