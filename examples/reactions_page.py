@@ -20,6 +20,13 @@ python examples/reactions.py --molecules moses/dataset/data/test.csv.gz --out do
 python examples/reactions.py --no-run --out docs/results/reactions  # the page alone, from the records"""
 
 
+ASKED = (
+    "Every atom of the product that came from a reactant is asked for its reactant atom: the token it attends to most, "
+    "special tokens left out. *All tokens*: among all tokens of the reaction, and atoms that symmetry makes equal are "
+    "equally right. *Exactly*: the same, with one right atom. *Its element*: among the reactants' atoms of its element."
+)
+
+
 class Page:
     """What is said of the three models, as `headwise.recipes.pages` takes it."""
 
@@ -60,7 +67,7 @@ def mapping(records: Records) -> Part:
     shown = [tables.relation_table(records, "Atom mapping", ("atoms", "atoms_exact", "atoms_element"))]
     shown += [make(records) for make in (tables.published_table, tables.depth_table, tables.class_table)]
     figures = {"atom mapping by head": partial(heat_maps, maps, shared=True)}
-    return Part("Which heads map atoms", f"{_published(records)}\n\n{_unasked(records)}", shown, figures)
+    return Part("Which heads map atoms", f"{ASKED}\n\n{_published(records)}\n\n{_unasked(records)}", shown, figures)
 
 
 def _published(records: Records) -> str:
@@ -76,7 +83,8 @@ def _published(records: Records) -> str:
         f"{100 * float(scores[ONE_BASED]):.1f} %. Of {scores.size} heads the published one is number {rank} on the "
         f"test side; development data choose {named(atoms['best'])}, which {verdict} (lead {lead[0]:.2f} points "
         f"[{lead[1]:.2f}, {lead[2]:.2f}]). All layers are one set of weights, and head {head} is within two points of "
-        f"the published one in {close} of {len(scores)} layers; the best of all other heads has {100 * rest:.1f} %."
+        f"the published one in {close} of {len(scores)} layers; the best of all other heads has {100 * rest:.1f} %. "
+        "This is the bare arg-max of attention; RXNMapper itself adds rules of chemistry to it."
     )
 
 
@@ -127,7 +135,7 @@ def probing(records: Records) -> Part:
         "Linear probes of every layer and every head: the last layer, the best layer and as many of the best heads as "
         f"a layer has, side by side. Of {len(leads)} pairs of a trained model and a property, the top heads are better "
         f"than the best layer (interval above zero) in {len(better)} ({', '.join(better) or 'none'}) and worse in "
-        f"{len(worse)} ({', '.join(worse) or 'none'})."
+        f"{len(worse)} ({', '.join(worse) or 'none'}). {_random(records)}"
     )
     maps = {
         f"{words}\n{model}": records.probe(model, asked)
@@ -138,27 +146,60 @@ def probing(records: Records) -> Part:
     return Part("What heads encode", text, [tables.probe_table(records)], figures)
 
 
+def _random(records: Records) -> str:
+    """How much needs no learning."""
+    found = {
+        model: record.result["utilization"]["scores"]["best"]
+        for (model, asked), record in records.probes.items()
+        if asked == "class" and "untrained" in model
+    }
+    said = ", ".join(f"{model} {spanned(score)}" for model, score in found.items())
+    return f"Much of the class needs no learning; the best layer with random weights: {said}." if said else ""
+
+
 def tuning(records: Records) -> Part:
-    found = tables.moves(records)
-    spans = []
-    for wanted in (False, True):
-        r = [moved.pattern.r for name, (moved, _) in found.items() if name.startswith("probe") == wanted]
-        spans.append(f"{min(r):.2f} to {max(r):.2f}")
-    score = {m: records.probes[m, "class"].result["utilization"]["scores"] for m in (BEFORE, AFTER)}
-    singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
-    gains = ", ".join(f"{name} {100 * moved.mean:+.1f}" for name, (moved, _) in found.items())
-    text = (
-        "rxnfp was fine-tuned to name reaction classes (of another, finer set). Over its 48 heads the maps before and "
-        f"after correlate with r from {spans[0]} for relations and from {spans[1]} for probes. The class was there "
-        f"before: the last layer gives {spanned(score[BEFORE]['last'])} before and {spanned(score[AFTER]['last'])} "
-        f"after. What changes is how many heads tell it: a single head of the last layer names the class in "
-        f"{singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after. Mean change over all heads, "
-        f"points: {gains}."
-    )
-    stages, maps = {"before": BEFORE, "after": AFTER}, {}
+    found, stages, maps = tables.moves(records), {"before": BEFORE, "after": AFTER}, {}
     for asked in ("class", "length", "rings"):
         maps |= {f"{PROPERTIES[asked]}, {when}": records.probe(model, asked) for when, model in stages.items()}
     maps |= {f"ring closures, {when}": records.map(model, "rings") for when, model in stages.items()}
     figures = {"before and after fine-tuning": partial(heat_maps, maps, columns=4, shared=True)}
     shown = [tables.change_table(found), tables.most_table(records, found)]
+    text = f"{_patterns(found)}\n\n{_gained(records)}\n\n{_lost(records)}"
     return Part("Before and after fine-tuning", text, shown, figures)
+
+
+def _patterns(found: tables.Moves) -> str:
+    spans = []
+    for wanted in (False, True):
+        r = [moved.pattern.r for name, (moved, _) in found.items() if name.startswith("probe") == wanted]
+        spans.append(f"{min(r):.2f} to {max(r):.2f}")
+    return (
+        "rxnfp was fine-tuned by its authors to classify reactions. Over its 48 heads the maps before and after "
+        f"correlate with r from {spans[0]} for relations and from {spans[1]} for probes."
+    )
+
+
+def _gained(records: Records) -> str:
+    score = {m: records.probes[m, "class"].result["utilization"]["scores"] for m in (BEFORE, AFTER)}
+    singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
+    return (
+        f"**The class was there before**: the last layer gives {spanned(score[BEFORE]['last'])} before and "
+        f"{spanned(score[AFTER]['last'])} after. What changes is how many heads tell it: a single head of the last "
+        f"layer names the class in {singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
+    )
+
+
+def _lost(records: Records) -> str:
+    """What the last layer and the best heads have of the rest."""
+    layers = {
+        asked: [records.probes[m, asked].result["utilization"]["scores"]["last"] for m in (BEFORE, AFTER)]
+        for asked in ("rings", "length", "halogen")
+    }
+    said = ", ".join(f"{PROPERTIES[name]} from {spanned(a)} to {spanned(b)}" for name, (a, b) in layers.items())
+    heads = []
+    for relation in ("atoms", "brackets", "rings"):
+        place = records.best(BEFORE, relation)["best"]
+        before, after = (100 * float(records.map(m, relation)[*place]) for m in (BEFORE, AFTER))
+        heads.append(f"{tables.RELATIONS[relation]} {named(place)} from {before:.1f} to {after:.1f} %")
+    words = "**Much of the rest fades**" if all(b["high"] < a["low"] for a, b in layers.values()) else "**The rest**"
+    return f"{words}. The last layer: {said}. The heads that were best before: {', '.join(heads)}."

@@ -13,11 +13,11 @@ from headwise.results import Record, Results
 from headwise.stats import adjust
 
 RELATIONS = {  # what is asked, in words
-    "atoms": "product atom to its reactant atom, among all tokens",
-    "atoms_exact": "product atom to its reactant atom and none that symmetry makes equal",
-    "atoms_element": "product atom to its reactant atom, among those of its element",
-    "brackets": "closing bracket to its opening one",
-    "rings": "ring-closing digit to its opening one",
+    "atoms": "atom, all tokens",
+    "atoms_exact": "atom, exactly",
+    "atoms_element": "atom, its element",
+    "brackets": "bracket",
+    "rings": "ring digit",
 }
 PROPERTIES = {
     "class": "reaction class",
@@ -63,7 +63,7 @@ class Records:
 
     def said(self, model: str, relation: str) -> str:
         found = self.best(model, relation)
-        return f"{named(found['best'])} {spanned(found['score'])}"
+        return f"head {named(found['best'])} {spanned(found['score'])}"
 
 
 def named(head: Any) -> str:
@@ -124,7 +124,7 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
     note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights mean and mean ± "
     note += "sd of each seed's best head. Offset: the commonest on the training side. Either end: the same head by "
     note += "`headwise.probing.relations`, where the other end may look back and [CLS] may be chosen."
-    return table(title, ["right where", "who", "head", "right %", "low", "high", "either end %"], rows, note)
+    return table(title, ["relation", "who", "head", "right %", "low", "high", "either end %"], rows, note)
 
 
 def _best_rows(records: Records, relation: str) -> list[list[Any]]:
@@ -148,7 +148,7 @@ def published_table(records: Records) -> Table:
         rank, other = int((scores > scores[published]).sum()) + 1, 100 * float(scores[ONE_BASED])
         lead = percent(found["behind"])
         rows.append([RELATIONS[relation], *percent(found["published"]), rank, named(found["best"]), *lead, other])
-    columns = ["right where", "10.5 right %", "low", "high", "rank of 96", "best by development data"]
+    columns = ["relation", "10.5 right %", "low", "high", "rank of 96", "best by development data"]
     columns += ["its lead, points", "low", "high", "9.4 right %"]
     note = "The lead is paired over test reactions. 9.4 is what 'layer 10, head 5' would mean if counted from 1."
     return table("The published head", columns, rows, note)

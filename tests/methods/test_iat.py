@@ -93,6 +93,20 @@ def test_each_task_moves_its_own_heads_only():
     assert moved(method) == set(HEADS["toy0"])
 
 
+def test_held_from_the_first_step_other_heads_have_no_moments():
+    """The first step makes the moments, so there are none yet to put back."""
+
+    class Look(IAT):
+        def finish(self, run):
+            self.after = snapshot(run)
+            super().finish(run)
+
+    method = Look(delta=1.0, choose=masks())
+    fit(toy_model(), BASE.with_(steps=3, sampling="fixed", order=("toy0",)), method)
+    moments = {key: [*tensors[1:3], *tensors[4:6]] for key, tensors in method.after.items()}  # of weight and bias
+    assert {key[:2] for key, found in moments.items() if any(m.any() for m in found)} == set(HEADS["toy0"])
+
+
 def test_a_mixed_window_frees_the_heads_of_its_tasks():
     """Gradients are masked per micro-batch: a head of one task gets nothing from the other's batch."""
     plan = BASE.with_(accumulate=2, window="mixed", sampling="round_robin")
