@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.batching import Encoded, Order, Stream, batches, encode, fingerprint, sample
+from headwise.batching import GRAIN, Encoded, Order, Stream, batches, encode, fingerprint, sample
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.plan import Plan
 from headwise.store import cache_folder
@@ -39,6 +40,20 @@ def test_a_token_budget_holds_unless_one_item_is_over_it(sizes, tokens):
     for made in (Order(sizes, tokens=tokens).epoch([0]), Order(sizes, tokens=tokens).plain()):
         assert sorted(np.concatenate(made)) == list(range(len(sizes)))
         assert all(len(batch) == 1 or len(batch) * sizes[batch].max() <= tokens for batch in made)
+
+
+def test_a_token_budget_makes_few_shapes():
+    """A recorded pass is worth its recording when its shape comes back: a width says how many rows go with it."""
+    sizes = np.random.default_rng(0).geometric(0.05, 3000).clip(3, 120)
+    order = Order(sizes, tokens=1600)
+    shapes = Counter()
+    for epoch in range(3):
+        for batch in order.epoch([epoch]):
+            width = -(-sizes[batch].max() // GRAIN) * GRAIN
+            shapes[len(batch), width] += 1
+            assert len(batch) <= 1600 // width
+    whole = {shape: n for shape, n in shapes.items() if shape[0] == 1600 // shape[1]}
+    assert len(whole) <= 120 // GRAIN + 1 and sum(whole.values()) > 0.97 * shapes.total()
 
 
 def test_the_order_is_the_seeds_and_batches_hold_like_lengths():
