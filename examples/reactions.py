@@ -33,6 +33,7 @@ from headwise.store import digest, file_digest, plain
 Pairs = Callable[[Reaction], list[tuple[int, int]]]
 LENGTH = 256  # longest input, special tokens too
 BATCH = 16
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of the probe of counts
 UNTRAINED = (0, 1, 2)  # seeds of encoders with random weights
 SIDES = ("dev", "test")  # the best head is chosen on the first and judged on the second
 
@@ -215,6 +216,24 @@ def probe_record(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]], 
     return plain(result), {key: np.asarray(value, np.float32) for key, value in arrays.items()}
 
 
+def counted(made: dict[str, list[Reaction]]) -> tuple[dict, dict]:
+    """The same properties from how often each token occurs, without a model; the penalty is chosen as for probes."""
+    from sklearn.linear_model import LogisticRegression
+
+    tokens = sorted({token for each in made["train"] for token in each.tokens})
+    counts = {side: np.array([[each.tokens.count(t) for t in tokens] for each in made[side]], float) for side in made}
+    mean, sd = counts["train"].mean(0), np.maximum(counts["train"].std(0), 1e-9)
+    x = {side: (found - mean) / sd for side, found in counts.items()}
+    out = {}
+    for asked, label in labels(made).items():
+        y = {side: [label(each) for each in found] for side, found in made.items()}
+        fits = [LogisticRegression(C=c, max_iter=5000).fit(x["train"], y["train"]) for c in STRENGTHS]
+        best = max(fits, key=lambda fit: fit.score(x["dev"], y["dev"]))
+        hit = (best.predict(x["test"]) == np.array(y["test"])).astype(float)
+        out[asked] = bootstrap(np.stack([hit, np.ones_like(hit)], 1), share)
+    return plain(out), {}
+
+
 # -- the program
 
 
@@ -243,6 +262,7 @@ class Work:
             return {"sizes": sizes, "templates": templates, "baselines": baselines(self.made)}, {}
 
         self.record("reactions", {}, measure)
+        self.record("counts", {}, lambda: counted(self.made))
 
     def model(self, name: str, folder: str) -> None:
         from headwise.model import load_encoder

@@ -22,8 +22,8 @@ python examples/reactions.py --no-run --out docs/results/reactions  # the page a
 
 ASKED = (
     "Every atom of the product that came from a reactant is asked for its reactant atom: the token it attends to most, "
-    "special tokens left out. *All tokens*: among all tokens of the reaction, and atoms that symmetry makes equal are "
-    "equally right. *Exactly*: the same, with one right atom. *Its element*: among the reactants' atoms of its element."
+    "special tokens left out. All tokens: among all tokens of the reaction, and atoms that symmetry makes equal are "
+    "equally right. Exactly: the same, with one right atom. Its element: among the reactants' atoms of its element."
 )
 
 
@@ -77,7 +77,7 @@ def _published(records: Records) -> str:
     verdict = "is not told apart from it" if lead[1] <= 0 <= lead[2] else "is better" if lead[1] > 0 else "is worse"
     close, rest = int((scores[:, head] > scores[layer, head] - 0.02).sum()), np.delete(scores, head, 1).max()
     return (
-        f"**RXNMapper's published head does map atoms.** Among all tokens {spanned(atoms['published'])} of product "
+        f"RXNMapper's published head does map atoms. Among all tokens {spanned(atoms['published'])} of product "
         f"atoms look most at their reactant atom, {spanned(element['published'])} among reactant atoms of their "
         "element. Layer 10 and head 5 are counted from 0: the head that counting from 1 would name is right in "
         f"{100 * float(scores[ONE_BASED]):.1f} %. Of {scores.size} heads the published one is number {rank} on the "
@@ -91,7 +91,7 @@ def _published(records: Records) -> str:
 def _unasked(records: Records) -> str:
     base = records.made["baselines"]
     return (
-        "**rxnfp has such heads too**: before fine-tuning "
+        "rxnfp has such heads too: before fine-tuning "
         f"{records.said(BEFORE, 'atoms')} among all tokens and {records.said(BEFORE, 'atoms_element')} among atoms of "
         f"the element; after it {records.said(AFTER, 'atoms')} and {records.said(AFTER, 'atoms_element')}. Without a "
         f"model, the order of atoms alone gives {spanned(base['order'])}, the commonest offset "
@@ -102,7 +102,7 @@ def _unasked(records: Records) -> str:
 def grammar(records: Records) -> Part:
     lines = [
         f"{words}: {', '.join(f'{model} {records.said(model, relation)}' for model in records.relations)}"
-        for relation, words in (("brackets", "**Brackets**"), ("rings", "**Rings**"))
+        for relation, words in (("brackets", "Brackets"), ("rings", "Rings"))
     ]
     base = records.made["baselines"]
     text = (
@@ -135,7 +135,7 @@ def probing(records: Records) -> Part:
         "Linear probes of every layer and every head: the last layer, the best layer and as many of the best heads as "
         f"a layer has, side by side. Of {len(leads)} pairs of a trained model and a property, the top heads are better "
         f"than the best layer (interval above zero) in {len(better)} ({', '.join(better) or 'none'}) and worse in "
-        f"{len(worse)} ({', '.join(worse) or 'none'}). {_random(records)}"
+        f"{len(worse)} ({', '.join(worse) or 'none'}).\n\n{_random(records)}"
     )
     maps = {
         f"{words}\n{model}": records.probe(model, asked)
@@ -147,14 +147,19 @@ def probing(records: Records) -> Part:
 
 
 def _random(records: Records) -> str:
-    """How much needs no learning."""
-    found = {
-        model: record.result["utilization"]["scores"]["best"]
-        for (model, asked), record in records.probes.items()
-        if asked == "class" and "untrained" in model
-    }
-    said = ", ".join(f"{model} {spanned(score)}" for model, score in found.items())
-    return f"Much of the class needs no learning; the best layer with random weights: {said}." if said else ""
+    """What needs no learning: the best layer of rxnfp's shape with random weights, and counts of tokens."""
+    said, free = [], []
+    for asked, words in PROPERTIES.items():
+        models = (f"{BEFORE} untrained", BEFORE)
+        random, learnt = (records.probes[m, asked].result["utilization"]["scores"]["best"] for m in models)
+        counts = records.counts[asked]
+        said.append(f"{words} {spanned(random)} (counts {spanned(counts)}, pretrained {spanned(learnt)})")
+        free += [words] if max(random["high"], counts["high"]) >= learnt["low"] else []
+    return (
+        "The control matters. The best layer of rxnfp's shape with random weights, and how often each token "
+        f"occurs, give: {'; '.join(said)}. Where one of them does as well ({', '.join(free) or 'nowhere'}) a probe "
+        "tells what is kept of the input, not what was learnt."
+    )
 
 
 def tuning(records: Records) -> Part:
@@ -183,7 +188,7 @@ def _gained(records: Records) -> str:
     score = {m: records.probes[m, "class"].result["utilization"]["scores"] for m in (BEFORE, AFTER)}
     singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
     return (
-        f"**The class was there before**: the last layer gives {spanned(score[BEFORE]['last'])} before and "
+        f"The class was there before: the last layer gives {spanned(score[BEFORE]['last'])} before and "
         f"{spanned(score[AFTER]['last'])} after. What changes is how many heads tell it: a single head of the last "
         f"layer names the class in {singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
     )
@@ -201,5 +206,5 @@ def _lost(records: Records) -> str:
         place = records.best(BEFORE, relation)["best"]
         before, after = (100 * float(records.map(m, relation)[*place]) for m in (BEFORE, AFTER))
         heads.append(f"{tables.RELATIONS[relation]} {named(place)} from {before:.1f} to {after:.1f} %")
-    words = "**Much of the rest fades**" if all(b["high"] < a["low"] for a, b in layers.values()) else "**The rest**"
+    words = "Much of the rest fades" if all(b["high"] < a["low"] for a, b in layers.values()) else "The rest"
     return f"{words}. The last layer: {said}. The heads that were best before: {', '.join(heads)}."

@@ -39,6 +39,7 @@ class Records:
     def __init__(self, results: Results):
         found = list(results)
         self.made = next(record for record in found if record.kind == "reactions").result
+        self.counts = next(record for record in found if record.kind == "counts").result
         self.relations: dict[str, Record] = {}
         self.untrained: dict[str, list[Record]] = {}  # by the model whose shape they have; one for each seed
         self.probes: dict[tuple[str, str], Record] = {}
@@ -102,9 +103,12 @@ def property_table(records: Records) -> Table:
     rows = []
     for name, words in PROPERTIES.items():
         found = records.probes[BEFORE, name].result
-        rows.append([words, found["classes"], 100 * found["chance"], *found["sizes"].values()])
-    note = "Chance: the commonest test class. Lengths are cut into bins of equal size on the training side."
-    return table("Properties", ["property", "classes", "chance %", "train", "dev", "test"], rows, note)
+        counts = percent(records.counts[name])
+        rows.append([words, found["classes"], 100 * found["chance"], *counts, *found["sizes"].values()])
+    note = "Chance: the commonest test class. Counts: a linear probe of how often each token occurs. Lengths are cut "
+    note += "into bins of equal size on the training side."
+    columns = ["property", "classes", "chance %", "counts %", "low", "high", "train", "dev", "test"]
+    return table("Properties", columns, rows, note)
 
 
 # -- relations

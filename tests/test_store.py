@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.store import digest, folder, read_arrays, read_json, write, write_arrays, write_json
 
+texts = st.text(max_size=8) | st.sampled_from(
+    ["[\n 1,\n 2\n]", ",\n  ", "[1, 2]", "]\n", "a,\nb"]
+)  # as JSON breaks lines
 plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=10,
 )
@@ -75,3 +78,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_row_of_numbers_is_a_line(tmp_path):
+    path = write_json(tmp_path / "a.json", {"rows": [[1, 2.5], [3, None]], "words": ["a", "[b]"], "none": []})
+    assert (
+        path.read_text()
+        == '{\n "rows": [\n  [1, 2.5],\n  [3, null]\n ],\n "words": [\n  "a",\n  "[b]"\n ],\n "none": []\n}\n'
+    )

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -142,7 +143,13 @@ def _exchanged(a: Path, b: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    return write(path, json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=True) + "\n")
+    """A file for people and programs: a line for each field, and one for each row of numbers."""
+    text = json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=True)
+    return write(path, _ROW.sub(lambda row: f"[{_BREAK.sub(', ', row[1])}]", text) + "\n")
+
+
+_ROW = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s*\]")  # a list of no lists; a break of lines is never inside of a text
+_BREAK = re.compile(r",\n\s*")
 
 
 def read_json(path: Path) -> Any:
