@@ -49,6 +49,4 @@ def demo_study(
         max_length=64,
         pooling="mean",
     )
-    study = Study(encoder_folder(), tasks, settings, out, told, progress, device)
-    study.called = "all-MiniLM-L6-v2"  # its folder has the name of the package
-    return study
+    return Study(encoder_folder(), tasks, settings, out, told, progress, device, "all-MiniLM-L6-v2")

@@ -190,13 +190,13 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a lock that one process at a time can have; the system frees it when a process dies.
+    """Hold a file, or a folder that is there, as one process at a time can; the system frees it when a process dies.
 
     Raises:
         BlockingIOError: another process has it, and this one would not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

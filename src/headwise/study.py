@@ -89,13 +89,15 @@ class Study:
         told: Told = lambda stage, line: None,
         progress: Progress | None = None,
         device: str | None = None,
+        called: str = "",
     ):
+        """``called`` is the model's name on the page, where its folder's says nothing."""
         if len(tasks) < 2:
             raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
         self.name, self.settings, self.out = str(model), settings, Path(out)
         self.told, self.progress, self.device = told, progress or quiet(), device
         self.command = ""  # what was typed, for the page
-        self.called = name_of(self.name)  # the model, on the page
+        self.called = called or name_of(self.name)
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
         self.records = Results(self.out / "records")

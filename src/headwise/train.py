@@ -205,9 +205,10 @@ def _alone(run: Run) -> Iterator[None]:
     if run.out is None or not run.accelerator.is_main_process:
         yield
         return
+    run.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(run.out / ".lock", wait=False))
+            stack.enter_context(locked(run.out, wait=False))
         except BlockingIOError:
             seen = f"another process is training in {run.out}"
             raise HeadwiseError(seen, "a folder of its own", "wait for it, or --out OTHER") from None
