@@ -36,6 +36,7 @@ class HeldHeads:
         for rows in self.rows:
             rows.free = {task: free.to(rows.parameter.device) for task, free in rows.free.items()}
         self._saved: list[tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = []
+        self._without = self.rows  # as far as is known: rows that have no moments yet
         self._unmade: list[tuple[_Rows, torch.Tensor, Any]] = []
         self._whole = _WholeTensors() if _together(self.rows) else None
         self._handles: list[Any] = []
@@ -67,8 +68,8 @@ class HeldHeads:
     def save(self, optimizer: Any, tasks: Iterable[str]) -> None:
         """Remember the rows that none of a step's tasks may move, and their moments."""
         key = frozenset(tasks)
-        without = [rows for rows in self.rows if not optimizer.state.get(rows.parameter)]
-        self._unmade = [(rows, rows.still(key), optimizer) for rows in without]
+        self._without = [rows for rows in self._without if not optimizer.state.get(rows.parameter)]
+        self._unmade = [(rows, rows.still(key), optimizer) for rows in self._without]
         if self._whole:
             self._whole.save(self.rows, optimizer, key)
             return

@@ -90,8 +90,8 @@ def cells(table: Table) -> list[list[str]]:
     return [[_beside(*cell) for cell in zip(row, other, places, names)] for row, other in zip(rows, others)]
 
 
-def shown(value: Any, digits: int, column: str = "") -> str:
-    """A value as its column shows it: no chance is nothing."""
+def shown(value: Any, digits: int, column: str) -> str:
+    """A value as its column shows it; a p-value is never shown as zero."""
     chance = column.split()[:1] == ["p"] and isinstance(value, float)
     return "< 0.001" if chance and 0 <= value < 0.001 else fixed(value, digits)
 

@@ -300,8 +300,8 @@ class Build:
         return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in RELEASED.items()]
 
     def _own(self) -> list[Job]:
-        changes = {_told(change): change for change in self.size.own}
-        return [self._glue(f"{w}{told}", m, **change) for told, change in changes.items() for w, m in OWN.items()]
+        every = [(change, what) for change in self.size.own for what in OWN]
+        return [self._glue(f"{what}{_told(change)}", OWN[what], **change) for change, what in every]
 
     def _conditions(self) -> list[Job]:
         """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""

@@ -223,8 +223,8 @@ def condition_table(records: Records, model: str) -> Table | None:
             shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
             rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
     rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
-    columns = ["rows a task", "learning rate", "schedule", "clipped at", "plain", "IAT", "sd", "difference", "p"]
-    columns.append("seeds")
+    columns = ["rows a task", "learning rate", "schedule", "clipped at"]
+    columns += ["plain", "IAT", "sd", "difference", "p", "seeds"]
     note = "Mean over GLUE's development sets in percent; α = 0.3, δ = 0.1, annealed sampling."
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 

@@ -122,20 +122,22 @@ def stem_table(records: Records) -> Table | None:
             claims = records.claims(model, frozen)
             if claims is None:
                 continue
-            for most in range(len(claims.tasks) // 2 + 1, len(claims.tasks) + 1):
-                found = claims.stem_cells(most)
-                chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
-                layers = np.flatnonzero(found.heads.any(1))
-                where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
-                of = f"{found.count} of {found.heads.size}"
-                how = "frozen" if frozen else "trained"
-                rows.append([model, how, most, of, *chance, where, len(claims.gates)])
+            shares = range(len(claims.tasks) // 2 + 1, len(claims.tasks) + 1)
+            rows += [[model, "frozen" if frozen else "trained", *_stem_row(claims, most)] for most in shares]
     if not rows:
         return None
     columns = ["model", "encoder", "tasks or more", "heads", "chance in layers", "p", "chance over all", "p ", "layers"]
     note = "Heads claimed by so many of the five tasks, each in most of its runs. Chance deals each task's heads anew; "
     note += "p is one-sided, for more shared heads than that."
     return table("Stem cells", [*columns, "runs"], rows, note)
+
+
+def _stem_row(claims: Claims, most: int) -> list[Any]:
+    found = claims.stem_cells(most)
+    chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
+    layers = np.flatnonzero(found.heads.any(1))
+    where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
+    return [most, f"{found.count} of {found.heads.size}", *chance, where, len(claims.gates)]
 
 
 # -- probes
