@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 SIZE ?= cores
 
-.PHONY: demo test check bench soak matrix screenshots clean
+.PHONY: demo test test-accelerator check bench soak matrix screenshots clean
 
 # torch first and by its exact version: a plain range would pull a GPU build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
@@ -22,6 +22,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not soak and not accelerator"
+
+test-accelerator: $(STAMP)
+	@$(BIN)/python -m pytest -m accelerator
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

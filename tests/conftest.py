@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 
+if not re.search(r"-m[ =]?accelerator", " ".join(sys.argv)):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws hold on the CPU to the bit; `make test-accelerator` for the rest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -28,6 +28,7 @@ PLANS = {
     "decay": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0, weight_decay=0.1, clip=0.5),
     "mixed": Plan(steps=20, lr=1e-3, batch_size=8, accumulate=2, window="mixed", evaluate_every=0),
     "balanced": Plan(steps=30, lr=1e-3, batch_size=8, balance="moving_average", evaluate_every=0),
+    "bf16": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0, precision="bf16"),
 }
 
 
@@ -60,7 +61,7 @@ class Faked:
         model, mode, now = self.owner.run.wrapped, self.owner.run.wrapped.training, {p: p.grad for p in self.grads}
         model.train(self.mode)
         _give(self.grads)
-        loss = self.owner._pass(self.task, self.batch, self.scale, self.factor.fill_(factor)).clone()
+        loss = self.owner._joined(self.task, self.batch, self.scale, self.factor.fill_(factor)).clone()
         _give(now)
         model.train(mode)
         return loss

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.state import PartialState
 
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
@@ -188,6 +189,21 @@ def test_a_frozen_encoder_stays():
     before = weights(model.encoder)
     fit(model, PLAN.with_(train="heads"))
     assert same(before, weights(model.encoder))
+
+
+def test_a_run_has_the_device_it_asks_for(monkeypatch):
+    """accelerate would give every run of a process the device of the first."""
+    monkeypatch.setitem(PartialState()._shared_state, "device", torch.device("meta"))
+    assert Run(toy_model(), PLAN, Method(), None, device="cpu").device == torch.device("cpu")
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_runs_of_a_process_go_to_the_accelerator_or_not():
+    for device, kind in ((None, "cuda"), ("cpu", "cpu"), (None, "cuda")):
+        model = toy_model()
+        fit(model, PLAN, device=device)
+        assert model.device.type == kind
 
 
 def test_early_stopping():

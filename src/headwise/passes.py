@@ -78,6 +78,24 @@ class Passes:
             (loss * factor).backward()
         return loss.detach()
 
+    def _joined(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: Any) -> torch.Tensor:
+        """`_pass` to the bit, with all weights cast by one kernel, and all gradients cast and added by two.
+
+        Autocast casts each weight by a kernel of its own, there and back, and each gradient is added by one: of a small
+        encoder's step every third kernel is one of these.
+        """
+        moved = self._moved[task]
+        low = _low_precision(self.run.model.encoder) if self.run.plan.precision == "bf16" else {}
+        with self.run.method.around(self.run), _in_place_of(low, self.run.model.encoder):
+            loss = self.run.method.loss(self.run, task, batch).sum() * scale
+            grads = dict(zip(moved, torch.autograd.grad(loss * factor, [low.get(p, p) for p in moved])))
+        if cast := [p for p in moved if p in low]:
+            whole = [torch.empty_like(p) for p in cast]
+            torch._foreach_copy_(whole, [grads[p] for p in cast])  # one kernel only where all have one precision
+            grads |= zip(cast, whole)
+        torch._foreach_add_([self._grads[p] for p in moved], list(grads.values()))
+        return loss.detach()
+
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
         key = (task, self.run.wrapped.training, *((name, *value.shape) for name, value in batch.items()))
         self._seen[key] += 1
@@ -144,7 +162,7 @@ class _Recording:
         grads = [p.grad for p in passes._moved[task] if p.grad is not None]
         before = [grad.clone() for grad in grads]  # a recording pass computes nothing, but leave no doubt
         with torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local"):
-            self.loss = passes._pass(task, self.batch, scale, self.factor)
+            self.loss = passes._joined(task, self.batch, scale, self.factor)
         torch._foreach_copy_(grads, before)
 
     def replay(self, batch: dict[str, torch.Tensor], factor: float) -> torch.Tensor:
@@ -152,6 +170,28 @@ class _Recording:
         self.factor.fill_(factor)
         self.graph.replay()
         return self.loss.clone()
+
+
+def _low_precision(encoder: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """What autocast makes of the weights of linear layers, all at once."""
+    weights = [p for layer in encoder.modules() if type(layer) is torch.nn.Linear for p in layer.parameters(False)]
+    low = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
+    torch._foreach_copy_(low, [weight.detach() for weight in weights])
+    return {weight: copy.requires_grad_(weight.requires_grad) for weight, copy in zip(weights, low)}
+
+
+@contextmanager
+def _in_place_of(others: dict[Any, Any], encoder: torch.nn.Module) -> Iterator[None]:
+    """Linear layers compute with other tensors than their parameters."""
+    layers = [layer for layer in encoder.modules() if type(layer) is torch.nn.Linear] if others else []
+    before = [dict(layer._parameters) for layer in layers]
+    try:
+        for layer in layers:
+            layer._parameters.update({name: others[p] for name, p in layer._parameters.items() if p in others})
+        yield
+    finally:
+        for layer, own in zip(layers, before):
+            layer._parameters.update(own)
 
 
 def _pool(passes: Passes) -> Any:

@@ -322,7 +322,8 @@ def _gather_random(run: Run) -> dict[str, torch.Tensor]:
 
 
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
-    AcceleratorState._reset_state()  # accelerate keeps the last run's precision for the whole process otherwise
+    # accelerate keeps the last run's precision and device for the whole process otherwise
+    AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
     accelerator = Accelerator(
         mixed_precision="bf16" if plan.precision == "bf16" else "no",

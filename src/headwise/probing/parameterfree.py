@@ -197,7 +197,8 @@ def means(word_of_BT: Tensor, b: Tensor, start: Tensor, end: Tensor) -> Tensor:
     pair, piece = spread(first, first + counts[which])
     token = (row * word_of_BT.shape[1] + place)[piece]
     share, at = 1 / (counts[which] * (end - start)[owner])[pair].float(), torch.stack([owner[pair], token])
-    return torch.sparse_coo_tensor(at, share, (len(b), word_of_BT.numel()), check_invariants=False)
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch warns where nobody says so
+        return torch.sparse_coo_tensor(at, share, (len(b), word_of_BT.numel()))
 
 
 def spread(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:

@@ -80,22 +80,20 @@ class Answer:
         if room < 2:
             raise HeadwiseError(f"max_length {max_length}", "room for a question and some context")
         questions, cut = _shortened([row["question"] for row in rows], tokenizer, question_room)
-        coded = tokenizer(
-            questions,
-            [row["context"] for row in rows],
-            truncation="only_second",
-            max_length=max_length,
-            stride=min(self.stride, room // 2),
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        row_of = np.array(coded["overflow_to_sample_mapping"], np.int64)
-        offsets = [_context_letters(coded, item) for item in range(len(row_of))]
-        ends = [_target(rows[row], letters) for row, letters in zip(row_of, offsets)]
-        columns: Columns = {"input_ids": Ragged.of(coded["input_ids"]), "offsets": Ragged.of(offsets, 2)}
+        coded = tokenizer(questions, [row["context"] for row in rows], return_offsets_mapping=True, verbose=False)
+        letters = [_context_letters(coded, row) for row in range(len(rows))]
+        # Windows are cut here, not by the tokenizer: tokenizers 0.23.1 and 0.23.2 lose most of what they truncate.
+        stride = min(self.stride, room // 2)
+        cuts = [(row, kept) for row, places in enumerate(letters) for kept in _windows(places, max_length, stride)]
+
+        def windows(column: Sequence[Any]) -> list[Any]:
+            return [[column[row][i] for i in kept] for row, kept in cuts]
+
+        offsets, row_of = windows(letters), np.array([row for row, _ in cuts], np.int64)
+        ends = [_target(rows[row], places) for (row, _), places in zip(cuts, offsets)]
+        columns: Columns = {"input_ids": Ragged.of(windows(coded["input_ids"])), "offsets": Ragged.of(offsets, 2)}
         if "token_type_ids" in coded:
-            columns["token_type_ids"] = Ragged.of(coded["token_type_ids"], dtype=np.int8)
+            columns["token_type_ids"] = Ragged.of(windows(coded["token_type_ids"]), dtype=np.int8)
         start, end = np.array(ends, np.int64).reshape(-1, 2).T
         return {**columns, "row": row_of, "start": start.copy(), "end": end.copy(), "cut": cut[row_of]}
 
@@ -145,9 +143,20 @@ def _shortened(questions: list[str], tokenizer: Any, room: int) -> tuple[list[st
 
 
 def _context_letters(coded: Any, item: int) -> list[tuple[int, int]]:
-    """Where each sub-word of a window stands in the context; (-1, -1) for the question and special tokens."""
+    """Where each sub-word stands in the context; (-1, -1) for the question and special tokens."""
     spans = zip(coded["offset_mapping"][item], coded.sequence_ids(item))
     return [tuple(span) if side == 1 else (-1, -1) for span, side in spans]
+
+
+def _windows(letters: list[tuple[int, int]], max_length: int, stride: int) -> list[list[int]]:
+    """The places of each window: the question and special tokens, and as much of the context as there is room for."""
+    context = [i for i, (start, _) in enumerate(letters) if start >= 0]
+    if len(letters) <= max_length:
+        return [list(range(len(letters)))]
+    before, after = list(range(context[0])), list(range(context[-1] + 1, len(letters)))
+    room = max_length - len(before) - len(after)
+    starts = range(0, max(1, len(context) - stride), max(1, room - stride))
+    return [[*before, *context[start : start + room], *after] for start in starts]
 
 
 def _target(row: Row, letters: list[tuple[int, int]]) -> tuple[int, int]:

@@ -99,10 +99,13 @@ SIZES = {
     "small": Size(
         source="samples",
         plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=4000, precision="bf16"),
-        outer=BASE.with_(steps=300, lr=5e-5, head_lr=1e-3, accumulate=4, window="mixed", max_examples=4000),
+        outer=BASE.with_(
+            steps=200, lr=5e-5, head_lr=1e-3, accumulate=4, window="mixed", max_examples=4000, precision="bf16"
+        ),
         recovery={"epochs": 10, "max_examples": 400},
         starts=("multi-task", "fomaml", "reptile", "anil", "fomaml, gates, pruned"),
-        seeds=(0, 1),
+        held=("a new pair", "a new language"),
+        pruned=(0.1, 0.3, 0.5, 0.7, 0.9),
         examples=1000,
         dev=1000,
         sets=5,
