@@ -301,10 +301,14 @@ def test_correlation_finds_the_line():
     assert correlation([1, 2, 3], [1, 3, 2]).low == -1
 
 
+def test_there_is_no_correlation_with_a_constant():
+    for found in (correlation([1, 1, 1], [1, 2, 3]), correlation([1, 2, 3], [0.1, 0.1, 0.1], "spearman")):
+        assert np.isnan([found.r, found.low, found.high, found.p, found.slope]).all() and found.n == 3
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: correlation([1, 1, 1], [1, 2, 3]),
         lambda: correlation([1, 2, 3], [1, 2]),
         lambda: correlation([1, 2, 3], [1, 2, 3], "tau"),
         lambda: correlation([1, 2, 3], [1, 2, 4], by="magic"),

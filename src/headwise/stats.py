@@ -299,17 +299,19 @@ def correlation(
 ) -> Correlation:
     """Correlation of two lists, ``pearson`` or ``spearman``, with an interval ``by`` ``fisher`` or ``bootstrap``.
 
+    All its numbers are NaN where a list is constant.
+
     Example:
         >>> print(correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 5, 4, 6]))
         pearson r = 0.886 [0.264, 0.987], p = 0.0188, n = 6
     """
     x, y = _numbers(x), _numbers(y)
-    if x.shape != y.shape or x.ndim != 1 or len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        raise HeadwiseError(
-            f"lists of shapes {x.shape} and {y.shape}", "two lists as long, of three or more, not constant"
-        )
+    if x.shape != y.shape or x.ndim != 1 or len(x) < 3:
+        raise HeadwiseError(f"lists of shapes {x.shape} and {y.shape}", "two lists as long, of three or more")
     if how not in ("pearson", "spearman"):
         raise unknown("correlation", how, ("pearson", "spearman"))
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Correlation(*[math.nan] * 6, len(x), how)
     r, p = map(float, scipy_stats.pearsonr(x, y) if how == "pearson" else scipy_stats.spearmanr(x, y))
     if by == "fisher":
         low, high = _fisher(r, len(x), how, level)

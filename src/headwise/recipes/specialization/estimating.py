@@ -69,7 +69,7 @@ def agreement_table(records: Records, model: str) -> Table | None:
 def _spearman(a: Any, b: Any) -> float:
     a, b = np.array(a, float).ravel(), np.array(b, float).ravel()
     kept = ~np.isnan(a) & ~np.isnan(b)
-    return correlation(a[kept], b[kept], "spearman").r if np.ptp(a[kept]) and np.ptp(b[kept]) else np.nan
+    return correlation(a[kept], b[kept], "spearman").r
 
 
 def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:

@@ -204,7 +204,7 @@ def relabelling(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"])
     maps = {name: torch.tensor(one["scores"]) for name, one in place.before(c["lesions"]).result["importance"].items()}
-    plain = dissociate(made, maps, c["fraction"], random=0, limit=c["dev"])
+    plain = dissociate(made, maps, c["fraction"], random=0, limit=c["dev"], undefined="leave")
     null = null_matrices(made, maps, c["fraction"], c["draws"], limit=c["dev"], seed=c["seed"])
     return plain.permutation_test(null) | {"D": plain.mean(), "draws": c["draws"]}
 
