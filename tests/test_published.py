@@ -22,14 +22,14 @@ def written_by(name):
         return recipes[name], f"headwise recipe {name} --no-run --size small --out docs/results/{name} " + (
             "--pages docs/results"
         )
-    page = import_module(f"{name}_page")
+    page = import_module(f"examples.{name}.page")
     return page.Page(), page.COMMAND
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_its_records_say(name, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.syspath_prepend(HOME.parent.parent / "examples")
+    monkeypatch.syspath_prepend(HOME.parent.parent)
     said = (HOME / f"{name}.md").read_text()
     command = re.search(r"```sh\n(.*?)\n```", said, re.DOTALL)
     recipe, wanted = written_by(name)

@@ -1,4 +1,4 @@
-"""examples/reactions.py: relations are exact, planted attention is found, and the page needs records alone.
+"""examples/reactions: relations are exact, planted attention is found, and the page needs records alone.
 
 That the page is what its records say is a case of test_published.py.
 """
@@ -14,10 +14,9 @@ import pytest
 import torch
 
 HOME = Path(__file__).parent.parent
-sys.path.append(str(HOME / "examples"))
+sys.path.append(str(HOME))
 
-import reactions  # noqa: E402
-import reactions_data as data  # noqa: E402
+from examples.reactions import data, study  # noqa: E402
 
 TOKENS = tuple(data.TOKEN.findall("CC(=O)O.Nc1ccccc1>>CC(=O)Nc1ccccc1"))
 MAPS = (  # some of them, by hand; the two carbons beside the ring's first are the same by symmetry
@@ -40,7 +39,7 @@ def looking(pairs: list[tuple[int, int]]) -> torch.Tensor:
 
 
 def right(relation: str, pairs: list[tuple[int, int]]) -> tuple[int, int]:
-    return tuple(reactions._right(looking(pairs), *reactions.targets(REACTION, relation))[0, 0].tolist())
+    return tuple(study._right(looking(pairs), *study.targets(REACTION, relation))[0, 0].tolist())
 
 
 def test_partners_of_brackets_and_rings_are_exact():
@@ -69,10 +68,10 @@ def test_symmetry_forgives_and_elements_help():
 
 
 def test_baselines_count_what_they_say():
-    assert data.offset([REACTION], reactions.pairs_of("atoms")) in {-18, -16}
-    assert reactions._offset_hits(REACTION, "atoms_exact", -18) == (3, 5)
-    assert reactions._order_hits(REACTION) == (4, 5)  # C, C, O, N; the third carbon would be the ring's first
-    hit, asked = reactions._chance_hits(REACTION)
+    assert data.offset([REACTION], study.pairs_of("atoms")) in {-18, -16}
+    assert study._offset_hits(REACTION, "atoms_exact", -18) == (3, 5)
+    assert study._order_hits(REACTION) == (4, 5)  # C, C, O, N; the third carbon would be the ring's first
+    hit, asked = study._chance_hits(REACTION)
     assert asked == 5 and hit == pytest.approx(1 / 8 + 1 / 8 + 1 / 2 + 1 + 2 / 8)
 
 
@@ -87,6 +86,8 @@ def test_reactions_made_of_molecules_keep_their_atoms():
 
 
 def test_the_page_is_written_without_torch_or_rdkit():
-    program = "import sys; sys.path.append('examples'); import reactions; print({'torch', 'rdkit'} & {*sys.modules})"
+    program = (
+        "import sys; sys.path.append('.'); import examples.reactions.study; print({'torch', 'rdkit'} & {*sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=HOME, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -311,7 +311,8 @@ def correlation(
     if how not in ("pearson", "spearman"):
         raise unknown("correlation", how, ("pearson", "spearman"))
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(*[math.nan] * 6, len(x), how)
+        nan = math.nan
+        return Correlation(nan, nan, nan, nan, nan, nan, len(x), how)
     r, p = map(float, scipy_stats.pearsonr(x, y) if how == "pearson" else scipy_stats.spearmanr(x, y))
     if by == "fisher":
         low, high = _fisher(r, len(x), how, level)

@@ -3,10 +3,10 @@
 rxnfp (BERT, before and after fine-tuning; Schwaller et al. 2021, Mapping the space of chemical reactions) and RXNMapper
 (ALBERT; Schwaller et al. 2021, Extraction of organic chemistry grammar) read reactions as SMILES. Here every head is
 asked for relations that are known exactly, by the arg-max of its attention, and every head and layer is probed for
-properties of the reaction. Reactions are made from a file of molecules, see ``reactions_data.py``.
+properties of the reaction. Reactions are made from a file of molecules, see ``data.py``.
 
-    python examples/reactions.py --molecules FILE --model NAME=FOLDER ... --out docs/results/reactions
-    python examples/reactions.py --no-run --out docs/results/reactions     # the page again, from the records alone
+    python -m examples.reactions --molecules FILE --model NAME=FOLDER ... --out docs/results/reactions
+    python -m examples.reactions --no-run --out docs/results/reactions     # the page again, from the records alone
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import reactions_data as data
-from reactions_data import Reaction
-from reactions_page import COMMAND, Page
-from reactions_tables import BINS, PROPERTIES, PUBLISHED, RELATIONS
+from examples.reactions import data
+from examples.reactions.data import Reaction
+from examples.reactions.page import COMMAND, Page
+from examples.reactions.tables import BINS, PROPERTIES, PUBLISHED, RELATIONS
 
 from headwise.recipes import pages
 from headwise.results import Results
@@ -340,7 +340,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run(results, Path(given.molecules), given.each, models, kept)
     page: Any = Page()  # pages asks for no jobs
     print(pages(page, results, out.parent, COMMAND).with_suffix(".md"))
-
-
-if __name__ == "__main__":
-    main()

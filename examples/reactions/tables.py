@@ -1,4 +1,4 @@
-"""Records of ``reactions.py`` and their tables (no torch)."""
+"""Records of the study and their tables (no torch)."""
 
 from __future__ import annotations
 

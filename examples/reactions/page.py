@@ -1,12 +1,23 @@
-"""The page of ``reactions.py``, from its records alone; the numbers of its sentences are computed (no torch)."""
+"""The page of the study, from its records alone; the numbers of its sentences are computed (no torch)."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import numpy as np
-import reactions_tables as tables
-from reactions_tables import AFTER, BEFORE, MAPPER, ONE_BASED, PROPERTIES, PUBLISHED, Records, named, percent, spanned
+from examples.reactions import tables
+from examples.reactions.tables import (
+    AFTER,
+    BEFORE,
+    MAPPER,
+    ONE_BASED,
+    PROPERTIES,
+    PUBLISHED,
+    Records,
+    named,
+    percent,
+    spanned,
+)
 
 from headwise.probing.figures import heat_maps
 from headwise.recipes import Part
@@ -15,9 +26,9 @@ from headwise.results import Results
 COMMAND = """\
 pip install rdkit
 pip download --no-deps molsets==0.3.1 && unzip molsets-0.3.1-py3-none-any.whl 'moses/dataset/data/test.csv.gz'
-python examples/reactions.py --molecules moses/dataset/data/test.csv.gz --out docs/results/reactions \\
+python -m examples.reactions --molecules moses/dataset/data/test.csv.gz --out docs/results/reactions \\
   --model rxnmapper-albert=FOLDER --model rxnfp-pretrained=FOLDER --model rxnfp-finetuned=FOLDER
-python examples/reactions.py --no-run --out docs/results/reactions  # the page alone, from the records"""
+python -m examples.reactions --no-run --out docs/results/reactions  # the page alone, from the records"""
 
 
 ASKED = (

@@ -1,0 +1,1 @@
+"""A study of chemistry Transformers: `python -m examples.reactions --help`."""

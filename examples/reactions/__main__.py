@@ -1,0 +1,5 @@
+"""Runs the study."""
+
+from examples.reactions.study import main
+
+main()
