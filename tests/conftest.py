@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+# A suite started in the background is born deaf to Ctrl-C, and all that it starts would be as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # tiny models: threads cost more than they give, and workers share two cores
 
 

@@ -130,6 +130,26 @@ def test_fixed_gradients_train_the_same_bits(plan, method, recorded, monkeypatch
     assert sum(r.replays for r in recorded) > 5
 
 
+def test_a_weight_with_two_uses_keeps_the_gradients_of_both(recorded, monkeypatch):
+    """A linear layer that shares its weight with an embedding."""
+
+    def tied():
+        model = toy_model()
+        words = model.encoder.embeddings.word_embeddings
+        mix = torch.nn.Linear(*reversed(words.weight.shape), bias=False)
+        mix.weight = words.weight
+        model.encoder.pooler, model.encoder.mix = None, mix
+        model.encoder.register_forward_hook(_mixed)
+        return model
+
+    _check_same_bits(tied, PLANS["bf16"], Method, monkeypatch)
+
+
+def _mixed(encoder, _, out):
+    out.last_hidden_state = out.last_hidden_state + encoder.mix(out.last_hidden_state).mean(-1, keepdim=True)
+    return out
+
+
 def test_word_level_tasks_are_replayed(recorded, monkeypatch):
     _check_same_bits(words_model, PLANS["decay"].with_(steps=30), Method, monkeypatch)
     replays = {task: sum(r.replays for r in recorded if r.task == task) for task in words_model().tasks}

@@ -173,25 +173,31 @@ class _Recording:
 
 
 def _low_precision(encoder: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """What autocast makes of the weights of linear layers, all at once."""
-    weights = [p for layer in encoder.modules() if type(layer) is torch.nn.Linear for p in layer.parameters(False)]
+    """What autocast makes of the weights of linear layers, all at once; weights with other uses are left out."""
+    others = {p for layer in encoder.modules() if not _linear(layer) for p in layer.parameters(recurse=False)}
+    weights = [p for layer in filter(_linear, encoder.modules()) for p in layer.parameters(recurse=False)]
+    weights = [weight for weight in dict.fromkeys(weights) if weight not in others]
     low = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
     torch._foreach_copy_(low, [weight.detach() for weight in weights])
     return {weight: copy.requires_grad_(weight.requires_grad) for weight, copy in zip(weights, low)}
 
 
 @contextmanager
-def _in_place_of(others: dict[Any, Any], encoder: torch.nn.Module) -> Iterator[None]:
+def _in_place_of(low: dict[Any, Any], encoder: torch.nn.Module) -> Iterator[None]:
     """Linear layers compute with other tensors than their parameters."""
-    layers = [layer for layer in encoder.modules() if type(layer) is torch.nn.Linear] if others else []
+    layers = [layer for layer in filter(_linear, encoder.modules()) if low]
     before = [dict(layer._parameters) for layer in layers]
     try:
         for layer in layers:
-            layer._parameters.update({name: others[p] for name, p in layer._parameters.items() if p in others})
+            layer._parameters.update({name: low[p] for name, p in layer._parameters.items() if p in low})
         yield
     finally:
         for layer, own in zip(layers, before):
             layer._parameters.update(own)
+
+
+def _linear(layer: torch.nn.Module) -> bool:
+    return type(layer) is torch.nn.Linear
 
 
 def _pool(passes: Passes) -> Any:
