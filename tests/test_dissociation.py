@@ -298,6 +298,16 @@ def test_a_task_at_chance_or_without_accuracy_is_left_out_there():
     assert np.isnan(partly.on["accuracy"].scores()).tolist() == [False, True]
 
 
+def test_a_task_that_may_be_at_chance_has_no_d_above_it():
+    """53 % of two classes in 400 rows may be luck; in 40,000 rows it is not."""
+    just = np.array([0.53, 0.51, 0.50])
+    for size, known in ((400, False), (40_000, True)):
+        counts = [drawn(np.random.default_rng(3), each[None], size) for each in (just, np.array([0.9, 0.8, 0.6]))]
+        found = Dissociation.of(["a", "b"], counts=counts).beside(counts=counts, chance=[0.5, 0.5])
+        assert np.isnan(found.on["chance_corrected"].scores()).tolist() == [not known, False]
+        assert not np.isnan(found.on["accuracy"].scores()).any()
+
+
 def test_chance_correction_by_hand():
     found = Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5, 0.2])
     np.testing.assert_allclose(found.on["chance_corrected"].scores(), [0.75 - 0, 0.5 / 0.6 - 0.2 / 0.6])

@@ -129,7 +129,8 @@ class Dissociation:
         """This result with D on accuracy beside it, and on (accuracy - chance) / (1 - chance) where chance is given.
 
         A task without accuracy (a NaN row, or None for its counts) and a task not above chance have no D there;
-        the mean leaves them out.
+        the mean leaves them out. With counts, above chance is what stays so in all but a fortieth of the draws:
+        a little more than nothing is no measure of what a lesion takes away.
         """
         values, samples = _cells(accuracy, counts, resamples, seed)
         if values.shape != self.performance.shape:
@@ -140,6 +141,9 @@ class Dissociation:
             if len(floor) != len(self.tasks) or not ((floor >= 0) & (floor < 1) | np.isnan(floor)).all():
                 raise HeadwiseError(f"chance {chance}", "a number from 0 to below 1 for each task")
             lifted = [(part - floor) / (1 - floor) for part in (values, samples)]
+            if len(samples):
+                doubtful = (lifted[1][..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
+                lifted = [np.where(doubtful[..., None], np.nan, part) for part in lifted]
             on["chance_corrected"] = replace(self, performance=lifted[0], samples=lifted[1], on={})
         return replace(self, on=on)
 
