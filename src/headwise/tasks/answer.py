@@ -150,11 +150,15 @@ def _context_letters(coded: Any, item: int) -> list[tuple[int, int]]:
 
 def _windows(letters: list[tuple[int, int]], max_length: int, stride: int) -> list[list[int]]:
     """The places of each window: the question and special tokens, and as much of the context as there is room for."""
-    context = [i for i, (start, _) in enumerate(letters) if start >= 0]
     if len(letters) <= max_length:
         return [list(range(len(letters)))]
-    before, after = list(range(context[0])), list(range(context[-1] + 1, len(letters)))
-    room = max_length - len(before) - len(after)
+    context = [i for i, (start, _) in enumerate(letters) if start >= 0]
+    room = max_length - (len(letters) - len(context))
+    if room < 1:
+        raise HeadwiseError(
+            f"{max_length - room} sub-words of question, max_length {max_length}", "room for some context"
+        )
+    before, after = range(context[0]), range(context[-1] + 1, len(letters))
     starts = range(0, max(1, len(context) - stride), max(1, room - stride))
     return [[*before, *context[start : start + room], *after] for start in starts]
 
