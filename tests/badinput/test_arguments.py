@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spoiling import STUDY
 
+import headwise.study
+import headwise.transfer
+import headwise.works  # noqa: F401 (all loaded before training is taken away below, or they would keep what stands in for it)
 from headwise.cli import main
 from headwise.testing import playground
 
