@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sys
 from pathlib import Path
 
-if not re.search(r"-m[ =]?accelerator", " ".join(sys.argv)):
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws hold on the CPU to the bit; `make test-accelerator` for the rest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -27,6 +23,12 @@ torch.set_num_threads(1)  # tiny models: threads cost more than they give, and w
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("searching" if os.environ.get("HEADWISE_SOAK") else "steady")
+
+
+def pytest_configure(config):
+    """Laws hold to the bit on the CPU; an accelerator is for the tests that ask for one (`make test-accelerator`)."""
+    if config.option.markexpr != "accelerator":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,8 +85,8 @@ class Passes:
         encoder's step every third kernel is one of these.
         """
         moved = self._moved[task]
-        low = _low_precision(self.run.model.encoder) if self.run.plan.precision == "bf16" else {}
-        with self.run.method.around(self.run), _in_place_of(low, self.run.model.encoder):
+        cast_weights = _low_precision(self.run.model.encoder) if self.run.plan.precision == "bf16" else nullcontext({})
+        with self.run.method.around(self.run), cast_weights as low:
             loss = self.run.method.loss(self.run, task, batch).sum() * scale
             grads = dict(zip(moved, torch.autograd.grad(loss * factor, [low.get(p, p) for p in moved])))
         if cast := [p for p in moved if p in low]:
@@ -172,32 +172,23 @@ class _Recording:
         return self.loss.clone()
 
 
-def _low_precision(encoder: torch.nn.Module) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """What autocast makes of the weights of linear layers, all at once; weights with other uses are left out."""
-    others = {p for layer in encoder.modules() if not _linear(layer) for p in layer.parameters(recurse=False)}
-    weights = [p for layer in filter(_linear, encoder.modules()) for p in layer.parameters(recurse=False)]
-    weights = [weight for weight in dict.fromkeys(weights) if weight not in others]
-    low = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
-    torch._foreach_copy_(low, [weight.detach() for weight in weights])
-    return {weight: copy.requires_grad_(weight.requires_grad) for weight, copy in zip(weights, low)}
-
-
 @contextmanager
-def _in_place_of(low: dict[Any, Any], encoder: torch.nn.Module) -> Iterator[None]:
-    """Linear layers compute with other tensors than their parameters."""
-    layers = [layer for layer in filter(_linear, encoder.modules()) if low]
+def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter, torch.Tensor]]:
+    """Inside, linear layers have what autocast makes of their weights, cast at once; weights with other uses stay."""
+    layers = [layer for layer in encoder.modules() if type(layer) is torch.nn.Linear]
+    elsewhere = {p for m in encoder.modules() if type(m) is not torch.nn.Linear for p in m.parameters(recurse=False)}
+    weights = list(dict.fromkeys(p for layer in layers for p in layer.parameters(False) if p not in elsewhere))
+    copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
+    torch._foreach_copy_(copies, [weight.detach() for weight in weights])
+    low: dict[Any, torch.Tensor] = {w: copy.requires_grad_(w.requires_grad) for w, copy in zip(weights, copies)}
     before = [dict(layer._parameters) for layer in layers]
     try:
-        for layer in layers:
-            layer._parameters.update({name: low[p] for name, p in layer._parameters.items() if p in low})
-        yield
+        for layer, own in zip(layers, before):
+            layer._parameters.update({name: low[p] for name, p in own.items() if p in low})
+        yield low
     finally:
         for layer, own in zip(layers, before):
             layer._parameters.update(own)
-
-
-def _linear(layer: torch.nn.Module) -> bool:
-    return type(layer) is torch.nn.Linear
 
 
 def _pool(passes: Passes) -> Any:

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spoiling import STUDY
 
+# Loaded before training is taken away below, or they would keep what stands in for it.
 import headwise.study
 import headwise.transfer
-import headwise.works  # noqa: F401 (all loaded before training is taken away below, or they would keep what stands in for it)
+import headwise.works  # noqa: F401
 from headwise.cli import main
 from headwise.testing import playground
 
