@@ -180,7 +180,7 @@ def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter
     weights = list(dict.fromkeys(p for layer in layers for p in layer.parameters(False) if p not in elsewhere))
     copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
     torch._foreach_copy_(copies, [weight.detach() for weight in weights])
-    low: dict[Any, torch.Tensor] = {w: copy.requires_grad_(w.requires_grad) for w, copy in zip(weights, copies)}
+    low: dict[Any, Any] = {w: copy.requires_grad_(w.requires_grad) for w, copy in zip(weights, copies)}
     before = [dict(layer._parameters) for layer in layers]
     try:
         for layer, own in zip(layers, before):
