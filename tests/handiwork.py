@@ -25,6 +25,11 @@ def square(place: Place) -> Any:
     return {"square": n * n}, {"row": np.arange(n)}
 
 
+def around(place: Place) -> dict[str, Any]:
+    """The variables of the process that it runs in."""
+    return {"environment": dict(os.environ)}
+
+
 def keep(place: Place) -> dict[str, Any]:
     """Keep a model of one number."""
     note(place, f"kept {place.config['n']}")

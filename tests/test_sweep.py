@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from handiwork import job, notes
-from headwise.engines import Local, log_of
+from headwise.engines import SHARE, Local, log_of
 from headwise.errors import HeadwiseError
 from headwise.jobs import Job, grid, in_order, perform
 from headwise.results import Results
@@ -221,6 +221,15 @@ def test_a_sweep_leaves_its_process_as_it_was(tmp_path, monkeypatch):
     before = dict(os.environ)
     run([job("square")], tmp_path, workers=1)
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("asked", "workers", "found"), [(None, 16, "25"), (None, 3, "100"), ("40", 16, "40")])
+def test_workers_share_an_accelerator_by_parts(tmp_path, monkeypatch, asked, workers, found):
+    monkeypatch.setenv(SHARE, asked) if asked else monkeypatch.delenv(SHARE, raising=False)
+    swept = run([job("around")], tmp_path, workers=workers)
+    (record,) = swept.results
+    assert record.result["environment"][SHARE] == found
+    assert record.result["environment"]["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.parametrize("workers", [0, -1])

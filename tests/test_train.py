@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -197,11 +198,22 @@ def test_a_run_has_the_device_it_asks_for(monkeypatch):
     assert Run(toy_model(), PLAN, Method(), None, device="cpu").device == torch.device("cpu")
 
 
+def test_every_run_of_a_model_has_its_own_precision():
+    """accelerate marks a model it has prepared, and does nothing for it a second time: no precision, no device."""
+    model, seen = toy_model(), []
+    layer = next(m for m in model.encoder.modules() if isinstance(m, torch.nn.Linear))
+    layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    for precision, kind in (("bf16", torch.bfloat16), ("bf16", torch.bfloat16), ("fp32", torch.float32)) * 2:
+        seen.clear()
+        fit(model, replace(PLAN, precision=precision, evaluate_every=0))
+        assert set(seen) == {kind}
+
+
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 def test_runs_of_a_process_go_to_the_accelerator_or_not():
+    model = toy_model()
     for device, kind in ((None, "cuda"), ("cpu", "cpu"), (None, "cuda")):
-        model = toy_model()
         fit(model, PLAN, device=device)
         assert model.device.type == kind
 

@@ -223,7 +223,8 @@ def _finishing(run: Run) -> Iterator[None]:
         run.method.finish(run)
         run.passes.forget()
         run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
-        vars(run.model).pop("forward", None)  # the precision of training ends with it
+        for left in ("forward", "_is_accelerate_prepared"):  # accelerate would pass over a model that it had before
+            vars(run.model).pop(left, None)
 
 
 def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
