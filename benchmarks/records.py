@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from headwise.dissociation import Counts, Dissociation
-from headwise.jobs import Job
+from headwise.jobs import Job, in_order
 from headwise.lesions import GRID
 from headwise.results import Results
-from headwise.sweep import Swept, _ready
+from headwise.sweep import _Queue
 
 QUEUE = 20_000  # jobs
 
@@ -33,6 +33,17 @@ def lesions(shape: tuple[int, int] = (6, 12)) -> dict[str, Any]:
     return {"importance": maps, "dissociation": apart.to_record()}
 
 
+def chain(i: int) -> Job:
+    """A job, and the one it stands on."""
+    return Job("lesions", {"i": i}, after=(Job("train", {"i": i}),))
+
+
+def emptied(queue: _Queue) -> None:
+    """Every job begins and ends."""
+    while job := queue.next():
+        queue.ended(job, failed=False)
+
+
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     made = work()
@@ -40,17 +51,18 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure(number: int) -> list[dict[str, Any]]:
-    queue = {job.key: job for job in (Job("train", {"i": i}) for i in range(QUEUE))}
+    queue = {job.key: job for job in in_order([chain(i) for i in range(QUEUE // 2)])}
     with tempfile.TemporaryDirectory() as folder:
         results, record = Results(folder), lesions()
         save, keys = timed(lambda: [results.save("lesions", {"i": i}, record) for i in range(number)])
-        lookup, found = timed(lambda: results[keys[0]])
+        lookup, _ = timed(lambda: [results[key] for key in keys])
+        found = results[keys[0]]
         size = (found.path / "record.json").stat().st_size
-        choose, _ = timed(lambda: _ready(queue, set(), Swept(results), lambda *_: None))
+        choose, _ = timed(lambda: emptied(_Queue(queue)))
     rows = {
         "writing a record, ms": 1e3 * save / number,
-        "finding a record, µs for each in the folder": 1e6 * lookup / number,
-        "choosing the next job, µs for each left": 1e6 * choose / QUEUE,
+        "finding and reading a record, µs": 1e6 * lookup / number,
+        "a job's way through the queue, µs": 1e6 * choose / QUEUE,
         "a record of a pair's lesions, kB": size / 1e3,
     }
     return [{"what": what, "ratio": value, "goal": "", "floor": ""} for what, value in rows.items()]

@@ -19,7 +19,7 @@ from scale_recipes import BASE, LENGTH, NAMES, SHAPES, Amount, amount, full, kep
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 TRAINING, IMPORTANCE, PROBING = (f"`benchmarks/{name}.py`, H200" for name in ("training", "importance", "probing"))
-HERE, TOGETHER = "`benchmarks/records.py`, 2 cores", "12 trainings at once, H200"
+HERE, TOGETHER = "`benchmarks/records.py`, 2 cores", "15 trainings at once, H200"
 RATES: dict[str, tuple[float, str, str]] = {  # value, what it is, where it comes from; H200: one, torch 2.11
     "mini_fp32": (5.25e-3, "s, a training step of MiniLM size (6 x 12 heads, 22.7 M), fp32", TRAINING),
     "mini_bf16": (2.94e-3, "s, the same, bf16", TRAINING),
@@ -32,15 +32,14 @@ RATES: dict[str, tuple[float, str, str]] = {  # value, what it is, where it come
     "probe_converged": (8.8, "s, the same, converged protocol", PROBING),
     "probe_fit": (2.05, "s, of it fitting; the rest reads the sentences", PROBING),
     "probe_gb": (19.4, "GB of device memory, the same", PROBING),
-    "side_by_side": (406.0, "steps a second of MiniLM size, bf16", TOGETHER),
-    "side_by_side_mps": (627.0, "the same under NVIDIA MPS", TOGETHER),
+    "side_by_side": (450.0, "steps a second of MiniLM size, bf16", TOGETHER),
+    "side_by_side_mps": (1180.0, "the same under NVIDIA MPS, each on a quarter of the processors", TOGETHER),
     "matrix": (788.0, "TFLOP/s of a bf16 matrix product", "H200"),
     "cpu_step": (0.53, "s, a training step of MiniLM size, fp32", "`benchmarks/training.py`, 2 cores"),
     "cpu_importance": (13.8e-3, "s, importance of one example, 6 x 12 x 384", "`benchmarks/importance.py`, 2 cores"),
     "cpu_over_forward": (1.99, "importance / bare forward, the same", "`benchmarks/importance.py`, 2 cores"),
     "save": (10.3e-3, "s, writing a record", HERE),
-    "lookup": (7.89e-6, "s, finding a record by its key, for each record in the folder", HERE),
-    "queue": (0.848e-6, "s, choosing the next job of a sweep, for each job left", HERE),
+    "queue": (2.7e-6, "s, a job's way through the queue of a sweep", HERE),
     "record": (23.0, "kB, a record of a pair's lesions, 72 heads, 10 fractions", HERE),
     "page": (1.58, "kB of a study's page for each cell of the tasks' matrix", "pages of 10, 20 and 40 tasks, 2 cores"),
 }
@@ -52,9 +51,7 @@ RECIPES += "| longest chain, hours in bf16 | models kept, GB"
 MEMORY = "weights in | weights, GB | with importance of 1,024 tokens, GB | of 4,096 tokens, GB | accelerators of 141 GB"
 PARTS = "accelerators | FSDP, GB | that is tokens | feed-forward part split, GB | that is tokens"
 PAIRS = "tasks | pairs | each pair | with MPS | groups of 10 | all groups | with MPS | 2-core days, each pair, fp32"
-FOLDER = (
-    "tasks | jobs | files, at least | models, GB | records, GB | writing records, h | choosing jobs, h | finding one, s"
-)
+FOLDER = "tasks | jobs | files, at least | models, GB | records, GB | writing records, h | choosing jobs, s"
 ONE = "tasks | cells | lesions, H200 h | 2-core days | host memory, GB | at ten shares, GB | matrix on the page, MB"
 
 
@@ -144,8 +141,7 @@ def folder_rows() -> list[list[Any]]:
     for tasks in TASKS:
         pairs = tasks * (tasks - 1) // 2
         jobs, disk = 2 * pairs, [4 * 22.7e6 * pairs / GB, 1e3 * rate("record") * pairs / GB]
-        hours = [jobs * rate("save") / 3600, rate("queue") * jobs**2 / 2 / 3600]
-        found.append([tasks, jobs, 4 * jobs, *disk, *hours, jobs * rate("lookup")])
+        found.append([tasks, jobs, 4 * jobs, *disk, jobs * rate("save") / 3600, jobs * rate("queue")])
     return found
 
 

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from handiwork import job, notes
 from headwise.engines import SHARE, Local, log_of
@@ -19,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.jobs import Job, grid, in_order, perform
 from headwise.results import Results
 from headwise.store import digest
-from headwise.sweep import read, run
+from headwise.sweep import _Queue, read, run
 from headwise.testing import playground
 
 ENGINES = [
@@ -254,6 +256,40 @@ def test_an_unknown_engine_or_work_is_refused(tmp_path):
         run([job("square")], tmp_path, "locale")
     swept = run([job("nothing")], tmp_path, workers=1)
     assert "workers can import" in next(iter(swept.failed.values()))[1]
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_queue_gives_every_job_once_after_those_it_stands_on(data):
+    jobs: list[Job] = []
+    for i in range(data.draw(st.integers(1, 12))):
+        under = data.draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
+        jobs.append(Job("square", {"n": i}, after=tuple(jobs[j] for j in sorted(under))))
+    queue, under_way = _Queue({job.key: job for job in jobs}), list[Job]()
+    begun, done, failed, given_up = list[Job](), set(), set(), set()
+    while queue.left:
+        while len(under_way) < 3 and (job := queue.next()):
+            assert {one.key for one in job.after} <= done
+            # nothing before it in the plan could have begun in its place
+            able = [j for j in jobs if j.key in queue.left and {one.key for one in j.after} <= done]
+            assert job is next(j for j in able if j not in under_way)
+            under_way.append(job)
+            begun.append(job)
+        job = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
+        queue.under_way -= 1
+        ends = data.draw(st.sampled_from(["well", "badly", "again"]))
+        if ends == "again":
+            queue.again(job)
+            begun.remove(job)
+        else:
+            given_up |= {one.key for one in queue.ended(job, ends == "badly")}
+            (failed if ends == "badly" else done).add(job.key)
+    assert len(begun) == len({job.key for job in begun}) and queue.under_way == 0
+    bad = set(failed)
+    for job in jobs:
+        if any(one.key in bad for one in job.after):
+            bad.add(job.key)
+    assert given_up == bad - failed and done == {job.key for job in jobs} - bad
 
 
 # -- files

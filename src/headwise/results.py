@@ -85,8 +85,10 @@ class Results:
 
     def __getitem__(self, key: str) -> Record:
         """The record of a key, or of the beginning of one."""
+        if key.isalnum() and (self.root / key / "record.json").exists():  # the whole key: no need to look at all others
+            return _read(self.root / key)
         names = [path.name for path in self._folders()]
-        found = [name for name in names if name == key] or [name for name in names if key and name.startswith(key)]
+        found = [name for name in names if key and name.startswith(key)]
         if len(found) != 1:
             raise unknown(f"record under {self.root}", key, names)
         return _read(self.root / found[0])

@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,26 +69,28 @@ def run(
     if workers is not None and workers < 1:
         raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
-    left, tries = _unfinished(everything, swept, told), dict.fromkeys((job.key for job in everything), 0.0)
-    if not left:
+    tries = dict.fromkeys((job.key for job in everything), 0.0)
+    queue = _Queue(_unfinished(everything, swept, told))
+    if not queue.left:
         return swept
     pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
-    under_way: set[str] = set()
     try:
-        while left:
-            for job in _ready(left, under_way, swept, told):
-                if pool.free():
-                    pool.submit(job)
-                    under_way.add(job.key)
-                    told(job, "running", "")
+        while queue.left:
+            while pool.free() and (job := queue.next()):
+                pool.submit(job)
+                told(job, "running", "")
             for job, error in pool.finished():
-                under_way.discard(job.key)
-                tries[job.key] += CROWDED if under_way and "OutOfMemoryError" in _last_line(error) else 1
+                queue.under_way -= 1
+                tries[job.key] += CROWDED if queue.under_way and "OutOfMemoryError" in _last_line(error) else 1
                 if error and tries[job.key] <= retries and not _final(error):
                     told(job, "again", _last_line(error))
+                    queue.again(job)
                     continue
-                del left[job.key]
                 _note(root, job, error, swept, told)
+                for given_up in queue.ended(job, bool(error)):
+                    why = "left out: a job it stands on failed"
+                    swept.failed[given_up.key] = (given_up, why)
+                    told(given_up, "skipped", why)
     finally:
         pool.stop()
     return swept
@@ -109,15 +112,46 @@ def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str
     return {job.key: job for job in everything if job.key in left}
 
 
-def _ready(left: dict[str, Job], under_way: set[str], swept: Swept, told: Told) -> list[Job]:
-    """Jobs whose predecessors are done; those whose predecessors failed are given up."""
-    why = "left out: a job it stands on failed"
-    for job in list(left.values()):  # in order: what stands on a job given up here is given up as well
-        if any(before.key in swept.failed for before in job.after):
-            del left[job.key]
-            swept.failed[job.key] = (job, why)
-            told(job, "skipped", why)
-    return [j for j in left.values() if j.key not in under_way and not any(b.key in left for b in j.after)]
+class _Queue:
+    """Jobs that are not done, in order, and which of them can begin: a job that ends looks at those behind it alone."""
+
+    def __init__(self, jobs: Mapping[str, Job]):
+        self.left, self.under_way = dict(jobs), 0
+        self._place = {key: place for place, key in enumerate(jobs)}
+        self._behind: dict[str, list[Job]] = {}
+        for job in jobs.values():
+            for before in dict.fromkeys(one.key for one in job.after):
+                self._behind.setdefault(before, []).append(job)
+        self._able = [place for key, place in self._place.items() if not self._waits(jobs[key])]  # sorted, so a heap
+        self._jobs = list(jobs.values())
+
+    def _waits(self, job: Job) -> bool:
+        return any(before.key in self.left for before in job.after)
+
+    def next(self) -> Job | None:
+        """The first job whose predecessors are done, from now on under way."""
+        if not self._able:
+            return None
+        self.under_way += 1
+        return self._jobs[heappop(self._able)]
+
+    def again(self, job: Job) -> None:
+        heappush(self._able, self._place[job.key])
+
+    def ended(self, job: Job, failed: bool) -> list[Job]:
+        """Take a job out; where it failed, also all that stand on it: these."""
+        del self.left[job.key]
+        behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
+        if not failed:
+            for one in behind:
+                if not self._waits(one):
+                    self.again(one)
+            return []
+        given_up: list[Job] = []
+        for one in behind:
+            if one.key in self.left:  # not yet given up with another
+                given_up += [one, *self.ended(one, True)]
+        return given_up
 
 
 def _note(root: Path, job: Job, error: str, swept: Swept, told: Told) -> None:
