@@ -27,7 +27,7 @@ DOCS = HERE.parent / "docs"
 MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale")))
 SIZED = ("cutting", "growth", "peers")  # know the sizes themselves
-CPU = ["--device", "cpu"]
+CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
         "importance": [*CPU, "--examples", "16"],
@@ -38,7 +38,12 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "training": ["--rows", "32", "--repeats", "2", "--threads", "1"],
     },
     "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},
-    "accelerator": {name: ["--device", "cuda"] for name in ("importance", "parsing", "probing", "training")},
+    "accelerator": {
+        "importance": GPU,
+        "parsing": [*GPU, "--sentences", "500", "--repeat", "2"],
+        "probing": GPU,
+        "training": [*GPU, "--rows", "2048"],  # every shape of batch comes often enough to be recorded
+    },
 }
 ORDERS = {"<=": operator.le, ">=": operator.ge}
 
