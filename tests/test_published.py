@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -40,6 +42,19 @@ def test_a_page_is_what_its_records_say(name, tmp_path, monkeypatch):
         assert file.read_text() == (HOME / name / file.name).read_text(), file.name
     left = {file.name for file in (HOME / name).iterdir()} - {file.name for file in (tmp_path / name).iterdir()}
     assert left == {"records"}, "files of a page that is no longer written"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", sorted(set(PAGES) & set(recipes)))
+def test_some_of_the_records_give_some_of_a_page(name, seed, tmp_path):
+    """A run may have stopped anywhere, or have run some of its jobs alone."""
+    pytest.importorskip("matplotlib")
+    rng = random.Random(f"{name} {seed}")
+    records = sorted((HOME / name / "records").iterdir())
+    for one in rng.sample(records, rng.choice([1, 2, 3, 8, len(records) // 2])):
+        shutil.copytree(one, tmp_path / "records" / one.name)
+    pages(recipes[name], Results(tmp_path / "records"), tmp_path / "out", "command")
+    assert "## How to make it again" in (tmp_path / "out" / f"{name}.md").read_text()
 
 
 def test_every_page_is_summed_up_and_the_records_are_small():

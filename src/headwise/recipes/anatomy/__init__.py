@@ -6,7 +6,6 @@ from functools import partial
 
 from headwise.jobs import Job
 from headwise.probing import figures
-from headwise.probing.roles import scatter
 from headwise.recipes import Part, Scale
 from headwise.recipes.anatomy import jobs as build
 from headwise.recipes.anatomy import tables as tables
@@ -60,8 +59,7 @@ def _maps(records: Records) -> Part:
         drawn[f"heads sorted {model} {suite}"] = partial(figures.heat_maps, maps, ordered=True)
         drawn[f"heads {model} {suite}"] = partial(figures.heat_maps, maps)
     for suite in dict.fromkeys(suite for _, suite in records.benches()):
-        models = {model: records.maps(model, suite) for model, other in records.benches() if other == suite}
-        points = {model: scatter(maps) for model, maps in models.items() if len(maps) > 1}
+        points = {model: found for (model, other), found in tables.scatters(records).items() if other == suite}
         if points:
             drawn[f"syntactic and semantic {suite}"] = partial(figures.scatters, points)
     found = [tables.roles_table(records), tables.depth_table(records)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.probing.roles import across, change, profiles, scatter
+from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
 from headwise.recipes.anatomy import published as paper
 from headwise.recipes.anatomy.records import PRINTED, Records, beside, medians, property_of
 from headwise.recipes.summary import mean_sd, sentence, table
@@ -165,14 +165,18 @@ def effect_table(records: Records, model: str, suite: str) -> Table:
     return table(f"Effect of n, {model}, {suite}", ["task", *map(str, sizes), "best n on dev"], rows, note)
 
 
+def scatters(records: Records) -> dict[tuple[str, str], Scatter]:
+    """Figure 5 of every model and suite with tasks of both kinds."""
+    maps = {bench: records.maps(*bench) for bench in records.benches()}
+    able = [b for b, of in maps.items() if all({*map(property_of, of)} & {*kind} for kind in (SYNTACTIC, SEMANTIC))]
+    return {bench: scatter(maps[bench]) for bench in able}
+
+
 def roles_table(records: Records) -> Table | None:
     """Figure 5 in numbers, and the kinds of heads."""
     rows = []
-    for model, suite in records.benches():
-        maps = records.maps(model, suite)
-        if len(maps) < 2:
-            continue
-        found = scatter(maps).fit
+    for (model, suite), points in scatters(records).items():
+        maps, found = records.maps(model, suite), points.fit
         kinds = profiles(maps, kinds=min(6, next(iter(maps.values())).size))
         sizes = ", ".join(str(int((kinds.cluster == k).sum())) for k in range(kinds.cluster.max() + 1))
         rows.append([model, suite, found.r, found.low, found.high, found.p, len(kinds.heads), sizes])
@@ -188,10 +192,12 @@ def depth_table(records: Records) -> Table | None:
     rows = []
     for suite in dict.fromkeys(suite for _, suite in records.benches()):
         models = [model for model, other in records.benches() if other == suite]
-        found = across({model: records.maps(model, suite) for model in models})
-        for t, task in enumerate(found.tasks):
-            for m, model in enumerate(models):
-                rows.append([suite, property_of(task), model, 100 * found.best[m, t], found.depth[m, t]])
+        found = {model: across({model: records.maps(model, suite)}) for model in models}
+        for task in dict.fromkeys(task for one in found.values() for task in one.tasks):
+            for model, one in found.items():
+                if task in one.tasks:
+                    t = one.tasks.index(task)
+                    rows.append([suite, property_of(task), model, 100 * one.best[0, t], one.depth[0, t]])
     if not rows:
         return None
     return table("Where properties live", ["suite", "task", "model", "best head", "depth"], rows, "Depth: 0 to 1.")

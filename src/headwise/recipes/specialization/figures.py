@@ -86,10 +86,11 @@ def sweeps(tables: Sequence[Mapping[str, Any]]) -> Figure:
     """Figures 9 and 10: mean GLUE score over δ and over α, plain training dashed."""
     figure, axes = _sheet(len(tables), 2.8, 2.2)
     for axis, one in zip(axes, tables):
-        plain, *rows = one["rows"]
+        plain, rows = one["rows"][0], [row for row in one["rows"][1:] if row[1] is not None]
         x, y = [float(row[0]) for row in rows], [row[1] for row in rows]
         axis.errorbar(x, y, [row[2] or 0.0 for row in rows], color=RAMP[3], marker="o", markersize=4, capsize=2)
-        axis.axhline(plain[1], color=INK, linestyle="--", linewidth=1)
+        if plain[1] is not None:
+            axis.axhline(plain[1], color=INK, linestyle="--", linewidth=1)
         axis.set_xlabel(one["columns"][0])
     axes[0].set_ylabel("mean score, %")
     return figure
