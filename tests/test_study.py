@@ -132,6 +132,34 @@ def test_a_changed_setting_makes_again_what_depends_on_it(place, copy, calls, ch
     assert calls == again
 
 
+def test_another_tokenizer_makes_everything_again(place, copy, calls, tmp_path):
+    other = shutil.copytree(place / "bert-tiny", tmp_path / "other")
+    rules = json.loads((other / "tokenizer.json").read_text())
+    words = rules["model"]["vocab"]
+    special = {token["content"] for token in rules["added_tokens"]}
+    plain = [word for word in words if word not in special]
+    words |= dict(zip(plain, [words[word] for word in reversed(plain)]))
+    (other / "tokenizer.json").write_text(json.dumps(rules))
+    run(place, copy, model=other)
+    assert calls == {"fit": 2, "importance": 2, "dissociate": 1, "looks": 1}
+
+
+def test_a_study_measures_in_one_precision(place, tmp_path, monkeypatch):
+    """Plain training and IAT are compared by the same arithmetic, whatever training used."""
+    seen, measure = [], home.evaluate
+
+    def spied(model, task, *args, **kwargs):
+        layer = next(m for m in model.encoder.modules() if isinstance(m, torch.nn.Linear))
+        handle = layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+        found = measure(model, task, *args, **kwargs)
+        handle.remove()
+        return found
+
+    monkeypatch.setattr(home, "evaluate", spied)
+    run(place, tmp_path / "bf16", replace(SMALL, plan=replace(PLAN, precision="bf16")))
+    assert set(seen) == {torch.float32}
+
+
 def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished):
     changed = run(place, copy, replace(SMALL, alpha=0.5, skip=("iat",)))
     fresh = run(place, copy.parent / "fresh", replace(SMALL, alpha=0.5, skip=("iat",)))

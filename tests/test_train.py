@@ -19,7 +19,9 @@ from accelerate.state import PartialState
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
 from headwise.methods import Method
+from headwise.methods.l0 import L0
 from headwise.plan import Plan
+from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
 from headwise.train import Run, fit
 from twoprocesses import STILL, assert_agree
@@ -196,6 +198,90 @@ def test_a_run_has_the_device_it_asks_for(monkeypatch):
     """accelerate would give every run of a process the device of the first."""
     monkeypatch.setitem(PartialState()._shared_state, "device", torch.device("meta"))
     assert Run(toy_model(), PLAN, Method(), None, device="cpu").device == torch.device("cpu")
+
+
+class Broken(Method):
+    """Fails where it is told to."""
+
+    def __init__(self, where: str):
+        setattr(self, where, self.fail)
+
+    def fail(self, *_) -> None:
+        raise HeadwiseError("broken")
+
+
+def broken_off(model, plan, where: str):
+    with pytest.raises(HeadwiseError, match="broken"):
+        fit(model, plan, Broken(where))
+    return model
+
+
+@pytest.mark.parametrize("where", ["start", "before_step", "before_update"])
+def test_a_run_that_breaks_off_leaves_nothing_behind(where):
+    """Neither its precision, nor its gradients, nor what it held still."""
+    model, fresh, plan = toy_model(), toy_model(), replace(PLAN, steps=3)
+    broken_off(model, replace(plan, precision="bf16", train="heads"), where)
+    assert all(p.requires_grad for p in model.parameters()) and "forward" not in vars(model)
+    before = weights(model)
+    fit(model, plan)
+    fresh.load_state_dict(before)
+    fit(fresh, plan)
+    assert same(weights(model), weights(fresh))
+
+
+def test_clipping_counts_what_is_trained_alone():
+    """Factors of an earlier training stay in the model, and get gradients that nobody asks for."""
+    norms = []
+    for given in (False, True):
+        model = no_dropout(toy_model())
+        if given:
+            model.give_scales()
+
+        class Seen(Method):
+            def before_update(self, run: Run, tasks: list[str]) -> None:
+                norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.clipped if p.grad is not None]))
+
+        fit(model, replace(PLAN, steps=4), Seen())
+    assert torch.allclose(torch.stack(norms[:4]), torch.stack(norms[4:]), rtol=1e-4)
+
+
+def flipped(model):
+    """The same texts under other labels."""
+    for name, task in model.tasks.items():
+        labels = task.kind.labels
+        rows = [row | {"label": labels[1 - labels.index(row["label"])]} for row in task.rows("train")]
+        model.tasks[name] = replace(task, source=Rows(train=rows, dev=task.rows("dev")), _read={})
+    return model
+
+
+@pytest.mark.parametrize(
+    "other",
+    [lambda: toy_model(seed=1), lambda: toy_model(pooling="mean"), lambda: flipped(toy_model())],
+    ids=["other weights", "other pooling", "other labels"],
+)
+def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other):
+    fit(toy_model(), PLAN, out=tmp_path)
+    with pytest.raises(HeadwiseError, match="another run"):
+        fit(other(), PLAN, out=tmp_path)
+    again = toy_model()
+    fit(again, PLAN, out=tmp_path)  # its own is read back
+    fit(again, PLAN, out=tmp_path)  # also into the model that it has trained
+
+
+def test_what_branches_off_has_moments_of_its_own(tmp_path):
+    plan = replace(PLAN, steps=6, checkpoint_every=3)
+    fit(toy_model(), plan, L0(lr=0.1), out=tmp_path)
+    seen = []
+
+    class Look(L0):
+        def start(self, run: Run) -> None:
+            super().start(run)
+            seen.extend(run.optimizer.state.get(p) for group in run.own for p in group["params"])
+            known = [p for group in run.optimizer.param_groups for p in group["params"]]
+            assert all(any(key is p for p in known) for key in run.optimizer.state)
+
+    fit(toy_model(), plan, Look(lr=0.1), branch=checkpoint.place(tmp_path / "checkpoints", 3))
+    assert seen and not any(seen)
 
 
 def test_every_run_of_a_model_has_its_own_precision():

@@ -75,6 +75,13 @@ def test_a_job_is_known_by_content_and_not_by_folder(place):
     assert training("tiny", TASKS, PLAN, at=AT).key != same.key
 
 
+def test_a_model_named_by_its_folder_is_known_by_content_too(place):
+    before = training("bert-tiny", TASKS, PLAN, at={}).key
+    file = place / "bert-tiny" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    assert training("bert-tiny", TASKS, PLAN, at={}).key != before
+
+
 def test_what_people_write_is_filled_in(place):
     job = asked("train", {"model": "tiny", "tasks": TASKS, "plan": {"steps": 8, "batch_size": 8}}, AT)
     assert job.key == training("tiny", TASKS, Plan(steps=8, batch_size=8), at=AT).key

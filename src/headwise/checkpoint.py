@@ -114,11 +114,17 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
 
 
-def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+def unpack_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], fresh: Collection[torch.Tensor] = ()
+) -> None:
+    """Give an optimizer its moments back; parameters that are ``fresh``, or not its own, get none."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = {str(number) for number, parameter in enumerate(parameters) if not any(parameter is one for one in fresh)}
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value
+        if number in kept:
+            state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -29,7 +29,7 @@ def step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
     _share_gradients(run)
     method.before_update(run, tasks)
     if plan.clip is not None:
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), plan.clip)
+        torch.nn.utils.clip_grad_norm_(run.clipped, plan.clip)
     run.optimizer.step()
     method.after_update(run, tasks)
     run.optimizer.zero_grad(set_to_none=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from headwise import checkpoint
 from headwise.attention import looks
+from headwise.batching import fingerprint
 from headwise.cutting import cheapest, export_small, trials
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, evaluate
@@ -102,6 +104,7 @@ class Study:
         self.heads = Heads.of(self.model.encoder)
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
+        self.base["tokenizer"] = fingerprint(self.model.tokenizer)
         self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
         self.base["trained"] = "train" not in settings.skip
 
@@ -206,7 +209,8 @@ class Study:
         from headwise.methods import Method
         from headwise.train import Run, branch_step
 
-        return branch_step(Run(self.model, self.settings.plan, Method(), None, self.device).total, self.settings.delta)
+        with closing(Run(self.model, self.settings.plan, Method(), None, self.device)) as run:
+            return branch_step(run.total, self.settings.delta)
 
     def stage_importance(self, study: dict) -> dict[str, Any]:
         """Score every head for every task."""

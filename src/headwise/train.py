@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from headwise.progress import Progress, quiet
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
 from headwise.store import digest, locked, plain
+from headwise.tasks.columns import to_arrays
 
 
 class Run:
@@ -70,10 +72,22 @@ class Run:
         self.best_after = 0  # evaluations up to this step do not compete for the best
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
         self.own = method.parameters(self.model, plan)
+        self._movable = {parameter: parameter.requires_grad for parameter in model.parameters()}
         self.optimizer = _optimizer(model, plan, self.own)
+        trained = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
+        self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
+        _take_off(model)  # what a run that was never closed has left
         self.wrapped = self.accelerator.prepare(model)
         self.passes = Passes(self)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
+
+    def close(self) -> None:
+        """The model is the caller's again: its own precision, and those weights movable that were before."""
+        self.passes.forget()
+        self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
+        _take_off(self.model)
+        for parameter, movable in self._movable.items():
+            parameter.requires_grad_(movable)
 
     @property
     def device(self) -> torch.device:
@@ -113,11 +127,27 @@ class Run:
         means = {name: sum(values) / len(values) for name, values in self.recent.items()}
         return sum(means.values()) / max(means[task], 1e-8) / len(means)
 
+    @cached_property
     def identity(self) -> str:
-        """What a checkpoint must agree with to be gone on from."""
-        sizes = {name: [len(data), int(data.lengths.sum())] for name, data in self.data.items()}
+        """What a checkpoint must agree with to be gone on from, or to be branched off."""
+        data = {name: _contents(to_arrays(data.columns)) for name, data in self.data.items()}
         shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
-        return digest(replace(self.plan, checkpoint_every=None), sizes, shapes)
+        form = {k: v for k, v in self.model.describe().items() if k != "tasks"}  # those say where files lie as well
+        return digest(replace(self.plan, checkpoint_every=None), data, shapes, form)
+
+    @cached_property
+    def began(self) -> str:
+        """A hash of some of the encoder's weights, as they were when this process first trained them to a folder."""
+        kept = vars(self.model)
+        if "_began" not in kept:
+            some = [p.detach().flatten()[:32].float().cpu().numpy() for p in self.model.encoder.parameters()]
+            kept["_began"] = digest(*some)
+        return kept["_began"]
+
+
+def _contents(columns: Mapping[str, np.ndarray]) -> str:
+    """What is in a task's columns, in whatever order a cache has them."""
+    return digest(*(part for name in sorted(columns) for part in (name, columns[name])))
 
 
 def branch_step(total: int, delta: float) -> int:
@@ -164,12 +194,15 @@ def fit(
     plan, method, where = plan or Plan(), method or Method(), Path(out) if out else None
     check_trackers(track, where)
     run = Run(model, plan, method, where, device, track, marks)
-    with _alone(run):
+    with closing(run), _alone(run):
         return _train(run, resume, branch, progress)
 
 
 def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progress: Progress | None) -> History:
     plan, method = run.plan, run.method
+    if run.out:
+        _ = run.began  # before a checkpoint changes the weights
+    run.model.zero_grad(set_to_none=True)  # what another training left when it broke off
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
     if not isinstance(resume, bool):
         _restore(run, checkpoint.load(Path(resume)), whole=True)
@@ -181,8 +214,7 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
     method.start(run)
     run.history.stopped = _patience_over(run)
     started = time.perf_counter()
-    log = Journal(run, progress or quiet())
-    with _interruptible() as interrupted, log, _finishing(run):
+    with _finishing(run), Journal(run, progress or quiet()) as log, _interruptible() as interrupted:
         while run.step < run.total and not run.history.stopped:
             log.add(*_step(run))
             run.step += 1
@@ -221,10 +253,12 @@ def _finishing(run: Run) -> Iterator[None]:
         yield
     finally:
         run.method.finish(run)
-        run.passes.forget()
-        run.accelerator.unwrap_model(run.wrapped, keep_fp32_wrapper=False)
-        for left in ("forward", "_is_accelerate_prepared"):  # accelerate would pass over a model that it had before
-            vars(run.model).pop(left, None)
+
+
+def _take_off(model: MultiTaskModel) -> None:
+    """Remove what accelerate puts on a model: it would pass over one that it had before."""
+    for left in ("forward", "_original_forward", "_is_accelerate_prepared"):
+        vars(model).pop(left, None)
 
 
 def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
@@ -281,7 +315,8 @@ def _save(run: Run) -> None:
         **({"best": run.best} if run.best else {}),
     }
     state = {
-        "identity": run.identity(),
+        "identity": run.identity,
+        "began": run.began,
         "method": run.method.describe(),
         "streams": {name: stream.state() for name, stream in run.streams.items()},
         "recent": {name: list(values) for name, values in run.recent.items()},
@@ -297,14 +332,18 @@ def _restore(run: Run, found: tuple[dict, dict] | None, whole: bool) -> None:
     if found is None:
         return
     tensors, state = found
-    if state["identity"] != run.identity() or (whole and state["method"] != plain(run.method.describe())):
+    here = {"identity": run.identity}
+    if whole:
+        here |= {"began": run.began, "method": plain(run.method.describe())}
+    if any(state.get(name) != value for name, value in here.items()):
         raise HeadwiseError(
             "the checkpoint found belongs to another run (model, tasks, plan or method differ)",
             "one of this run",
             f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
         )
     run.model.load_state_dict(tensors["model"])
-    checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"])
+    own = {parameter for group in run.own for parameter in group["params"]}
+    checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], () if whole else own)
     checkpoint.unpack_random({k: v[run.accelerator.process_index] for k, v in tensors["random"].items()})
     if whole:
         run.method.load_state(tensors.get("method", {}))

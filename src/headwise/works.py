@@ -60,8 +60,8 @@ def training(
 
 def weights_of(model: str, at: Mapping[str, str]) -> str | None:
     """The hash of local weights, read once until a file changes; a Hub model's are known when it is loaded."""
-    folder = Path(at[model]) if model in at else None
-    if folder is None or not folder.is_dir():
+    folder = Path(at.get(model, model))
+    if not folder.is_dir():
         return None
     where = ("weights", _state(folder))
     if where not in _digests:
