@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 SIZE ?= cores
 
-.PHONY: demo test test-accelerator check bench soak matrix screenshots clean
+.PHONY: demo test test-accelerator check bench soak matrix clean
 
 # torch first and by its exact version: a plain range would pull a GPU build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
