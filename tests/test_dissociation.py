@@ -308,6 +308,21 @@ def test_a_task_that_may_be_at_chance_has_no_d_above_it():
         assert not np.isnan(found.on["accuracy"].scores()).any()
 
 
+def test_a_draw_at_chance_is_none_above_it():
+    """14 of 20 right: 4.8 % of the draws have 10 or fewer, 1.7 % have 9 or fewer."""
+    right = np.repeat((np.arange(20) < 14)[:, None, None], 3, 2)
+    few = Counts(np.stack([right, np.ones_like(right)], -1).astype(float), accuracy)
+    found = Dissociation.of(["a", "b"], counts=[few, few]).beside(counts=[few, few], chance=[0.5, 0.5])
+    assert np.isnan(found.on["chance_corrected"].scores()).all()
+
+
+def test_a_lesion_may_take_a_task_down_to_chance():
+    """What is asked to be above chance is the whole model."""
+    counts = [drawn(np.random.default_rng(1), np.array([each]), 2000) for each in ([0.9, 0.5, 0.9], [0.9, 0.9, 0.5])]
+    found = Dissociation.of(["a", "b"], counts=counts).beside(counts=counts, chance=[0.5, 0.5])
+    assert (found.on["chance_corrected"].scores() > 0.9).all()
+
+
 def test_chance_correction_by_hand():
     found = Dissociation.of(["a", "b"], TRUE).beside(TRUE, chance=[0.5, 0.2])
     np.testing.assert_allclose(found.on["chance_corrected"].scores(), [0.75 - 0, 0.5 / 0.6 - 0.2 / 0.6])
