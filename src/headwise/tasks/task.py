@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from headwise.errors import HeadwiseError
@@ -62,6 +63,13 @@ class Kind(Protocol):
     def gold(self, rows: Sequence[Row]) -> list:
         """The right answers, in the same form."""
         ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A kind whose rows only name files: their content counts where what was made of rows is kept."""
+
+    def files_of(self, rows: Sequence[Row]) -> list[Path]: ...
 
 
 @runtime_checkable
