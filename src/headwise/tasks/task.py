@@ -120,9 +120,12 @@ class Task:
     language: str = "en"
     sizes: dict[str, int] = field(default_factory=dict, compare=False)  # published sizes: a cut file is noticed
     note: str = ""
-    _read: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # rows by split, and their source
 
     def __post_init__(self) -> None:
+        # Copies share what was read, so that no file is read twice, unless they have a source of their own.
+        if self._read.setdefault("source", self.source) is not self.source:
+            object.__setattr__(self, "_read", {"source": self.source})
         # Names become parts of file names; a path must not come in with one.
         if not 0 < len(self.name) <= 100 or set(self.name) & set("/\\\0\n\r\t") or self.name.strip(". ") == "":
             raise HeadwiseError(
