@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -164,6 +166,59 @@ def test_a_tokenizers_fingerprint_does_not_depend_on_what_it_was_used_for():
     used("w1 w2", truncation=True, max_length=3, padding="max_length")
     assert fingerprint(used) == before == fingerprint(tiny_tokenizer(WORDS))
     assert fingerprint(tiny_tokenizer(WORDS[1:])) != before
+
+
+def test_the_side_a_tokenizer_cuts_is_part_of_what_it_does():
+    rows, tokenizer = [{"text": "w1 w2 w3 w4", "label": "a"}], tiny_tokenizer(WORDS)
+    ids = []
+    for tokenizer.truncation_side in ("right", "left"):
+        with pytest.warns(HeadwiseWarning, match="were cut"):
+            ids.append(encode(task_of(rows), "train", tokenizer, max_length=4).columns["input_ids"][0].tolist())
+    assert ids[0][1:-1] == tokenizer.convert_tokens_to_ids(["w1", "w2"])
+    assert ids[1][1:-1] == tokenizer.convert_tokens_to_ids(["w3", "w4"])
+
+
+KIND = """
+from dataclasses import dataclass
+from headwise.tasks.sentence import Classify
+
+def changed(text):
+    return {change}
+
+@dataclass(frozen=True)
+class Mine(Classify):
+    def encode(self, rows, tokenizer, max_length):
+        return super().encode([{{**row, "text": changed(row["text"])}} for row in rows], tokenizer, max_length)
+"""
+
+
+def first_ids(kind: type[Classify]) -> list[int]:
+    task = Task("t", kind(("a", "b")), Rows(train=[{"text": "w1 w2", "label": "a"}]), "accuracy")
+    return encode(task, "train", tiny_tokenizer(WORDS)).columns["input_ids"][0].tolist()
+
+
+def test_ones_own_kind_is_known_by_its_code(tmp_path, monkeypatch):
+    """The second run of a script whose kind was edited in between."""
+    monkeypatch.syspath_prepend(tmp_path)
+    ids = []
+    for change in ("text", "text[::-1].replace('2w', 'w2').replace('1w', 'w1')"):
+        (tmp_path / "ownkind.py").write_text(KIND.format(change=change))
+        monkeypatch.delitem(sys.modules, "ownkind", raising=False)
+        ids.append(first_ids(importlib.import_module("ownkind").Mine))
+    assert ids[1][1:-1] == ids[0][1:-1][::-1]
+
+
+def test_ones_own_kind_whose_code_no_module_tells_is_not_kept():
+    def made(step):
+        @dataclass(frozen=True)
+        class Local(Classify):
+            def encode(self, rows, tokenizer, max_length):
+                turned = [{**row, "text": " ".join(row["text"].split()[::step])} for row in rows]
+                return super().encode(turned, tokenizer, max_length)
+
+        return Local
+
+    assert first_ids(made(1))[1:-1] == first_ids(made(-1))[1:-1][::-1]
 
 
 def test_a_broken_cache_file_is_told_and_made_again():

@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
+import headwise
 from headwise.batching import encode
 from headwise.errors import HeadwiseError
+from headwise.exports import load
 from headwise.heads import Heads, captured
 from headwise.model import MultiTaskModel, load_encoder, pool, positions
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.tasks.image import Picture
 from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
@@ -70,6 +73,18 @@ def test_saving_over_a_folder_replaces_it(tmp_path):
     back = MultiTaskModel.load(tmp_path / "model", toy_tasks())
     assert back.heads["toy0"].out.bias.tolist() == [7.0, 7.0]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_cut_model_is_refused_with_the_words_that_write_its_encoder(tmp_path):
+    model = toy_model()
+    folder = model.save_pretrained(tmp_path / "model")
+    prune(model.encoder, CHOSEN)
+    with pytest.raises(HeadwiseError, match="has lost heads") as told:
+        model.save_pretrained(folder)
+    assert MultiTaskModel.load(folder, toy_tasks())  # what was there stays
+    written = eval(told.value.hint, {"headwise": headwise, "model": model, "path": tmp_path / "small"})
+    back = load(written)
+    assert all(torch.equal(a, b) for a, b in zip(model.encoder.parameters(), back.parameters(), strict=True))
 
 
 def test_folders_that_do_not_fit_are_told(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from headwise.errors import HeadwiseError
-from headwise.jobs import Place, in_order, perform
+from headwise.jobs import Place, in_order, perform, task_named
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.testing import playground
@@ -124,6 +124,20 @@ def test_a_job_is_known_by_ones_own_files_as_they_are_now(place):
     with (place / "reviews.csv").open("a") as file:
         file.write((place / "reviews.csv").read_text().splitlines()[1] + "\n")
     assert training("tiny", TASKS, PLAN, at=AT).key != before
+
+
+@pytest.mark.filterwarnings("ignore::headwise.errors.HeadwiseWarning")  # few rows
+def test_a_job_is_known_by_the_data_of_the_folder_that_the_environment_names_now(place, monkeypatch):
+    keys = {}
+    for word in ("good", "fine"):
+        (place / word / "SST-2").mkdir(parents=True)
+        for split in ("train", "dev"):
+            (place / word / "SST-2" / f"{split}.tsv").write_text(f"sentence\tlabel\n{word}\t1\nbad\t0\n")
+        monkeypatch.setenv("HEADWISE_DATA", str(place / word))
+        keys[word] = training("tiny", ["sst2"], PLAN, at=AT).key
+        assert task_named("sst2", AT).rows("dev")[0]["text"] == word
+        assert training("tiny", ["sst2"], PLAN, at={**AT, "data": str(place / word)}).key == keys[word]
+    assert keys["good"] != keys["fine"]
 
 
 def test_a_job_that_dies_after_its_training_does_not_train_again(place, monkeypatch):

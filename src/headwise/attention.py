@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headwise.evaluate import evaluating
 from headwise.heads import Heads, eager
 from headwise.model import MultiTaskModel
 
@@ -38,7 +39,7 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
     """How every head distributes its attention over some texts.
 
     Args:
-        model: its encoder is run with eager attention for this, and restored.
+        model: its encoder is run with eager attention and without dropout for this, and restored.
         texts: plain texts.
         shown: keep the whole maps of this many short texts.
         batch_size: texts in one forward.
@@ -47,9 +48,8 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
     sums = {name: torch.zeros(shape, dtype=torch.float64) for name in FEATURES}
     tokens = 0
     special = [i for i in (model.tokenizer.sep_token_id, model.tokenizer.eos_token_id) if i is not None]
-    training, examples = model.training, []
-    model.eval()
-    with eager(model.encoder) as maps:
+    examples = []
+    with evaluating(model), eager(model.encoder) as maps:
         for start in range(0, len(texts), batch_size):
             batch = _coded(model, texts[start : start + batch_size])
             found = _features(torch.stack(maps(**batch), 1), batch["input_ids"], batch["attention_mask"], special)
@@ -58,7 +58,6 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
             tokens += int(batch["attention_mask"].sum())
         for text in sorted(texts, key=len)[len(texts) // 3 :][:shown]:
             examples.append(_example(model, maps, text))
-    model.train(training)
     return Looks({name: value / max(1, tokens) for name, value in sums.items()}, examples, len(texts))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,9 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.store import cache_folder, digest, read_arrays, write_arrays
+from headwise.store import cache_folder, digest, file_digest, read_arrays, write_arrays
 from headwise.tasks.columns import Columns, Ragged, from_arrays, stepped, to_arrays
-from headwise.tasks.task import Row, Task
+from headwise.tasks.task import Kind, ReadsFiles, Row, Task
 from headwise.tasks.windows import longest_window, places
 
 FORMAT = 4  # of the cache: what kinds make of rows
@@ -92,14 +94,44 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
         limit: keep a seeded sample of this many rows.
     """
     rows = sample(task.rows(split), limit)
-    key = digest(FORMAT, task.kind, rows, fingerprint(tokenizer), max_length)
-    path = cache_folder("tokens") / f"{key}.safetensors"
-    columns = _cached(path)
+    path = _place(task.kind, rows, tokenizer, max_length)
+    columns = path and _cached(path)
     if columns is None:
         columns = task.kind.encode(rows, tokenizer, max_length)
-        _keep(path, columns)
+        if path:
+            _keep(path, columns)
     _tell_cut(f"{task.name}/{split}", columns.get("cut"), max_length)
     return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+
+
+def _place(kind: Kind, rows: list[Row], tokenizer: Any, max_length: int) -> Path | None:
+    """Where the tokens of this content are kept; nowhere if the code that makes them cannot be told."""
+    code = _code(type(kind))
+    files = [_seen(file) for file in kind.files_of(rows)] if isinstance(kind, ReadsFiles) else []
+    key = digest(FORMAT, code, kind, rows, files, fingerprint(tokenizer), max_length)
+    return cache_folder("tokens") / f"{key}.safetensors" if code else None
+
+
+@lru_cache(maxsize=64)  # of a class, as it was when first used: a file may be edited while its code runs
+def _code(kind: type) -> str | None:
+    """What code one's own kind is, as a hash of the modules it comes from; FORMAT tells that of the kinds here."""
+    parts = []
+    for each in kind.__mro__[:-1]:
+        if each.__module__.partition(".")[0] == "headwise":
+            continue
+        module = sys.modules.get(each.__module__)
+        if module is None or getattr(module, each.__qualname__, None) is not each:  # made in a function, or sent here
+            return None
+        try:
+            parts.append([each.__module__, each.__qualname__, inspect.getsource(module)])
+        except (OSError, TypeError):  # typed by hand
+            return None
+    return digest(parts)
+
+
+def _seen(file: Path) -> str | None:
+    """The hash of a file; reading a missing one is an error of the kind's own."""
+    return file_digest(file) if file.is_file() else None
 
 
 def _keep(path: Path, columns: Columns) -> None:
@@ -136,17 +168,18 @@ def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """What a tokenizer does, as a hash: its class and its whole vocabulary and rules."""
+    """What a tokenizer does, as a hash: its class, its whole vocabulary and rules, and the side it cuts."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return _rules_digest(type(tokenizer).__name__, backend.to_str() if backend else json.dumps(repr(tokenizer)))
+    text = backend.to_str() if backend else json.dumps(repr(tokenizer))
+    return _rules_digest(type(tokenizer).__name__, text, getattr(tokenizer, "truncation_side", None))
 
 
 @lru_cache(maxsize=16)
-def _rules_digest(name: str, text: str) -> str:
+def _rules_digest(name: str, text: str, side: str | None) -> str:
     rules = json.loads(text)
     if isinstance(rules, dict):  # these two only remember the last call
         rules |= {"truncation": None, "padding": None}
-    return digest(name, rules)
+    return digest(name, rules, side)
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,13 @@ class Place:
 def task_named(name: str, at: Mapping[str, str]) -> Task:
     """A task of the catalog, or of one's own file: ``mine=reviews.csv:text,label``."""
     from headwise import tasks as catalog
+    from headwise.tasks.known import data_folder
 
-    return catalog.own(name) if "=" in name else _known(name, at.get("data"))
+    return catalog.own(name) if "=" in name else _known(name, data_folder(at.get("data")))
 
 
 @lru_cache(maxsize=64)
-def _known(name: str, data: str | None) -> Task:
+def _known(name: str, data: Path | None) -> Task:
     """Read once in a process: a worker does many jobs on the same tasks."""
     from headwise import tasks as catalog
 

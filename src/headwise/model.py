@@ -178,6 +178,12 @@ class MultiTaskModel(nn.Module):
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write a folder: ``encoder/`` is a plain Hugging Face checkpoint, the rest is safetensors and JSON."""
+        if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
+            raise HeadwiseError(
+                "a model that has lost heads: no plain checkpoint has its shapes, and none would load",
+                "a model with all its heads; the cut encoder is written alone",
+                'headwise.export(model.encoder, ~headwise.Heads.of(model.encoder).alive, path, "sliced")',
+            )
         path = Path(path)
         with folder(path, replace=True) as scratch:
             self.encoder.save_pretrained(scratch / "encoder")

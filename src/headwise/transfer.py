@@ -222,7 +222,7 @@ class _Place:
             torch.manual_seed(plan.seed)
             (key,) = self.model.heads
             self.model.heads[key] = self.task.kind.head(self.model.width)
-        self.model.tasks[name] = replace(self.task, source=Rows(train=rows), _read={})
+        self.model.tasks[name] = replace(self.task, source=Rows(train=rows))
         fit(self.model, plan, device=self.device)
         self.model.tasks[name] = self.task
         found = evaluate(self.model, name, split=self.split, limit=self.limit, data=self.held_out)

@@ -20,6 +20,7 @@ from headwise.model import MultiTaskModel, default_device
 from headwise.plan import Plan
 from headwise.store import plain
 from headwise.study import Settings, Study, data_digest, weights_digest
+from headwise.tasks.known import data_folder
 from headwise.train import branch_step, fit
 
 
@@ -69,13 +70,13 @@ def weights_of(model: str, at: Mapping[str, str]) -> str | None:
     return _digests[where]
 
 
-_digests: dict[tuple[str, str | None], str | None] = {}
+_digests: dict[tuple[str, str], str | None] = {}
 
 
 def _data(name: str, at: Mapping[str, str]) -> str | None:
     """The hash of a task's rows, read once until one's own file changes; None for data that is not on this machine."""
     file = Path(name.partition("=")[2].rpartition(":")[0] or name.partition("=")[2])
-    where = (name, _state(file.expanduser()) if "=" in name else at.get("data"))
+    where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))))
     if where not in _digests:
         try:
             _digests[where] = data_digest(task_named(name, at))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.heads import captured
+from headwise.heads import captured, gated
 from headwise.probing.features import Reader
 from headwise.prune import prune
 from headwise.testing import tiny, tiny_tokenizer, toy_model
@@ -110,6 +112,31 @@ def test_a_cache_is_read_again_by_the_same_content_only(tmp_path, monkeypatch):
         )
     }
     assert len(keys) == 4
+
+
+def test_a_model_that_changed_is_read_anew(tmp_path):
+    reader = Reader.of(tiny("bert"), TOKENIZER)
+    reader.read(ROWS, cache=tmp_path)
+    with torch.no_grad():
+        next(reader.encoder.parameters()).mul_(1.5)
+    assert torch.equal(reader.read(ROWS, cache=tmp_path).layers, reader.read(ROWS).layers)
+
+
+@pytest.mark.parametrize("how", [{"cache": True}, {"cache": True, "memory": 0}, {"memory": 0}], ids=str)
+@pytest.mark.parametrize("gated_first", [True, False])
+def test_what_is_read_under_gates_and_without_never_meets(how, gated_first, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    reader, gates = Reader.of(tiny("bert"), TOKENIZER), torch.ones(2, 4)
+    gates[0] = 0
+
+    def layers(closed, **options):
+        with gated(reader.encoder, gates) if closed else nullcontext():
+            return reader.read(ROWS, **options).layers
+
+    found = {closed: layers(closed, **how) for closed in (gated_first, not gated_first)}
+    assert all(torch.equal(found[closed], layers(closed)) for closed in found)
+    assert not torch.allclose(found[True], found[False])
+    assert len(list(tmp_path.rglob("*"))) == 2  # the folder, and the file of what has no gates
 
 
 @pytest.mark.parametrize("how", ["half written", "another model's"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.heads import eager
 from headwise.probing import changes, profile, untrained
 from headwise.probing.parameterfree import Unlearnt
 from headwise.probing.stages import Profile
@@ -81,3 +82,10 @@ def test_the_control_has_the_shape_and_nothing_of_the_weights():
     weight = [m.embeddings.word_embeddings.weight for m in (model, control, again, other)]
     assert torch.equal(weight[1], weight[2])
     assert not torch.equal(weight[1], weight[0]) and not torch.equal(weight[1], weight[3])
+
+
+def test_the_control_may_run_another_kernel_than_the_model():
+    model = tiny("bert")
+    kernel = model.config._attn_implementation
+    with eager(untrained(model)):
+        assert model.config._attn_implementation == kernel != "eager"

@@ -9,11 +9,11 @@ import pytest
 import torch
 from kindlaws import letters
 
-from headwise.batching import Encoded
+from headwise.batching import Encoded, encode
 from headwise.errors import HeadwiseError
 from headwise.metrics import metrics
 from headwise.tasks.image import Picture
-from headwise.tasks.task import Hidden, Kind
+from headwise.tasks.task import Hidden, Kind, Rows, Task
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -48,6 +48,15 @@ def test_pixels_are_half_precision_in_the_order_of_rows(rows):
     assert columns["pixel_values"][2, :, 0, 0].tolist() == [0, 0, 1]  # blue
     assert kind.labels == ("blue", "green", "red")
     assert columns["label"].tolist() == kind.gold(rows) == [2, 1, 0] * 3
+
+
+def test_a_picture_drawn_anew_is_read_anew(rows):
+    task, processor = Task("pictures", Picture(("blue", "green", "red")), Rows(train=rows), "accuracy"), Processor()
+    before = encode(task, "train", processor).columns["pixel_values"]
+    Image.new("RGB", (21, 11), "blue").save(rows[0]["path"])
+    after = encode(task, "train", processor).columns["pixel_values"]
+    assert after[0, :, 0, 0].tolist() == [0, 0, 1] and before[0, :, 0, 0].tolist() == [1, 0, 0]
+    assert np.array_equal(after[1:], before[1:])
 
 
 def test_learns_its_training_rows_by_heart(rows):

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,9 @@ class Reader:
     def dtype(self) -> torch.dtype:
         return mapped.DTYPES[self.precision][0]
 
-    @cached_property
+    @property
     def model_key(self) -> str:
-        """What the model is, as a hash of its configuration and every weight."""
+        """What the model is now, as a hash of its configuration and every weight."""
         config: Any = self.encoder.config
         about = json.loads(config.to_json_string())
         told = {k: v for k, v in about.items() if k not in ("_name_or_path", "transformers_version")}
@@ -144,15 +145,20 @@ class Reader:
         Args:
             rows: the sentences.
             cache: keep them in a memory-mapped file and read it next time; a folder, or True for the cache folder.
+                Under gates or other hooks, whose work no key tells, they are neither kept nor read from there.
             memory: bytes that features may take before they go to disk; half of what is free where not given.
         """
-        shapes = self._shapes(rows)
+        shapes, hooked = self._shapes(rows), _hooked(self.encoder)
         room = free_memory(self.device) // 2 if memory is None else memory
-        if not cache and mapped.nbytes(shapes, self.precision) <= room:
+        if (hooked or not cache) and mapped.nbytes(shapes, self.precision) <= room:
             out = {name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()}
             return Features(**out, cut=self._fill(rows, out), place=str(self.device))
         root = Path(cache) if isinstance(cache, str | Path) else cache_folder("features")
-        return self._cached(rows, shapes, root)
+        if not hooked:
+            return self._cached(rows, shapes, root)
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root, ignore_cleanup_errors=True) as scratch:  # a map outlives its file's name
+            return self._cached(rows, shapes, Path(scratch))
 
     def _cached(self, rows: Sequence[Row], shapes: mapped.Shapes, root: Path) -> Features:
         key = self.key(rows)
@@ -253,6 +259,12 @@ class Reader:
 def _opened(path: Path, key: str) -> Features:
     tensors, about = mapped.read(path, key)
     return Features(**tensors, cut=int(about.get("cut", 0)), place=str(path))
+
+
+def _hooked(encoder: nn.Module) -> bool:
+    """Whether hooks, such as gates, may change what a model says; those transformers collects outputs with do not."""
+    hooks = (h for m in encoder.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
+    return any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks)
 
 
 def free_memory(device: torch.device) -> int:

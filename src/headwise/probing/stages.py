@@ -6,6 +6,7 @@ Legend: K labels of all tasks together, L layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,5 +95,5 @@ def untrained(encoder: Any, seed: int = 0) -> Any:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = AutoModel.from_config(encoder.config)
+        made = AutoModel.from_config(deepcopy(encoder.config))  # a model switches its kernel there
     return made.to(encoder.device, encoder.dtype).eval()

@@ -28,6 +28,9 @@ class Picture(Classify):
             raise HeadwiseError(f"path {row.get('path')!r}", "a picture's file")
         self.check_label(row)
 
+    def files_of(self, rows: Sequence[Row]) -> list[Path]:
+        return [Path(row["path"]) for row in rows]
+
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
         """``pixel_values``: ``(n, C, H, W)`` in half precision, made 64 pictures at a time."""
         if not hasattr(tokenizer, "image_mean") and not hasattr(tokenizer, "size"):

@@ -152,4 +152,4 @@ def split_by_item(
 
 def _resplit(task: Task, rows: Sequence[Row], side: dict[str, str]) -> Task:
     parts = {split: [row for row in rows if side[row["item"]] == split] for split in SPLITS}
-    return replace(task, source=Rows(**parts), sizes={}, note="split anew by item", _read={})
+    return replace(task, source=Rows(**parts), sizes={}, note="split anew by item")

@@ -112,7 +112,7 @@ def _cut(name: str, sides: Sides, data: str | None) -> Task:
     if sides.train[0] == sides.dev[0] and (sides.train[1], sides.dev[1]) == ("train", "dev"):
         return replace(train, name=name, note=sides.note)
     rows = Rows(train=train.rows(sides.train[1]), dev=dev.rows(sides.dev[1]))
-    return replace(train, name=name, source=rows, sizes={}, note=sides.note, _read={})
+    return replace(train, name=name, source=rows, sizes={}, note=sides.note)
 
 
 def _cut_by_item(name: str, sides: Sides, data: str | None) -> Task:
@@ -123,7 +123,7 @@ def _cut_by_item(name: str, sides: Sides, data: str | None) -> Task:
     mine = own.rows("dev")
     train = [*(own.rows("train") if "train" in splits_of(own) else []), *(r for r in mine if r["item"] not in held)]
     rows = Rows(train=train, dev=[row for row in mine if row["item"] in held])
-    return replace(own, name=name, source=rows, sizes={}, note=sides.note, _read={})
+    return replace(own, name=name, source=rows, sizes={}, note=sides.note)
 
 
 def _held_out(rows: Sequence[Row], share: float = 0.2, seed: int = 0) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from headwise.errors import HeadwiseError
@@ -65,6 +66,13 @@ class Kind(Protocol):
 
 
 @runtime_checkable
+class ReadsFiles(Protocol):
+    """A kind whose rows only name files: their content counts where what was made of rows is kept."""
+
+    def files_of(self, rows: Sequence[Row]) -> list[Path]: ...
+
+
+@runtime_checkable
 class Source(Protocol):
     """A place rows come from."""
 
@@ -112,9 +120,12 @@ class Task:
     language: str = "en"
     sizes: dict[str, int] = field(default_factory=dict, compare=False)  # published sizes: a cut file is noticed
     note: str = ""
-    _read: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # rows by split, and their source
 
     def __post_init__(self) -> None:
+        # Copies share what was read, so that no file is read twice, unless they have a source of their own.
+        if self._read.setdefault("source", self.source) is not self.source:
+            object.__setattr__(self, "_read", {"source": self.source})
         # Names become parts of file names; a path must not come in with one.
         if not 0 < len(self.name) <= 100 or set(self.name) & set("/\\\0\n\r\t") or self.name.strip(". ") == "":
             raise HeadwiseError(
