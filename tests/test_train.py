@@ -250,7 +250,7 @@ def flipped(model):
     for name, task in model.tasks.items():
         labels = task.kind.labels
         rows = [row | {"label": labels[1 - labels.index(row["label"])]} for row in task.rows("train")]
-        model.tasks[name] = replace(task, source=Rows(train=rows, dev=task.rows("dev")), _read={})
+        model.tasks[name] = replace(task, source=Rows(train=rows, dev=task.rows("dev")))
     return model
 
 
