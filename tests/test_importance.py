@@ -29,6 +29,12 @@ def model():
     return made.eval()
 
 
+def test_the_random_control_draws_for_each_task_anew(model):
+    one, other = (importance(model, task, by="random").scores for task in ("toy0", "toy1"))
+    assert not torch.equal(one, other)
+    assert torch.equal(one, importance(model, "toy0", by="random").scores)
+
+
 def by_hand(model, task: str, per_token: bool = False) -> torch.Tensor:
     """∂L/∂ξ of every training example, one example and one backward at a time."""
     from headwise.batching import encode

@@ -87,8 +87,8 @@ def _mean_outputs(sample: Sample) -> torch.Tensor:
 
 
 def random(sample: Sample) -> Importance:
-    """Scores drawn at random."""
-    rng = np.random.default_rng([sample.seed, 4])
+    """Scores drawn at random, for each task anew: with the same for all, any two would share all their heads."""
+    rng = np.random.default_rng([sample.seed, 4, *sample.task.encode()])
     scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
     return Importance(
         sample.task, "random", scores, torch.full_like(scores, torch.nan), 0, torch.stack([scores, scores])
