@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Heads, present, touched
+from headwise.heads import Heads, Lent, present, touched
 from headwise.selection import close_groups
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
         return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
 
     with ExitStack() as stack:
-        stack.callback(model.register_forward_pre_hook(begin, with_kwargs=True).remove)
-        stack.callback(model.register_forward_hook(end, always_call=True).remove)
-        stack.callback(model.encoder.register_forward_pre_hook(refuse_alone).remove)
+        stack.callback(model.register_forward_pre_hook(Lent(begin), with_kwargs=True).remove)
+        stack.callback(model.register_forward_hook(Lent(end), always_call=True).remove)
+        stack.callback(model.encoder.register_forward_pre_hook(Lent(refuse_alone)).remove)
         stack.enter_context(touched(model.encoder, touch, heads))
         yield
 
