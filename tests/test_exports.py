@@ -338,6 +338,19 @@ class TestLoading:
             load(sliced)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda m, mask, path: export(m, mask, path, "sliced"), lambda m, mask, _: prune(m, mask)]
+)
+def test_a_model_inside_gated_is_left_alone(tmp_path, change):
+    model, mask = tiny("bert"), torch.zeros(2, 4, dtype=torch.bool)
+    mask[1, 1] = True
+    with gated(model, torch.ones(2, 4)):
+        model(**tiny_batch(model))
+        with pytest.raises(HeadwiseError, match="inside gated"):
+            change(model, mask, tmp_path / "x")
+    change(model, mask, tmp_path / "x")
+
+
 class TestMaskFiles:
     def test_json_and_safetensors(self, tmp_path):
         mask = torch.tensor([[True, False], [False, False]])

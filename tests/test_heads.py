@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -253,6 +255,21 @@ def test_nested_gates_compose():
         once = output(model, batch)
     with gated(model, a), gated(model, b):
         assert torch.allclose(output(model, batch), once, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "gpt2"])
+def test_a_copy_made_inside_is_the_plain_model(family):
+    """While the block lasts and after it; the model itself stays gated to its end."""
+    model = tiny(family)
+    batch, heads = tiny_batch(model), Heads.of(model)
+    plain = output(model, batch)
+    with gated(model, torch.full(heads.shape, 0.5)):
+        scaled, copied = output(model, batch), copy.deepcopy(model)
+        assert torch.equal(output(copied, batch), plain)
+        assert torch.equal(output(model, batch), scaled) and not torch.equal(scaled, plain)
+    assert torch.equal(output(copied, batch), plain) and torch.equal(output(model, batch), plain)
+    with gated(copied, torch.full(heads.shape, 0.5)):
+        assert torch.equal(output(copied, batch), scaled)
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])

@@ -180,6 +180,43 @@ def test_masks_come_back_when_a_run_is_resumed(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), model.state_dict().values()))
 
 
+class Break(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 3:
+            raise RuntimeError("broken")
+
+
+def test_a_second_training_is_as_by_a_fresh_callback(tmp_path):
+    used, fresh = (ImportantHeadCallback(alpha=0.25, delta=0.5, examples=16) for _ in range(2))
+    train(tmp_path, used, family="roberta", max_steps=4)
+    again = train(tmp_path, used, max_steps=4)
+    other = train(tmp_path, fresh, max_steps=4)
+    assert all(torch.equal(used.masks[task], mask) for task, mask in fresh.masks.items())
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), other.state_dict().values()))
+
+
+def test_a_training_that_broke_leaves_nothing_to_the_next(tmp_path):
+    callback = ImportantHeadCallback(delta=1.0, masks=masks())
+    broken = tiny("bert", 3, auto="AutoModelForSequenceClassification")
+    trainer = Trainer(
+        broken, arguments(tmp_path), data_collator=collate, train_dataset=rows(), callbacks=[callback, Break()]
+    )
+    with pytest.raises(RuntimeError, match="broken"):
+        trainer.train()
+    watch = Watch(1)
+    train(tmp_path, callback, watch, max_steps=8)
+    assert watch.moved == {(0, 1), (1, 2), (1, 3)} and not broken._forward_pre_hooks
+
+
+def test_measuring_that_breaks_ends():
+    callback = ImportantHeadCallback()
+    callback.model = tiny("bert", auto="AutoModelForSequenceClassification")
+    callback.heads = Heads.of(callback.model)
+    with pytest.raises(ValueError):
+        callback._importance([{"input_ids": torch.ones(2, 3, 4, 5, dtype=torch.long)}])
+    assert not callback.measuring
+
+
 def test_the_task_of_a_batch():
     assert task_of("a") == task_of(["a", "a"]) == "a"
     assert task_of(3) == task_of(torch.tensor([3, 3])) == task_of(np.array(3)) == "3"

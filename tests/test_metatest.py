@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.evaluate import evaluate
 from headwise.metatest import best_rate, meta_test
 from headwise.methods.meta import Meta
@@ -119,3 +119,17 @@ def test_what_stands_beside_the_model_comes_back(tmp_path):
     one, two = (meta_test(m, how, known, (8,), 2, limit=32) for m, how in ((model, method), (back, again)))
     assert one.to_record() == two.to_record()
     assert again.learner.gates.closed["mark_en"].sum() == 2
+
+
+def test_another_model_leaves_the_trained_gates_and_rates():
+    """Of a copy, too, the method knows no gates, and says so; it is as under a method that has trained nothing."""
+    settings = {"gates": "sigmoid", "gate_lr": 0.5, "learn_rates": 0.5}
+    model, method, (known, _) = made(**settings)
+    kept = {name: value.clone() for name, value in method.state().items()}
+    before, copied = meta_test(model, method, known, (8,), 2, limit=32), copy.deepcopy(model)
+    with pytest.warns(HeadwiseWarning, match="fresh ones"):
+        other = meta_test(copied, method, known, (8,), 2, limit=32)
+    untrained = Meta(support=8, rates=0.05, **settings)
+    assert other.to_record() == meta_test(copied, untrained, known, (8,), 2, limit=32).to_record()
+    assert method.learner.model is model and all(torch.equal(method.state()[n], v) for n, v in kept.items())
+    assert meta_test(model, method, known, (8,), 2, limit=32).to_record() == before.to_record()

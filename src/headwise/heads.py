@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -173,10 +174,10 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
     with ExitStack() as stack:
         stack.enter_context(_uncompiled(model))
         inner = unwrap(model)
-        stack.callback(inner.register_forward_pre_hook(_refuse_old_masks, with_kwargs=True).remove)
-        stack.callback(inner.register_forward_pre_hook(calls.restart).remove)
+        stack.callback(inner.register_forward_pre_hook(Lent(_refuse_old_masks), with_kwargs=True).remove)
+        stack.callback(inner.register_forward_pre_hook(Lent(calls.restart)).remove)
         for site in {id(site.module): site for site in heads.sites}.values():
-            stack.callback(site.module.register_forward_pre_hook(hook_for(site)).remove)
+            stack.callback(site.module.register_forward_pre_hook(Lent(hook_for(site))).remove)
         yield heads
         unreached = [site.layer for site in heads.sites if not hits[site.layer]]
         if unreached:
@@ -185,6 +186,28 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
                 "a forward of this model inside the block",
                 "run model(...) inside the with-block, and not through a function compiled before it",
             )
+
+
+class Lent:
+    """A hook for the time of a block: a copy of its module made inside does not take it along."""
+
+    def __init__(self, hook: Callable):
+        self.hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self.hook(*args)
+
+    def __deepcopy__(self, memo: dict) -> Callable:
+        return _nothing  # torch copies the list of hooks, and something must stand there
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def inside_block(model: nn.Module) -> bool:
+    """Whether the model is inside `gated`, `captured` or learned gates."""
+    return any(isinstance(hook, Lent) for module in model.modules() for hook in module._forward_pre_hooks.values())
 
 
 def _refuse_split(outputs: torch.Tensor) -> None:

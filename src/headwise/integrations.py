@@ -71,13 +71,17 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
             key,
             stack,
         )
-        self.masks, self.batches = dict(masks or {}), batches
+        self.given, self.batches = dict(masks or {}), batches
+        self.masks = dict(self.given)
         self.held: HeldHeads | None = None
         self.seen: list[str] = []  # tasks of the step's batches
         self.measuring = False
         self._hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
+        self._let_go()  # of a training that broke
+        if state.global_step == 0:
+            self.masks = dict(self.given)  # what was measured is another training's; a resumed one has its own back
         self.model = unwrap(model)
         self.heads = Heads.of(self.model, stack=self.stack)
         self.heads.require_exact("important-head training")
@@ -105,16 +109,23 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
             self.held.restore()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._hook.remove()
-        if self.held:
-            self.held.detach()
-            self.held = None
+        self._let_go()
 
     def state(self) -> dict[str, Any]:
         """What the Trainer keeps in its checkpoints."""
         names = ("alpha", "delta", "params", "examples", "key", "stack")
-        masks = {task: torch.as_tensor(mask).tolist() for task, mask in self.masks.items()}
-        return {"args": {name: getattr(self, name) for name in names}, "attributes": {"masks": masks}}
+        kept = {
+            name: {task: torch.as_tensor(mask).tolist() for task, mask in getattr(self, name).items()}
+            for name in ("given", "masks")
+        }
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": kept}
+
+    def _let_go(self) -> None:
+        if self._hook:
+            self._hook.remove()
+        if self.held:
+            self.held.detach()
+        self._hook, self.held = None, None
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: Batch) -> tuple[tuple, Batch]:
         given = kwargs if self.takes_task else {name: value for name, value in kwargs.items() if name != self.key}
@@ -145,17 +156,23 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         total, count = torch.zeros(self.heads.shape, dtype=torch.float64), 0
         device = next(self.model.parameters()).device
         self.measuring = True
-        with evaluating(self.model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for batch in batches:
-                inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
-                size = len(next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.ndim))
-                gates = torch.ones(size, *self.heads.shape, device=device, requires_grad=True)
-                with gated(self.model, gates, heads=self.heads):
-                    (slopes,) = torch.autograd.grad(self.model(**inputs).loss, gates)
-                total += size * slopes.abs().sum(0).double().cpu()
-                count += size
-        self.measuring = False
+        try:
+            with evaluating(self.model), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                for batch in batches:
+                    slopes = self._slopes(batch, device)
+                    total += len(slopes) * slopes.abs().sum(0).double().cpu()
+                    count += len(slopes)
+        finally:
+            self.measuring = False
         return (total / count).float()
+
+    def _slopes(self, batch: Batch, device: torch.device) -> torch.Tensor:
+        """∂L/∂ξ of a batch's mean loss, (B, L, H)."""
+        inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in batch.items()}
+        size = len(next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.ndim))
+        gates = torch.ones(size, *self.heads.shape, device=device, requires_grad=True)
+        with gated(self.model, gates, heads=self.heads):
+            return torch.autograd.grad(self.model(**inputs).loss, gates)[0]
 
 
 def task_of(value: Any, key: str = "task") -> str:

@@ -5,6 +5,7 @@ Legend: S seeds (support sets), n examples measured on, R bootstrap draws.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ import numpy as np
 import torch
 
 from headwise.batching import Encoded, encode
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.evaluate import Score, evaluate, evaluating, to_device
 from headwise.methods.episodes import Draw
-from headwise.methods.inner import Learner
+from headwise.methods.inner import Learner, Rates
 from headwise.methods.meta import GROUPS, Meta
 from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
@@ -123,7 +124,8 @@ def meta_test(
 
     Args:
         model: after meta-training, or any other.
-        method: what it was trained with: its gates, masks, inner loop.
+        method: what it was trained with: its gates, masks, inner loop. Any other model, also a copy, has the gates and
+            rates that training starts from.
         task: the pair.
         shots: sizes of the support set.
         seeds: support sets of each size.
@@ -136,8 +138,9 @@ def meta_test(
         >>> found = meta_test(model, method, tasks.get("corpus.entailment.es"), shots=(8, 32), steps=10)
         >>> print(found)
     """
-    by_group = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else rates
-    with _joined(model, method, task) as (learner, zero), evaluating(learner):
+    own, start_rates = _start(model, method)
+    by_group = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else rates or start_rates
+    with _joined(own, task) as (learner, zero), evaluating(learner):
         train = encode(model.tasks[task.name], "train", model.tokenizer, model.max_length)
         dev = encode(model.tasks[task.name], split, model.tokenizer, model.max_length, limit)
         draw = Draw(task.name, train)
@@ -164,7 +167,7 @@ def _adapted(
     data: Encoded,
     items: np.ndarray,
     steps: int | None,
-    rates: Mapping[str, float] | None,
+    rates: Rates,
     how: dict[str, Any],
 ) -> Score:
     batch = to_device(data.batch(items), learner.model.device)
@@ -174,12 +177,21 @@ def _adapted(
             return evaluate(learner.model, task, **how)
 
 
+def _start(model: MultiTaskModel, method: Meta) -> tuple[Learner, Rates]:
+    """The gates and rates trained with the model; any other model has fresh ones, and the method keeps its own."""
+    own: Learner | None = getattr(method, "learner", None)
+    if own is not None and own.model is model:
+        return own, method.current_rates()
+    if own is not None and method.state():
+        text = "this is not the model the method's gates and rates were trained with: it has fresh ones"
+        warnings.warn(f"{text}; Meta(...).ready(model, file) takes those of a file", HeadwiseWarning, stacklevel=3)
+    return method.fresh(model), method.rates
+
+
 @contextmanager
-def _joined(model: MultiTaskModel, method: Meta, task: Task) -> Iterator[tuple[Learner, bool]]:
+def _joined(learner: Learner, task: Task) -> Iterator[tuple[Learner, bool]]:
     """Inside, the model has the pair; and whether its output head was trained, on the pair or in another language."""
-    learner = getattr(method, "learner", None)
-    if learner is None or learner.model is not model:
-        learner = method.ready(model)
+    model = learner.model
     if task.name in model.tasks:
         yield learner, True
         return

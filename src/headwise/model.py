@@ -140,11 +140,12 @@ class MultiTaskModel(nn.Module):
             scores = self.head(task)(self.hidden(batch), batch)
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
 
-    def give_scales(self) -> None:
-        """A factor of its own for every head and task, 1 at first: forward then runs under the task's."""
+    def give_scales(self, tasks: Iterable[str] | None = None) -> None:
+        """A factor for every head and task without one, or the tasks named, 1 at first; forward is under the task's."""
         shape = Heads.of(self.encoder).shape
-        for task in self.tasks:
-            self.scales[_key(task)] = nn.Parameter(torch.ones(shape, device=self.device))
+        for task in self.tasks if tasks is None else tasks:
+            if _key(task) not in self.scales:
+                self.scales[_key(task)] = nn.Parameter(torch.ones(shape, device=self.device))
 
     def scales_of(self, task: str) -> torch.Tensor | None:
         """A task's factors, ``(L, H)``, where it has any."""
@@ -248,8 +249,9 @@ class MultiTaskModel(nn.Module):
                 )
         model.heads.load_state_dict(load_file(path / "heads.safetensors"))
         if (path / "scales.safetensors").exists():
-            model.give_scales()
-            model.scales.load_state_dict(load_file(path / "scales.safetensors"))
+            scales = load_file(path / "scales.safetensors")
+            model.give_scales(task for task in model.tasks if _key(task) in scales)
+            model.scales.load_state_dict(scales)
         return model
 
 

@@ -25,7 +25,7 @@ from headwise.families import (
     WIDTHS,
     transposed,
 )
-from headwise.heads import Heads, Site, unwrap
+from headwise.heads import Heads, Site, inside_block, unwrap
 from headwise.remains import Absent, HandsBiasOn, OwnCount, TakesBias, take_role
 from headwise.selection import close_groups
 
@@ -122,7 +122,9 @@ def _listed(mask: torch.Tensor, most: int = 12) -> str:
 
 
 def refuse_wrapped(model: nn.Module, purpose: str) -> None:
-    """Raise for a model whose weights are not plainly its own."""
+    """Raise for a model whose weights are not plainly its own, or that is inside `gated`."""
+    if inside_block(model):
+        raise HeadwiseError(f"{purpose} inside gated or captured", "the model by itself", "leave the with-block first")
     if any(hasattr(module, "peft_config") for module in model.modules()):
         raise HeadwiseError(
             f"{purpose} under PEFT adapters would leave the adapters behind",

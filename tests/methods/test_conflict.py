@@ -92,6 +92,28 @@ def test_resume_is_exact(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))
 
 
+class Remembering:
+    """The mean of all matrices since it was made or reset."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.seen = []
+
+    def __call__(self, matrix: torch.Tensor) -> torch.Tensor:
+        self.seen.append(matrix.mean(0))
+        return torch.stack(self.seen).mean(0)
+
+
+def test_an_aggregator_starts_afresh_with_every_run():
+    used, again, fresh = Conflict(Remembering()), toy_model(), toy_model()
+    fit(toy_model(seed=4), PLAN, used)
+    fit(again, PLAN, used)
+    fit(fresh, PLAN, Conflict(Remembering()))
+    assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), again.state_dict().values()))
+
+
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     assert_agree(

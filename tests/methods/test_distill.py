@@ -155,6 +155,18 @@ def test_the_teacher_stays_as_it_is():
     assert all(p.grad is None for p in teacher.parameters())
 
 
+def test_a_second_student_is_taught_as_by_a_fresh_method():
+    """Also one as wide as the teacher after a narrower one, and by a teacher that has learned in between."""
+    teacher, again, fresh = toy_model(), small(), small()
+    used = Distill(teacher)
+    fit(small(hidden_size=12, num_attention_heads=2), PLAN, used)
+    fit(teacher, PLAN)
+    fit(again, PLAN, used)
+    fit(fresh, PLAN, Distill(teacher))
+    assert all(torch.equal(x, y) for x, y in zip(again.state_dict().values(), fresh.state_dict().values()))
+    assert used.describe() == Distill(teacher).describe()
+
+
 @pytest.mark.parametrize("crash", [3, 9])
 def test_resume_is_exact_in_both_stages(tmp_path, crash):
     """Learned projections and their moments come back too."""

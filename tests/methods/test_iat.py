@@ -265,6 +265,15 @@ def test_choosing_heads_disturbs_nothing():
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), measured.state_dict().values()))
 
 
+def test_a_run_with_other_given_masks_is_another_run(tmp_path):
+    plan, others = BASE.with_(steps=4), {task: ~mask for task, mask in masks().items()}
+    fit(toy_model(), plan, IAT(delta=1.0, choose=masks()), out=tmp_path)
+    with pytest.raises(HeadwiseError, match="another run"):
+        fit(toy_model(), plan, IAT(delta=1.0, choose=others), out=tmp_path)
+    assert fit(toy_model(), plan, IAT(delta=1.0, choose=masks()), out=tmp_path).steps == 4
+    assert IAT().describe()["choose"] == "top"  # the names of records hang on it
+
+
 def test_resume_inside_the_held_phase_is_exact(tmp_path):
     plan = BASE.with_(steps=30, checkpoint_every=5)
     whole = toy_model()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from headwise.evaluate import evaluate
 from headwise.heads import Heads, gated
 from headwise.importance import importance
 from headwise.methods.concrete import HardConcrete, cut, draw, p_open, settle
+from headwise.methods.gating import HeadGates
 from headwise.methods.l0 import L0
 from headwise.methods.method import methods
 from headwise.plan import Plan
 from headwise.prune import prune
-from headwise.testing import planted, tiny, tiny_batch, toy_model
+from headwise.testing import no_dropout, planted, tiny, tiny_batch, toy_model
 from headwise.train import fit
 
 BASE = Plan(steps=20, lr=3e-3, batch_size=16, evaluate_every=0)
@@ -117,6 +119,35 @@ def test_draws_in_training_and_settled_gates_in_evaluation():
     with gates.on(model), torch.no_grad():
         assert not torch.equal(model("toy0", batch).scores, model("toy0", batch).scores)
     assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("kind", [HardConcrete, HeadGates])
+def test_the_encoder_by_itself_belongs_to_no_task(kind):
+    """Before a task's forward, after it, and after one that failed."""
+    model = toy_model(2, rows=8)
+    tasks = tuple(model.tasks) if kind is HardConcrete else model.tasks.values()
+    gates, batch = kind(Heads.of(model.encoder), tasks), _batch(model)
+    with gates.on(model):
+        for task, given in (("toy0", batch), ("toy1", {"label": batch["label"]})):
+            with pytest.raises(HeadwiseError, match="by itself"):
+                model.hidden(batch)
+            with nullcontext() if given is batch else pytest.raises(ValueError):
+                model(task, given)
+        with pytest.raises(HeadwiseError, match="by itself"):
+            model.encoder(batch["input_ids"])
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_gradient_checkpointing_keeps_the_gradients_of_gates():
+    model = no_dropout(toy_model(2, rows=8)).train()
+    gates, found = HardConcrete(Heads.of(model.encoder), tuple(model.tasks), "xavier"), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        with gates.on(model):
+            loss = model("toy1", _batch(model)).loss.mean()
+            found += torch.autograd.grad(loss, [gates.log_a])
+        model.encoder.gradient_checkpointing_enable({"use_reentrant": False})
+    assert torch.equal(*found) and found[0][1].any()
 
 
 # -- training

@@ -11,8 +11,8 @@ from headwise.methods import methods
 from headwise.methods.iat import IAT
 from headwise.methods.released import ReleasedIAT
 from headwise.plan import Plan
-from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.testing import no_dropout, toy_model
+from headwise.train import Run, fit
 
 PLAN = Plan(steps=10, lr=1e-3, batch_size=16, evaluate_every=0)
 PAPER = {"leak": False, "dropout": True, "freeze": "update", "by": "gradient"}
@@ -31,9 +31,9 @@ class Watched(ReleasedIAT):
         self.modes.append(run.wrapped.training)
 
 
-def watched(plan=PLAN, **switches) -> Watched:
-    method = Watched(0.5, 0.3, examples=64, **switches)
-    fit(toy_model(rows=48), plan, method)
+def watched(plan=PLAN, model=None, kind=Watched, **switches) -> Watched:
+    method = kind(0.5, 0.3, examples=64, **switches)
+    fit(model or toy_model(rows=48), plan, method)
     return method
 
 
@@ -78,6 +78,27 @@ def test_what_leaks_is_the_sum_over_all_batches_of_all_tasks():
             assert torch.allclose(grad, clean.grads[7][name] + left[name], atol=1e-5), name
     for name, grad in leaky.grads[6].items():
         assert torch.equal(grad, clean.grads[6][name]), "before, nothing differs"
+
+
+@pytest.mark.parametrize("where", ["batch", "leak"])
+def test_what_leaks_is_there_when_memory_makes_the_step_begin_again(monkeypatch, where):
+    class Small(Watched):
+        def before_batch(self, run, task):
+            super().before_batch(run, task)
+            if where == "batch" and run.step == 7 and run.parts == 1:
+                raise torch.OutOfMemoryError
+
+    def smaller(run, task, batch, forward=Run.forward):
+        if where == "leak" and run.step == 7 and len(batch["label"]) > 8:
+            raise torch.OutOfMemoryError
+        return forward(run, task, batch)
+
+    plan = PLAN.with_(accumulate=2, window="mixed", sampling="round_robin")
+    whole = watched(plan, no_dropout(toy_model(rows=48)))
+    monkeypatch.setattr(Run, "forward", smaller)
+    parted = watched(plan, no_dropout(toy_model(rows=48)), Small)
+    for name, grad in whole.grads[7].items():
+        assert torch.allclose(grad, parted.grads[7][name], atol=1e-4), name
 
 
 class Stop(ReleasedIAT):

@@ -81,6 +81,21 @@ def test_factors_are_saved_with_the_model(tmp_path):
         assert evaluate(model, name).value == evaluate(back, name).value
 
 
+def test_a_task_added_later_gets_factors_and_the_others_keep_theirs(tmp_path):
+    """In between the model is saved and read with those it has."""
+    model = toy_model()
+    fit(model, PLAN, Scales(lr=0.05))
+    model.add(toy_tasks(3)[2])
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "some"), model.tasks.values())
+    assert list(back.scales) == ["toy0", "toy1"] and torch.equal(back.scales_of("toy1"), model.scales_of("toy1"))
+    fit(model, PLAN.with_(lr=0.0, head_lr=0.0), Scales(lr=0.0))
+    assert torch.equal(back.scales_of("toy1"), model.scales_of("toy1")) and (model.scales_of("toy2") == 1).all()
+    fit(model, PLAN, Scales(lr=0.05))
+    assert (model.scales_of("toy2") != 1).any()
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "all"), model.tasks.values())
+    assert all(torch.equal(back.scales_of(task), model.scales_of(task)) for task in model.tasks)
+
+
 def test_resume_is_exact(tmp_path):
     class Dies(Scales):
         def after_update(self, run, tasks):

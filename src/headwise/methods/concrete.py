@@ -9,15 +9,15 @@ Legend: B examples, T tokens, S sets of gates (one for all tasks, or one per tas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Heads, present, touched
+from headwise.heads import Heads, Lent, present, touched
 from headwise.selection import close_groups
 
 if TYPE_CHECKING:
@@ -101,26 +101,14 @@ class HardConcrete(nn.Module):
     @contextmanager
     def on(self, model: MultiTaskModel) -> Iterator[None]:
         """Inside, the model runs under its task's gates: in training mode one draw per forward, else settled."""
-        heads = self.fitting(model.encoder)
-        now: list[torch.Tensor] = []
 
-        def choose(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            log_a = self.log_a[self.place(args[0] if args else kwargs["task"])]
-            noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if module.training else None
-            now[:] = [settle(log_a) if noise is None else draw(log_a, noise)]
+        def values(task: str, drawn: bool) -> torch.Tensor:
+            log_a = self.log_a[self.place(task)]
+            noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if drawn else None
+            return settle(log_a) if noise is None else draw(log_a, noise)
 
-        def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
-            if not now:
-                raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
-            gate = present(now[0][layer], heads.sites[layer])
-            return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
-
-        handle = model.register_forward_pre_hook(choose, with_kwargs=True)
-        try:
-            with touched(model.encoder, touch, heads):
-                yield
-        finally:
-            handle.remove()
+        with under(model, self.fitting(model.encoder), values):
+            yield
 
     def fitting(self, encoder: nn.Module) -> Heads:
         """The heads of the model these gates belong to; those of another are refused."""
@@ -129,6 +117,36 @@ class HardConcrete(nn.Module):
         if mine != theirs:
             raise HeadwiseError(f"gates of a {mine[0]} of {mine[1:]} heads", f"gates of a {theirs[0]} of {theirs[1:]}")
         return heads
+
+
+@contextmanager
+def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], torch.Tensor]) -> Iterator[None]:
+    """Inside, each forward of the model runs under ``values(task, model.training)``, (L, H)."""
+    now: list[torch.Tensor] = []  # stays after a forward: a backward may run layers again (gradient checkpointing)
+    inside = False
+
+    def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        nonlocal inside
+        now[:], inside = [values(args[0] if args else kwargs["task"], module.training)], True
+
+    def end(*_: Any) -> None:
+        nonlocal inside
+        inside = False
+
+    def refuse_alone(*_: Any) -> None:
+        if not inside:
+            raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
+
+    def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
+        gate = present(now[0][layer], heads.sites[layer])
+        return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
+
+    with ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(Lent(begin), with_kwargs=True).remove)
+        stack.callback(model.register_forward_hook(Lent(end), always_call=True).remove)
+        stack.callback(model.encoder.register_forward_pre_hook(Lent(refuse_alone)).remove)
+        stack.enter_context(touched(model.encoder, touch, heads))
+        yield
 
 
 def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:

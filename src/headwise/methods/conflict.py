@@ -37,12 +37,12 @@ class Conflict(Method):
         Args:
             by: an aggregator of ``torchjd.aggregation`` by name, such as UPGrad, PCGrad, MGDA or CAGrad, or a function
                 from a matrix (tasks, parameters) to one gradient. One with a memory of its own (NashMTL) starts
-                afresh when a run is resumed.
+                afresh with every run, by its ``reset``, also with one that is resumed.
             options: of that aggregator.
         """
         self.by = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
         self.options = options
-        self.aggregate: Aggregator = aggregator(by, **options) if isinstance(by, str) else by
+        self.aggregate: Any = aggregator(by, **options) if isinstance(by, str) else by
         self.rows: dict[str, list[torch.Tensor | None]] = {}
         self.task: str | None = None  # whose gradient is in .grad now
 
@@ -54,6 +54,8 @@ class Conflict(Method):
         self.shared = [p for p in run.model.encoder.parameters() if p.requires_grad]
         if not self.shared:
             raise HeadwiseError("a frozen encoder", "shared parameters that tasks can disagree about")
+        if hasattr(self.aggregate, "reset"):
+            self.aggregate.reset()  # what it remembers is of another run
 
     def before_step(self, run: Run) -> None:
         self.rows, self.task = {}, None  # a step that ran out of memory begins again

@@ -69,12 +69,10 @@ class Distill(Method):
         if not temperature > 0:
             raise HeadwiseError(f"temperature={temperature}", "a number above 0")
         self.teacher, self.share, self.layers, self.temperature = teacher, share, layers, temperature
-        self.identity = digest(
-            {name: f"{float(p.detach().double().sum()):.6e}" for name, p in teacher.named_parameters()}
-        )
-        self.projections = nn.ModuleDict()
+        self.projections, self.identity = nn.ModuleDict(), _identity(teacher)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        self.projections, self.identity = nn.ModuleDict(), _identity(self.teacher)  # not those of an earlier run
         if self.share == 0 or model.config.hidden_size == self.teacher.config.hidden_size:
             return []
         with torch.random.fork_rng(devices=[]):
@@ -126,6 +124,10 @@ class Distill(Method):
     def describe(self) -> dict[str, Any]:
         settings = {"share": self.share, "layers": list(self.layers or ()), "temperature": self.temperature}
         return {"method": self.name, "teacher": self.identity, **settings}
+
+
+def _identity(teacher: MultiTaskModel) -> str:
+    return digest({name: f"{float(p.detach().double().sum()):.6e}" for name, p in teacher.named_parameters()})
 
 
 def _depth(model: MultiTaskModel) -> int:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.heads import Heads, touched
-from headwise.methods.concrete import EDGE, START, draw, settle
+from headwise.errors import unknown
+from headwise.heads import Heads
+from headwise.methods.concrete import EDGE, START, draw, settle, under
 from headwise.tasks.languages import key
 from headwise.tasks.task import Task
 
@@ -75,23 +75,8 @@ class HeadGates(nn.Module):
     @contextmanager
     def on(self, model: MultiTaskModel) -> Iterator[None]:
         """Inside, the model runs under its pair's gates."""
-        now: list[torch.Tensor] = []
-
-        def choose(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            now[:] = [self.values(args[0] if args else kwargs["task"], drawn=module.training)]
-
-        def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
-            if not now:
-                raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
-            gate = now[0][layer, list(self.heads.sites[layer].kept)]
-            return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
-
-        handle = model.register_forward_pre_hook(choose, with_kwargs=True)
-        try:
-            with touched(model.encoder, touch, self.heads):
-                yield
-        finally:
-            handle.remove()
+        with under(model, self.heads, self.values):
+            yield
 
     def newcomer(self, task: Task) -> HeadGates:
         """Gates for a pair never seen: those of its set, or the mean of all where it has none.

@@ -13,6 +13,7 @@ from headwise.heads import Heads
 from headwise.importance import importance
 from headwise.methods.method import Method
 from headwise.selection import bottom, random_heads, top
+from headwise.store import digest
 
 if TYPE_CHECKING:
     from headwise.model import MultiTaskModel
@@ -266,7 +267,7 @@ class IAT(Method):
         self.masks = dict(tensors)
 
     def describe(self) -> dict[str, Any]:
-        chosen = self.choose if isinstance(self.choose, str) else "given"
+        chosen = self.choose if isinstance(self.choose, str) else f"given {_known(self.choose)}"
         settings = {"alpha": self.alpha, "delta": self.delta, "choose": chosen, "freeze": self.freeze}
         settings |= {"params": self.params, "by": self.by, "examples": self.examples, "refresh": self.refresh}
         return {"method": self.name, **settings, "options": self.options}
@@ -293,6 +294,10 @@ def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str
     """Each task's heads; gradients, dropout, random streams and data order stay as they were."""
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         return {task: mask(run, task) for task in run.names}
+
+
+def _known(masks: Mapping[str, torch.Tensor]) -> str:
+    return digest({task: torch.as_tensor(mask).bool().tolist() for task, mask in masks.items()})
 
 
 def check_share(name: str, value: float) -> None:

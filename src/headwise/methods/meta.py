@@ -131,16 +131,20 @@ class Meta(Method):
 
         ``file`` is the ``meta.safetensors`` that training left in its folder: gates, mask and learned rates.
         """
-        gates = None
-        if self.form or self.trim:
-            gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), self.form, self.gates_each)
-        self.learner = Learner(model, gates.to(model.device) if gates is not None else None)
+        self.learner = self.fresh(model)
         if self.learn_rates is not None and self.steps:
             start = torch.tensor([self.rates[group] for group in GROUPS], device=model.device)
             self.log_rates = nn.Parameter(start.log())
         if file is not None:
             self.load_state(load_file(file))
         return self.learner
+
+    def fresh(self, model: MultiTaskModel) -> Learner:
+        """A model under gates as training starts with; the method keeps its own."""
+        if not (self.form or self.trim):
+            return Learner(model)
+        gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), self.form, self.gates_each)
+        return Learner(model, gates.to(model.device))
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
         gates, groups = self.ready(model).gates, []

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from headwise.batching import Order
-from headwise.evaluate import to_device
+from headwise.evaluate import evaluating, to_device
 from headwise.methods.iat import IAT
 
 if TYPE_CHECKING:
@@ -55,13 +57,20 @@ class ReleasedIAT(IAT):
         super().__init__(alpha, delta, freeze=freeze, by=by, examples=examples, options=options)
         self.leak, self.dropout, self.leaked = leak, dropout, False
 
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.chosen_at = -1
+
     def before_step(self, run: Run) -> None:
         chosen = bool(self.masks)
         super().before_step(run)
-        self.leaked = self.leak and bool(self.masks) and not chosen
+        if self.masks and not chosen:
+            self.chosen_at = run.step
+        self.leaked = self.leak and run.step == self.chosen_at  # also when memory makes the step begin again
         if not self.dropout and self.masks:
             run.wrapped.train(run.step // run.epoch_steps != self.first // run.epoch_steps)
-        if self.leaked:
+        if self.leaked and self.held:
+            self.held.select(None)  # these gradients are of all tasks
             _leave_gradients(run)
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
@@ -81,10 +90,10 @@ class ReleasedIAT(IAT):
 
 def _leave_gradients(run: Run) -> None:
     """Add the gradient of every training batch's mean loss, without dropout, to what the next step will use."""
-    mode = run.wrapped.training
-    run.wrapped.eval()
-    for task in run.names:
-        data = run.data[task]
-        for items in Order(data.lengths, run.plan.batch_size, run.plan.tokens).plain():
-            run.forward(task, to_device(data.batch(items), run.device)).loss.mean().backward()
-    run.wrapped.train(mode)
+    with evaluating(run.wrapped):
+        for task in run.names:
+            data = run.data[task]
+            for items in Order(data.lengths, run.plan.batch_size, run.plan.tokens).plain():
+                for part in np.array_split(items, min(run.parts, len(items))):
+                    losses = run.forward(task, to_device(data.batch(part), run.device)).loss
+                    (losses.sum() / len(items)).backward()

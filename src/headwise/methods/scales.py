@@ -32,8 +32,7 @@ class Scales(Method):
         self.lr = lr
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        if not model.scales:
-            model.give_scales()
+        model.give_scales()
         return [{"params": list(model.scales.values()), "lr": self.lr, "weight_decay": 0.0}]
 
     def describe(self) -> dict[str, Any]:
