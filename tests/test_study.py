@@ -21,7 +21,7 @@ from headwise.testing import playground, toy_model
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
-SMALL = Settings(PLAN, examples=48, fractions=(0.25, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
+SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
 COSTLY = ("fit", "importance", "dissociate", "looks")
 
 
@@ -120,7 +120,8 @@ def test_the_second_run_reads_back(place, copy, finished, calls):
     ("change", "again"),
     [
         ({"alpha": 0.5}, {"fit": 1}),  # IAT alone
-        ({"fractions": (0.25, 0.75)}, {"dissociate": 1}),
+        ({"alpha": 0.25}, {"fit": 1, "dissociate": 1}),  # a share that was not measured
+        ({"fractions": (0.3, 0.75)}, {"dissociate": 1}),
         ({"prune": (0.5,)}, {}),
         ({"examples": 32}, {"importance": 2, "dissociate": 1, "fit": 1}),
         ({"by": "taylor"}, {"importance": 2, "dissociate": 1, "fit": 1}),
@@ -164,6 +165,15 @@ def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished
     changed = run(place, copy, replace(SMALL, alpha=0.5, skip=("iat",)))
     fresh = run(place, copy.parent / "fresh", replace(SMALL, alpha=0.5, skip=("iat",)))
     assert changed["trust"] == fresh["trust"]
+
+
+@pytest.mark.parametrize(("alpha", "shares"), [(0.3, [0.3, 0.5]), (0.5, [0.3, 0.5]), (0.25, [0.25, 0.3, 0.5])])
+def test_a_study_starts_from_its_own_share(place, copy, alpha, shares):
+    study = run(place, copy, replace(SMALL, alpha=alpha, skip=("looks", "iat", "prune")))
+    assert study["dissociation"]["fractions"] == shares and study["dissociation"]["default"] == alpha
+    assert f"(α = {alpha:g})" in study["verdict"][0]
+    row = study["dissociation"]["performance"][shares.index(alpha)][0]
+    assert study["trust"]["random_band"]["reviews"] == [row[-1] / row[0]] * 2
 
 
 def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):

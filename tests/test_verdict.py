@@ -72,6 +72,12 @@ def test_the_sign_of_a_dissociation_is_a_word(mean, word):
     assert word in said(dissociation(mean, []))
 
 
+def test_the_dissociation_told_is_that_of_the_default_share():
+    found = {"default": 0.5, "D": [{"fraction": f, "mean": {"value": f}, "pairs": []} for f in (0.3, 0.5)]}
+    text = said({"dissociation": found})
+    assert "(α = 0.5)" in text and "50.0 %" in text and "30.0 %" not in text
+
+
 def test_only_tested_dissociations_are_named():
     assert "come apart (double dissociation, p < 0.05): a and b" in said(dissociation(0.2, [pair("distinct")]))
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=0.2)]))

@@ -51,7 +51,7 @@ class Settings:
     examples: int = 10_000
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
-    """Shares of heads to lesion; the page's slider moves over them."""
+    """Shares of heads to lesion, and alpha with them; the page's slider moves over them."""
     random: int = 3
     """Random lesions per share."""
     dev: int | None = None
@@ -235,15 +235,17 @@ class Study:
     def stage_lesions(self, study: dict) -> dict[str, Any]:
         """Close each task's heads, and random ones, and measure every task."""
         s = self.settings
-        config = {"by": s.by, "examples": s.examples, "fractions": s.fractions, "random": s.random, "dev": s.dev}
+        shares = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
+        config = {"by": s.by, "examples": s.examples, "fractions": shares, "random": s.random, "dev": s.dev}
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
             return dissociate(
-                self.model, self._scores(study), s.fractions, random=s.random, limit=s.dev, told=told
+                self.model, self._scores(study), shares, random=s.random, limit=s.dev, told=told
             ).to_record()
 
-        return {"dissociation": self._kept("dissociation", config, make)}
+        found = self._kept("dissociation", config, make)
+        return {"dissociation": found | {"default": s.alpha}}  # what the verdict, trust and the page start from
 
     def stage_looks(self, study: dict) -> dict[str, Any]:
         """Where heads look, over a few development texts."""

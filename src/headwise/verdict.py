@@ -56,7 +56,8 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         return []
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
-    lines = [f"Closing a task's own heads costs it {_more(mean)} than closing another task's (mean D)."]
+    own = f"Closing a task's own heads (α = {d['default']:g})"
+    lines = [f"{own} costs it {_more(mean)} than closing another task's (mean D)."]
     distinct = [
         f"{p['a']} and {p['b']}"
         for p in table["pairs"]
