@@ -108,6 +108,14 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
 
 
+def test_what_only_evaluations_share_is_no_leak(finished):
+    """Both tasks of the playground ask of the same texts, split alike."""
+    folder, study = finished
+    assert not study["trust"]["leakage"] and all("/train" not in line for line in study["trust"]["shared"])
+    assert not [line for line in study["verdict"] if "Beware: texts" in line]
+    assert len(study["trust"]["shared"]) == 2 and "Texts that evaluations share" in (folder / "report.html").read_text()
+
+
 def test_the_second_run_reads_back(place, copy, finished, calls):
     again = run(place, copy)
     assert not calls

@@ -105,3 +105,9 @@ def test_how_sure():
     assert "agree on 60% or more" in said({"trust": {"split_half": {"a": 1.0, "b": 0.6}}})
     warned = said({"trust": {"collapsed": ["a as it is"], "leakage": ["x", "y"]}})
     assert "all predictions fall into one class for a as it is" in warned and "2 found" in warned
+
+
+def test_texts_that_evaluations_share_are_no_leak():
+    text = said({"trust": {"leakage": [], "shared": ["x", "y"]}})
+    assert "2 found" in text and "Beware" not in text and "training" not in text
+    assert "no leak" not in said({"trust": {"leakage": ["x"], "shared": []}})

@@ -120,9 +120,11 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
+    found = {name: f"({len(trust.get(name, []))} found; the page lists them)" for name in ("leakage", "shared")}
     if trust.get("leakage"):
-        found = f"{len(trust['leakage'])} found; the page lists them"
-        lines.append(f"Beware: texts are shared between training and evaluation ({found}).")
+        lines.append(f"Beware: texts are shared between training and evaluation {found['leakage']}.")
+    if trust.get("shared"):
+        lines.append(f"Tasks or splits share texts of evaluation {found['shared']}; that is no leak.")
     return lines
 
 
