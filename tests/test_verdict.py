@@ -83,7 +83,8 @@ def test_only_tested_dissociations_are_named():
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=0.2)]))
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=None)])), "no p-value, no claim"
     assert "No dissociation is seen between: a and b" in said(dissociation(0.0, [pair("none")]))
-    assert "5.0 to 15.0" in said(dissociation(0.1, [], low=0.05, high=0.15))
+    assert "(mean D +10.0 %, 95 % interval +5.0 to +15.0)" in said(dissociation(0.1, [], low=0.05, high=0.15))
+    assert "(mean D -7.2 %, 95 % interval -25.6 to +8.1)" in said(dissociation(-0.072, [], low=-0.256, high=0.081))
 
 
 def test_iat_is_better_only_where_its_interval_says_so():

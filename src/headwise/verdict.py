@@ -57,7 +57,8 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
     own = f"Closing a task's own heads (α = {d['default']:g})"
-    lines = [f"{own} costs it {_more(mean)} than closing another task's (mean D)."]
+    less = "less" if mean["value"] < 0 else "more"
+    lines = [f"{own} costs it {100 * abs(mean['value']):.1f} % {less} than closing another task's ({_signed(mean)})."]
     distinct = [
         f"{p['a']} and {p['b']}"
         for p in table["pairs"]
@@ -128,11 +129,11 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _more(cell: Mapping[str, Any]) -> str:
-    """A difference in percent with its interval, said as more or as less."""
-    text = f"{100 * abs(cell['value']):.1f} % {'less' if cell['value'] < 0 else 'more'}"
+def _signed(cell: Mapping[str, Any]) -> str:
+    """Mean D in percent with its interval, both with the sign of D."""
+    text = f"mean D {100 * cell['value']:+.1f} %"
     if cell.get("low") is not None:
-        text += f" (95 % interval {100 * cell['low']:.1f} to {100 * cell['high']:.1f})"
+        text += f", 95 % interval {100 * cell['low']:+.1f} to {100 * cell['high']:+.1f}"
     return text
 
 
