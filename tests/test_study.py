@@ -184,6 +184,17 @@ def test_a_study_starts_from_its_own_share(place, copy, alpha, shares):
     assert study["trust"]["random_band"]["reviews"] == [row[-1] / row[0]] * 2
 
 
+def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
+    measure = home.dissociate
+    monkeypatch.setattr(
+        home, "dissociate", lambda *a, **k: replace(d := measure(*a, **k), collapsed=d.performance > -1)
+    )
+    study = run(place, tmp_path, replace(SMALL, random=2, skip=("train", "looks", "iat", "prune")))
+    closed = ("the heads of reviews", "the heads of news", "random heads")
+    ways = ["as it is", *(f"when {heads} are closed" for heads in closed)]
+    assert study["trust"]["collapsed"] == [f"{task} {way}" for task in ("reviews", "news") for way in ways]
+
+
 def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):
     first = weights_digest(copy / "model")
     other = run(place, copy, replace(SMALL, plan=replace(PLAN, lr=5e-3)))
@@ -234,6 +245,20 @@ def test_stages_left_out(place, tmp_path):
     study = run(place, tmp_path / "s", replace(SMALL, skip=("lesions", "looks", "iat", "prune")))
     assert not {"dissociation", "attention", "iat", "prune"} & set(study)
     assert (tmp_path / "s" / "report.html").exists() and study["verdict"]
+
+
+@pytest.mark.parametrize(("share", "cut"), [(0.1, False), (0.25, True)])
+def test_a_share_that_is_no_head_is_no_cut(place, tmp_path, monkeypatch, share, cut):
+    """10 % of 8 heads is none; a cut that costs nothing is written."""
+    monkeypatch.setattr(home, "trials", lambda *args: [free(0.0, 8), free(share, 6 if cut else 8)])
+    told = []
+    settings = replace(SMALL, prune=(share,), skip=("train", "lesions", "looks", "iat"))
+    Study(place / "bert-tiny", tasks_in(place), settings, tmp_path, lambda stage, line: told.append(line)).run()
+    assert (tmp_path / "small").exists() == any("heads cut" in line for line in told) == cut
+
+
+def free(share, kept):
+    return {"fraction": share, "kept": kept, "task scores": {"reviews": 0.9, "news": 0.9}}
 
 
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):

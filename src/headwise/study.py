@@ -332,12 +332,11 @@ class Study:
                 if row[first:]:
                     band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
                     trust.setdefault("random_band", {})[task] = band
-            trust["collapsed"] = [
-                f"{self.tasks[i]} " + ("as it is" if name == "none" else f"when the heads of {name} are closed")
-                for i in range(len(self.tasks))
-                for name, mark in zip(d["lesions"], d["collapsed"][at][i])
-                if mark
-            ]
+            closed = ["as it is", *(f"when the heads of {task} are closed" for task in self.tasks)]
+            closed += ["when random heads are closed"] * (len(d["lesions"]) - first)
+            marks = zip(self.tasks, d["collapsed"][at])
+            fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
+            trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
         return trust
 
 
