@@ -269,6 +269,18 @@ def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     assert study["dissociation"] == whole["dissociation"]
 
 
+@pytest.mark.parametrize("asked", [{"pooling": "mean"}, {"max_length": 12}])
+def test_a_trained_model_brings_its_pooling_and_length(place, finished, tmp_path, asked):
+    told = []
+    settings = replace(SMALL, skip=("train",))
+    made, own = (
+        Study(finished[0] / "model", tasks_in(place), s, tmp_path, lambda stage, line: told.append(line))
+        for s in (replace(settings, **asked), settings)
+    )
+    assert made.base == own.base, "what is recorded is what is done"
+    assert told == ["as the model was trained: pooling cls, max length 16"], "told where it differs from what was asked"
+
+
 def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
     untrained = run(place, tmp_path / "s", replace(SMALL, skip=("train", "iat")))
     trained = run(place, tmp_path / "s")

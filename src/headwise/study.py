@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +105,18 @@ class Study:
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base["tokenizer"] = fingerprint(self.model.tokenizer)
+        settings = self.settings  # with what a model that headwise wrote brings along
         self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
         self.base["trained"] = "train" not in settings.skip
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
         if (Path(self.name) / "headwise.json").exists():  # what headwise train or study wrote: goes on from there
-            return MultiTaskModel.load(self.name, tasks)
+            model = MultiTaskModel.load(self.name, tasks)
+            self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
+            if self.settings != s:
+                self.told("", f"as the model was trained: pooling {model.pooling}, max length {model.max_length}")
+            return model
         encoder, tokenizer = load_encoder(self.name)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
         return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
