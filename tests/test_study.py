@@ -281,6 +281,16 @@ def test_a_trained_model_brings_its_pooling_and_length(place, finished, tmp_path
     assert told == ["as the model was trained: pooling cls, max length 16"], "told where it differs from what was asked"
 
 
+def test_random_output_heads_are_told_once(place, finished, tmp_path):
+    told = {}
+    settings = replace(SMALL, skip=("train", "lesions", "looks", "iat", "prune"))
+    for model in (place / "bert-tiny", finished[0] / "model"):
+        lines = told[model.name] = []
+        Study(model, tasks_in(place), settings, tmp_path, lambda stage, line, to=lines: to.append(line)).run()
+    random = {name: sum("output heads are random" in line for line in lines) for name, lines in told.items()}
+    assert random == {"bert-tiny": 1, "model": 0}
+
+
 def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
     untrained = run(place, tmp_path / "s", replace(SMALL, skip=("train", "iat")))
     trained = run(place, tmp_path / "s")

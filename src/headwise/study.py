@@ -111,7 +111,7 @@ class Study:
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
-        if (Path(self.name) / "headwise.json").exists():  # what headwise train or study wrote: goes on from there
+        if self._written:  # what headwise train or study wrote: goes on from there
             model = MultiTaskModel.load(self.name, tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
             if self.settings != s:
@@ -122,12 +122,18 @@ class Study:
         return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
 
     @property
+    def _written(self) -> bool:
+        return (Path(self.name) / "headwise.json").exists()
+
+    @property
     def tasks(self) -> list[str]:
         return list(self.model.tasks)
 
     def run(self) -> dict[str, Any]:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
         study = self._head()
+        if not self.base["trained"] and not self._written:
+            self.told("", "not trained: the output heads are random, and so are the scores")
         for stage in STAGES:
             if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):
                 continue
