@@ -343,6 +343,13 @@ def test_a_study_names_its_own_folder(headwise, place):
     assert kept["reproduce"]["command"].startswith("headwise study --model bert-tiny")
 
 
+def test_the_command_on_the_page_can_be_typed_again(headwise, place):
+    line = f"{STUDY} --skip lesions,looks,iat,prune --out 'runs/my study' --json"
+    assert headwise(line)[0] == 0
+    kept = json.loads((place / "runs/my study/study.json").read_text())
+    assert shlex.split(kept["reproduce"]["command"]) == ["headwise", *shlex.split(line)]
+
+
 def test_report_of_one_and_of_two(headwise, place, studied):
     assert json.loads(headwise(f"report {studied} --out page.html --json")[1]) == {"page": "page.html"}
     assert headwise(f"report {studied}/study.json {studied} --out both.html")[0] == 0

@@ -21,7 +21,7 @@ from headwise.testing import playground, toy_model
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
-SMALL = Settings(PLAN, examples=48, fractions=(0.25, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
+SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
 COSTLY = ("fit", "importance", "dissociate", "looks")
 
 
@@ -108,6 +108,14 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
 
 
+def test_what_only_evaluations_share_is_no_leak(finished):
+    """Both tasks of the playground ask of the same texts, split alike."""
+    folder, study = finished
+    assert not study["trust"]["leakage"] and all("/train" not in line for line in study["trust"]["shared"])
+    assert not [line for line in study["verdict"] if "Beware: texts" in line]
+    assert len(study["trust"]["shared"]) == 2 and "Texts that evaluations share" in (folder / "report.html").read_text()
+
+
 def test_the_second_run_reads_back(place, copy, finished, calls):
     again = run(place, copy)
     assert not calls
@@ -120,7 +128,8 @@ def test_the_second_run_reads_back(place, copy, finished, calls):
     ("change", "again"),
     [
         ({"alpha": 0.5}, {"fit": 1}),  # IAT alone
-        ({"fractions": (0.25, 0.75)}, {"dissociate": 1}),
+        ({"alpha": 0.25}, {"fit": 1, "dissociate": 1}),  # a share that was not measured
+        ({"fractions": (0.3, 0.75)}, {"dissociate": 1}),
         ({"prune": (0.5,)}, {}),
         ({"examples": 32}, {"importance": 2, "dissociate": 1, "fit": 1}),
         ({"by": "taylor"}, {"importance": 2, "dissociate": 1, "fit": 1}),
@@ -164,6 +173,26 @@ def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished
     changed = run(place, copy, replace(SMALL, alpha=0.5, skip=("iat",)))
     fresh = run(place, copy.parent / "fresh", replace(SMALL, alpha=0.5, skip=("iat",)))
     assert changed["trust"] == fresh["trust"]
+
+
+@pytest.mark.parametrize(("alpha", "shares"), [(0.3, [0.3, 0.5]), (0.5, [0.3, 0.5]), (0.25, [0.25, 0.3, 0.5])])
+def test_a_study_starts_from_its_own_share(place, copy, alpha, shares):
+    study = run(place, copy, replace(SMALL, alpha=alpha, skip=("looks", "iat", "prune")))
+    assert study["dissociation"]["fractions"] == shares and study["dissociation"]["default"] == alpha
+    assert f"(α = {alpha:g})" in study["verdict"][0]
+    row = study["dissociation"]["performance"][shares.index(alpha)][0]
+    assert study["trust"]["random_band"]["reviews"] == [row[-1] / row[0]] * 2
+
+
+def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
+    measure = home.dissociate
+    monkeypatch.setattr(
+        home, "dissociate", lambda *a, **k: replace(d := measure(*a, **k), collapsed=d.performance > -1)
+    )
+    study = run(place, tmp_path, replace(SMALL, random=2, skip=("train", "looks", "iat", "prune")))
+    closed = ("the heads of reviews", "the heads of news", "random heads")
+    ways = ["as it is", *(f"when {heads} are closed" for heads in closed)]
+    assert study["trust"]["collapsed"] == [f"{task} {way}" for task in ("reviews", "news") for way in ways]
 
 
 def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):
@@ -218,12 +247,48 @@ def test_stages_left_out(place, tmp_path):
     assert (tmp_path / "s" / "report.html").exists() and study["verdict"]
 
 
+@pytest.mark.parametrize(("share", "cut"), [(0.1, False), (0.25, True)])
+def test_a_share_that_is_no_head_is_no_cut(place, tmp_path, monkeypatch, share, cut):
+    """10 % of 8 heads is none; a cut that costs nothing is written."""
+    monkeypatch.setattr(home, "trials", lambda *args: [free(0.0, 8), free(share, 6 if cut else 8)])
+    told = []
+    settings = replace(SMALL, prune=(share,), skip=("train", "lesions", "looks", "iat"))
+    Study(place / "bert-tiny", tasks_in(place), settings, tmp_path, lambda stage, line: told.append(line)).run()
+    assert (tmp_path / "small").exists() == any("heads cut" in line for line in told) == cut
+
+
+def free(share, kept):
+    return {"fraction": share, "kept": kept, "task scores": {"reviews": 0.9, "news": 0.9}}
+
+
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     folder, whole = finished
     study = run(place, tmp_path / "s", replace(SMALL, skip=("train",)), model=folder / "model")
     assert not calls["fit"] and "iat" not in study and "training" not in study
     assert study["importance"] == whole["importance"]
     assert study["dissociation"] == whole["dissociation"]
+
+
+@pytest.mark.parametrize("asked", [{"pooling": "mean"}, {"max_length": 12}])
+def test_a_trained_model_brings_its_pooling_and_length(place, finished, tmp_path, asked):
+    told = []
+    settings = replace(SMALL, skip=("train",))
+    made, own = (
+        Study(finished[0] / "model", tasks_in(place), s, tmp_path, lambda stage, line: told.append(line))
+        for s in (replace(settings, **asked), settings)
+    )
+    assert made.base == own.base, "what is recorded is what is done"
+    assert told == ["as the model was trained: pooling cls, max length 16"], "told where it differs from what was asked"
+
+
+def test_random_output_heads_are_told_once(place, finished, tmp_path):
+    told = {}
+    settings = replace(SMALL, skip=("train", "lesions", "looks", "iat", "prune"))
+    for model in (place / "bert-tiny", finished[0] / "model"):
+        lines = told[model.name] = []
+        Study(model, tasks_in(place), settings, tmp_path, lambda stage, line, to=lines: to.append(line)).run()
+    random = {name: sum("output heads are random" in line for line in lines) for name, lines in told.items()}
+    assert random == {"bert-tiny": 1, "model": 0}
 
 
 def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):

@@ -72,12 +72,19 @@ def test_the_sign_of_a_dissociation_is_a_word(mean, word):
     assert word in said(dissociation(mean, []))
 
 
+def test_the_dissociation_told_is_that_of_the_default_share():
+    found = {"default": 0.5, "D": [{"fraction": f, "mean": {"value": f}, "pairs": []} for f in (0.3, 0.5)]}
+    text = said({"dissociation": found})
+    assert "(α = 0.5)" in text and "50.0 %" in text and "30.0 %" not in text
+
+
 def test_only_tested_dissociations_are_named():
     assert "come apart (double dissociation, p < 0.05): a and b" in said(dissociation(0.2, [pair("distinct")]))
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=0.2)]))
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=None)])), "no p-value, no claim"
     assert "No dissociation is seen between: a and b" in said(dissociation(0.0, [pair("none")]))
-    assert "5.0 to 15.0" in said(dissociation(0.1, [], low=0.05, high=0.15))
+    assert "(mean D +10.0 %, 95 % interval +5.0 to +15.0)" in said(dissociation(0.1, [], low=0.05, high=0.15))
+    assert "(mean D -7.2 %, 95 % interval -25.6 to +8.1)" in said(dissociation(-0.072, [], low=-0.256, high=0.081))
 
 
 def test_iat_is_better_only_where_its_interval_says_so():
@@ -99,3 +106,9 @@ def test_how_sure():
     assert "agree on 60% or more" in said({"trust": {"split_half": {"a": 1.0, "b": 0.6}}})
     warned = said({"trust": {"collapsed": ["a as it is"], "leakage": ["x", "y"]}})
     assert "all predictions fall into one class for a as it is" in warned and "2 found" in warned
+
+
+def test_texts_that_evaluations_share_are_no_leak():
+    text = said({"trust": {"leakage": [], "shared": ["x", "y"]}})
+    assert "2 found" in text and "Beware" not in text and "training" not in text
+    assert "no leak" not in said({"trust": {"leakage": ["x"], "shared": []}})

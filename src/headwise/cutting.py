@@ -50,9 +50,8 @@ def trials(
 
 def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
     """The largest share whose cut costs no task more than a point; 0 where even the smallest costs more."""
-    base = rows[0]["task scores"]
-    cheap = [r["fraction"] for r in rows if max(base[t] - r["task scores"][t] for t in base) <= POINT]
-    return max(cheap)
+    base, cut = rows[0]["task scores"], [r for r in rows if r["kept"] < rows[0]["kept"]]  # a small share may be no head
+    return max((r["fraction"] for r in cut if max(base[t] - r["task scores"][t] for t in base) <= POINT), default=0.0)
 
 
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:

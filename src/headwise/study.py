@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Settings:
     examples: int = 10_000
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
-    """Shares of heads to lesion; the page's slider moves over them."""
+    """Shares of heads to lesion, and alpha with them; the page's slider moves over them."""
     random: int = 3
     """Random lesions per share."""
     dev: int | None = None
@@ -105,16 +105,25 @@ class Study:
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base["tokenizer"] = fingerprint(self.model.tokenizer)
+        settings = self.settings  # with what a model that headwise wrote brings along
         self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
         self.base["trained"] = "train" not in settings.skip
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
-        if (Path(self.name) / "headwise.json").exists():  # what headwise train or study wrote: goes on from there
-            return MultiTaskModel.load(self.name, tasks)
+        if self._written:  # what headwise train or study wrote: goes on from there
+            model = MultiTaskModel.load(self.name, tasks)
+            self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
+            if self.settings != s:
+                self.told("", f"as the model was trained: pooling {model.pooling}, max length {model.max_length}")
+            return model
         encoder, tokenizer = load_encoder(self.name)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
         return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+
+    @property
+    def _written(self) -> bool:
+        return (Path(self.name) / "headwise.json").exists()
 
     @property
     def tasks(self) -> list[str]:
@@ -123,6 +132,8 @@ class Study:
     def run(self) -> dict[str, Any]:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
         study = self._head()
+        if not self.base["trained"] and not self._written:
+            self.told("", "not trained: the output heads are random, and so are the scores")
         for stage in STAGES:
             if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):
                 continue
@@ -235,15 +246,17 @@ class Study:
     def stage_lesions(self, study: dict) -> dict[str, Any]:
         """Close each task's heads, and random ones, and measure every task."""
         s = self.settings
-        config = {"by": s.by, "examples": s.examples, "fractions": s.fractions, "random": s.random, "dev": s.dev}
+        shares = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
+        config = {"by": s.by, "examples": s.examples, "fractions": shares, "random": s.random, "dev": s.dev}
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
             return dissociate(
-                self.model, self._scores(study), s.fractions, random=s.random, limit=s.dev, told=told
+                self.model, self._scores(study), shares, random=s.random, limit=s.dev, told=told
             ).to_record()
 
-        return {"dissociation": self._kept("dissociation", config, make)}
+        found = self._kept("dissociation", config, make)
+        return {"dissociation": found | {"default": s.alpha}}  # what the verdict, trust and the page start from
 
     def stage_looks(self, study: dict) -> dict[str, Any]:
         """Where heads look, over a few development texts."""
@@ -314,10 +327,12 @@ class Study:
 
     def _trust(self, study: dict) -> dict[str, Any]:
         found = study.get("importance", {})
+        texts = leakage(list(self.model.tasks.values()))
         trust: dict[str, Any] = {
             "split_half": {task: f["split_half"] for task, f in found.items()},
             "examples_needed": {task: f["needed"] for task, f in found.items() if f["needed"]},
-            "leakage": [str(o) for o in leakage(list(self.model.tasks.values())).overlaps],
+            "leakage": [str(o) for o in texts.leaks],
+            "shared": [str(o) for o in texts.overlaps if not o.leak],
         }
         d = study.get("dissociation")
         if d:
@@ -328,12 +343,11 @@ class Study:
                 if row[first:]:
                     band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
                     trust.setdefault("random_band", {})[task] = band
-            trust["collapsed"] = [
-                f"{self.tasks[i]} " + ("as it is" if name == "none" else f"when the heads of {name} are closed")
-                for i in range(len(self.tasks))
-                for name, mark in zip(d["lesions"], d["collapsed"][at][i])
-                if mark
-            ]
+            closed = ["as it is", *(f"when the heads of {task} are closed" for task in self.tasks)]
+            closed += ["when random heads are closed"] * (len(d["lesions"]) - first)
+            marks = zip(self.tasks, d["collapsed"][at])
+            fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
+            trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
         return trust
 
 

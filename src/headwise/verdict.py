@@ -56,7 +56,9 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         return []
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
-    lines = [f"Closing a task's own heads costs it {_more(mean)} than closing another task's (mean D)."]
+    own = f"Closing a task's own heads (α = {d['default']:g})"
+    less = "less" if mean["value"] < 0 else "more"
+    lines = [f"{own} costs it {100 * abs(mean['value']):.1f} % {less} than closing another task's ({_signed(mean)})."]
     distinct = [
         f"{p['a']} and {p['b']}"
         for p in table["pairs"]
@@ -119,17 +121,19 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
+    found = {name: f"({len(trust.get(name, []))} found; the page lists them)" for name in ("leakage", "shared")}
     if trust.get("leakage"):
-        found = f"{len(trust['leakage'])} found; the page lists them"
-        lines.append(f"Beware: texts are shared between training and evaluation ({found}).")
+        lines.append(f"Beware: texts are shared between training and evaluation {found['leakage']}.")
+    if trust.get("shared"):
+        lines.append(f"Tasks or splits share texts of evaluation {found['shared']}; that is no leak.")
     return lines
 
 
-def _more(cell: Mapping[str, Any]) -> str:
-    """A difference in percent with its interval, said as more or as less."""
-    text = f"{100 * abs(cell['value']):.1f} % {'less' if cell['value'] < 0 else 'more'}"
+def _signed(cell: Mapping[str, Any]) -> str:
+    """Mean D in percent with its interval, both with the sign of D."""
+    text = f"mean D {100 * cell['value']:+.1f} %"
     if cell.get("low") is not None:
-        text += f" (95 % interval {100 * cell['low']:.1f} to {100 * cell['high']:.1f})"
+        text += f", 95 % interval {100 * cell['low']:+.1f} to {100 * cell['high']:+.1f}"
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,7 @@ def study(
     folder = out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100]
     screen = Screen(quiet=as_json)
     made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
-    made.command = "headwise " + " ".join(sys.argv[1:])
+    made.command = shlex.join(["headwise", *sys.argv[1:]])
     _finish(screen, made.run(), folder, as_json)
 
 
@@ -87,7 +88,7 @@ def demo(
     screen = Screen(quiet=as_json)
     folder = out or Path("runs") / ("demo-quick" if quick else "demo")
     made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
-    made.command = "headwise " + " ".join(sys.argv[1:])
+    made.command = shlex.join(["headwise", *sys.argv[1:]])
     _finish(screen, made.run(), folder, as_json)
 
 

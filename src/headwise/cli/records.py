@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,7 +96,7 @@ def recipe(
         how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
         told = _run_jobs(jobs, folder, as_json, **how)
     if told.get("done", 1):  # also where some jobs failed: the page shows what is there
-        page = write_pages(made, Results(folder / "records"), pages or folder, "headwise " + " ".join(sys.argv[1:]))
+        page = write_pages(made, Results(folder / "records"), pages or folder, shlex.join(["headwise", *sys.argv[1:]]))
         told["page"] = str(page)
         Screen(quiet=as_json).say(f"page: {page}")
     if as_json:

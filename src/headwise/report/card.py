@@ -75,9 +75,10 @@ def _importance(data: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
 
 
 def _owner(data: dict[str, Any], layer: int, head: int) -> str | None:
-    """The task for which the head ranks highest."""
+    """The one task for which the head ranks highest; None where several tie."""
     ranks = {task: row["rank"] for task, row in _importance(data, layer, head).items() if row["rank"]}
-    return min(ranks, key=lambda task: ranks[task]) if ranks else None
+    first = [task for task, rank in ranks.items() if rank == min(ranks.values())]
+    return first[0] if len(first) == 1 else None
 
 
 def _alike(data: dict[str, Any], layer: int, head: int, count: int) -> list[dict[str, Any]]:
