@@ -260,8 +260,12 @@ def name_of(model: str | Path) -> str:
 
 
 def default_device(asked: str | None = None) -> torch.device:
-    """The device asked for, else the accelerator where there is one, else the CPU."""
+    """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    numbered = [f"{found.type}:{i}" for i in range(torch.accelerator.device_count())] if found else []
+    there = ["cpu", *([found.type] if found else []), *numbered]
+    if asked and str(asked) not in there:
+        raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
     return torch.device(asked) if asked else found or torch.device("cpu")
 
 

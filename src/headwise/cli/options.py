@@ -16,6 +16,17 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.plan import Plan
 
 PANEL = "Training plan"
+
+
+def _device(asked: str | None) -> str | None:
+    """The device asked for, if it is there: told before any work."""
+    if asked:
+        from headwise.model import default_device
+
+        default_device(asked)
+    return asked
+
+
 ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
 TasksOption = Annotated[
@@ -24,7 +35,9 @@ TasksOption = Annotated[
 OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data; without it $HEADWISE_DATA")]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, or the accelerator where there is one")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
 ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
