@@ -233,6 +233,11 @@ def test_inputs_are_never_longer_than_the_encoders_positions(family):
     assert batch["input_ids"].shape[1] == model.max_length == positions(encoder)
 
 
+def test_an_input_has_a_sub_word_or_more():
+    with pytest.raises(HeadwiseError, match="max_length=-3; expected 1 or more"):
+        toy_model(max_length=-3)
+
+
 # -- devices
 
 

@@ -69,6 +69,8 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
+        if max_length < 1:
+            raise HeadwiseError(f"max_length={max_length}", "1 or more sub-words")
         self.encoder: Any = encoder
         self.tokenizer = tokenizer
         self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))

@@ -124,8 +124,8 @@ def dissociate(
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
-    random: Annotated[int, typer.Option(help="random lesions per share")] = 3,
-    dev: Annotated[int | None, typer.Option(help="development rows per task")] = None,
+    random: Annotated[int, typer.Option(min=0, help="random lesions per share")] = 3,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
@@ -160,7 +160,9 @@ def probe(
     data: DataOption = None,
     protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",
     position: Annotated[str | None, typer.Option(help="cls, last, mean or post_last")] = None,
-    limit: Annotated[int | None, typer.Option(help="training rows at most, and a fifth of it on other sides")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="training rows at most, and a fifth of it on other sides")
+    ] = None,
     select_on: Annotated[str, typer.Option(help="dev; or test, as published, which the record says")] = "dev",
     precision: Annotated[str, typer.Option(help="of the features: fp32, fp16 or bf16")] = "fp32",
     cache: Annotated[bool, typer.Option(help="keep features on disk")] = False,

@@ -41,7 +41,7 @@ DeviceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
 ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
-ExamplesOption = Annotated[int, typer.Option("--examples", help="training examples for importance")]
+ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]
 
 
 def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
@@ -94,9 +94,12 @@ def names_in(text: str) -> tuple[str, ...]:
 def shares_in(text: str) -> list[float]:
     """Numbers with commas."""
     try:
-        return [float(part) for part in names_in(text)]
+        found = [float(part) for part in names_in(text)]
     except ValueError as error:
         raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
+    if not found:
+        raise HeadwiseError("no shares of heads", "numbers with commas", "0.1,0.3,0.5")
+    return found
 
 
 def pairs_in(texts: list[str]) -> dict[str, str]:

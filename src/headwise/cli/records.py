@@ -17,9 +17,11 @@ from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
-WorkersOption = Annotated[int | None, typer.Option("--workers", help="jobs at a time; one for every core without")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="jobs at a time; one for every core without")
+]
 AddressOption = Annotated[str | None, typer.Option("--address", help="of a running Ray cluster")]
-RetriesOption = Annotated[int, typer.Option("--retries", help="how often a job that broke begins again")]
+RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="how often a job that broke begins again")]
 
 
 @app.command()
@@ -58,7 +60,7 @@ def recipe(
     name: Annotated[str, typer.Argument(help="specialization, anatomy, stem_cell or mesh")],
     size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
     model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; several may be given")] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(help="how many; the recipe's own without")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many; the recipe's own without")] = None,
     seed: Annotated[int | None, typer.Option(help="the first of them; without --seeds the only one")] = None,
     data: DataOption = None,
     out: OutOption = None,
