@@ -373,6 +373,42 @@ def test_ls_lists_filters_and_exports(headwise, place, studied):
     refused(headwise(f"ls {studied} --where importance"), "name=value")
 
 
+# -- where to write
+
+
+WRITERS = [
+    f"{STUDY} --out",
+    "demo --quick --out",
+    f"train --model bert-tiny {OWN} --out",
+    "prune bert-tiny --mask mask.json",
+    "probe bert-tiny --tasks corpus.topic --out",
+    "sweep grid.toml --out",
+    "recipe anatomy --out",
+    "recipe anatomy --pages",
+    "importance bert-tiny --out",
+    "dissociate bert-tiny --out",
+]
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_a_place_that_cannot_be_written_is_told_before_any_work(headwise, place, monkeypatch, line):
+    monkeypatch.setattr("headwise.model.load_encoder", lambda *_: pytest.fail("work was done"))
+    (place / "grid.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
+    (place / "mask.json").write_text("[[true, false, false, false], [false, false, false, false]]")
+    (place / "in-the-way").write_text("")
+    refused(headwise(f"{line} in-the-way/here"), "in-the-way is a file")
+    refused(headwise(f"{line} {'a' * 300}/here"), "File name too long")
+    monkeypatch.setattr("os.access", lambda path, mode, **_: not mode & os.W_OK)
+    refused(headwise(f"{line} new/here"), "no right to write in", str(place))
+    assert not (place / "new").exists()
+
+
+def test_a_page_is_a_file_and_a_run_a_folder(headwise, place, studied):
+    refused(headwise(f"report {studied} --out {studied}"), "is a folder", "a file")
+    refused(headwise(f"ls {studied} --export {studied}"), "is a folder", "a file")
+    refused(headwise(f"train --model bert-tiny {OWN} --out news.csv"), "news.csv is a file", "a folder")
+
+
 # -- as a process
 
 

@@ -27,6 +27,7 @@ from headwise.cli.options import (
     names_in,
     plain_encoder,
     with_plan,
+    writable,
 )
 from headwise.cli.screen import Screen
 
@@ -62,7 +63,7 @@ def study(
     chosen = chosen_tasks(tasks, task, data)
     settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
     settings = replace(settings, probes=names_in(probes), skip=names_in(skip))
-    folder = out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100]
+    folder = writable(out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100])
     screen = Screen(quiet=as_json)
     made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
     made.command = "headwise " + " ".join(sys.argv[1:])
@@ -85,7 +86,7 @@ def demo(
     from headwise.demo import demo_study
 
     screen = Screen(quiet=as_json)
-    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    folder = writable(out or Path("runs") / ("demo-quick" if quick else "demo"))
     made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
     made.command = "headwise " + " ".join(sys.argv[1:])
     _finish(screen, made.run(), folder, as_json)
@@ -120,7 +121,7 @@ def train(
     from headwise.train import fit
     from headwise.works import method_of
 
-    screen = Screen(quiet=as_json)
+    screen, out = Screen(quiet=as_json), writable(out)
     made = MultiTaskModel.from_pretrained(
         model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
@@ -148,7 +149,7 @@ def prune(
     """
     from headwise.exports import export, read_mask
 
-    cut = read_mask(mask)
+    cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
     before = sum(p.numel() for p in encoder.parameters())
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)

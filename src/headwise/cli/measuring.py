@@ -24,6 +24,7 @@ from headwise.cli.options import (
     plain_encoder,
     shares_in,
     trained_model,
+    writable,
 )
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
@@ -105,6 +106,8 @@ def importance(
     from headwise.importance import importance as measure
     from headwise.store import write_arrays
 
+    if out:
+        writable(out, file=True)
     made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
     names = [spec.split("=")[0] for spec in task] or list(made.tasks)
     screen, found = Screen(quiet=as_json), {}
@@ -141,6 +144,8 @@ def dissociate(
     from headwise.store import write_json
 
     screen, shares = Screen(quiet=as_json), shares_in(fractions)
+    if out:
+        writable(out, file=True)
     made = trained_model(model, task, data, device)
     scores = {}
     for name in made.tasks:
@@ -181,6 +186,8 @@ def probe(
     from headwise.report.probes import write_probes
 
     screen = Screen(quiet=as_json)
+    if out:
+        writable(out)
     chosen, (encoder, tokenizer) = chosen_tasks(tasks, task, data), plain_encoder(model)
     encoder = encoder.to(default_device(device))
     how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}

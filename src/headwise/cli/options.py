@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import typing
 from collections.abc import Callable
 from dataclasses import fields
@@ -100,6 +101,21 @@ def shares_in(text: str) -> list[float]:
     if not found:
         raise HeadwiseError("no shares of heads", "numbers with commas", "0.1,0.3,0.5")
     return found
+
+
+def writable(path: Path, file: bool = False) -> Path:
+    """A folder, or a file, that can be written: what stands in the way is told before any work."""
+    place = path.absolute().parent if file else path.absolute()
+    try:
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        seen = f"{path} is a folder" if file and path.is_dir() else "" if there.is_dir() else f"{there} is a file"
+    except OSError as error:  # a name too long, a folder one may not look into
+        seen, there = f"{path}: {error.strerror}", place
+    if not seen and not os.access(there, os.W_OK | os.X_OK):
+        seen = f"no right to write in {there}"
+    if seen:
+        raise HeadwiseError(seen, f"a {'file' if file else 'folder'} that can be written", "another place to write to")
+    return path
 
 
 def pairs_in(texts: list[str]) -> dict[str, str]:

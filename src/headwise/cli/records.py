@@ -12,7 +12,16 @@ import typer
 
 from headwise.cli.app import app
 from headwise.cli.board import Board
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, names_in, pairs_in
+from headwise.cli.options import (
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    OutOption,
+    named_folders,
+    names_in,
+    pairs_in,
+    writable,
+)
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 
@@ -87,6 +96,8 @@ def recipe(
 
     made, folder = recipes[name], out or Path("runs") / f"{name}-{size}"
     told: dict[str, Any] = {}
+    if not dry:
+        writable(pages or folder)
     if run or dry:
         several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
         scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
@@ -117,7 +128,7 @@ def _run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str
     from headwise.jobs import in_order
     from headwise.sweep import run
 
-    screen = Screen(quiet=as_json)
+    screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
         swept = run(jobs, out, told=board.told, **how)
     screen.say(str(swept))
@@ -138,7 +149,7 @@ def report_page(
     from headwise.report import read_study, report
 
     found = [read_study(path) for path in studies]
-    page = report(found if len(found) > 1 else found[0], out)
+    page = report(found if len(found) > 1 else found[0], writable(out, file=True))
     print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
 
 
@@ -164,7 +175,7 @@ def list_records(
     if export and len(roots) > 1:
         raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
-        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(export)}")
+        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(writable(export, file=True))}")
     if compare:
         _compare(found, names_in(compare), as_json)
         return
