@@ -500,6 +500,14 @@ def test_seeds_of_a_recipe(headwise, monkeypatch, line, seeds):
     assert [row["key"] for row in rows[:-1]] == [job("square", seed).key for seed in seeds]
 
 
+@pytest.mark.parametrize("line", ["--only nosuchtitle", "--only square --only nosuchtitle --list"])
+def test_titles_that_no_job_of_a_recipe_has_are_refused(headwise, monkeypatch, line):
+    monkeypatch.setitem(recipes._entries, "halves", Halves())
+    told = ("'nosuchtitle'", job("square", 0).title, "headwise recipe halves --size smoke --list")
+    refused(headwise(f"recipe halves {line}"), *told)
+    assert len(json.loads(headwise("recipe halves --only square --list --json")[1])) == 2
+
+
 def test_models_are_named_by_their_folders(tmp_path):
     (tmp_path / "lr=0.1").mkdir()
     found = named_folders(["a/model", "b/model", "x=c", str(tmp_path / "lr=0.1")])

@@ -101,7 +101,7 @@ def recipe(
     if run or dry:
         several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
         scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
-        jobs = [job for job in made.jobs(scale) if not only or any(words in job.title for words in only)]
+        jobs = _chosen(made.jobs(scale), only, f"headwise recipe {name} --size {size} --list")
         if dry:
             _list_jobs(jobs, as_json)
             return
@@ -114,6 +114,15 @@ def recipe(
     if as_json:
         print(json.dumps(told))
     raise typer.Exit(int(bool(told.get("failed"))))
+
+
+def _chosen(jobs: list[Any], only: list[str], listing: str) -> list[Any]:
+    """The jobs whose titles hold any of these words, all without; words that no title holds are refused."""
+    for words in only:
+        if not any(words in job.title for job in jobs):
+            some = "; ".join(list(dict.fromkeys(job.title for job in jobs))[:5])
+            raise HeadwiseError(f"no job's title holds {words!r}", f"a part of one, such as: {some}", listing)
+    return [job for job in jobs if not only or any(words in job.title for words in only)]
 
 
 def _list_jobs(jobs: list[Any], as_json: bool) -> None:
