@@ -303,6 +303,13 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
 
 
+def test_importance_reads_no_task_that_is_not_named(headwise, trained):
+    code, out, _ = headwise(f"importance {trained} --task news=news.csv:text,label --examples 40 --json")
+    both = json.loads(headwise(f"importance {trained} {OWN} --examples 40 --json")[1])
+    assert code == 0 and json.loads(out)["news"]["scores"] == both["news"]["scores"]
+    refused(headwise(f"importance {trained} --task nwes"), "'nwes'", "news")
+
+
 def test_dissociate(headwise, trained):
     code, out, _ = headwise(f"dissociate {trained} {OWN} --examples 40 --dev 20 --fractions 0.25,0.5 --json")
     assert code == 0 and json.loads(out)["fractions"] == [0.25, 0.5]

@@ -233,6 +233,15 @@ def test_inputs_are_never_longer_than_the_encoders_positions(family):
     assert batch["input_ids"].shape[1] == model.max_length == positions(encoder)
 
 
+def test_only_some_tasks_come_back_as_they_were(tmp_path):
+    model = toy_model(3).eval()
+    model.give_scales()
+    model.save_pretrained(tmp_path / "model")
+    back = MultiTaskModel.load(tmp_path / "model", [toy_tasks(3)[1]], only=["toy1"]).eval()
+    batch = batch_of(model, "toy1")
+    assert list(back.tasks) == ["toy1"] and torch.equal(model("toy1", batch).scores, back("toy1", batch).scores)
+
+
 def test_an_input_has_a_sub_word_or_more():
     with pytest.raises(HeadwiseError, match="max_length=-3; expected 1 or more"):
         toy_model(max_length=-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -219,26 +219,30 @@ class MultiTaskModel(nn.Module):
         }
 
     @classmethod
-    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None) -> MultiTaskModel:
-        """Read what `save_pretrained` wrote; tasks not in the catalog are given again by the caller."""
+    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:
+        """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
         path = Path(path)
         about = read_json(path / "headwise.json")
         form = about.get("format") if isinstance(about, dict) else None
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
         try:
-            return cls._opened(path, about, tasks)
+            return cls._opened(path, about, tasks, only)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             if isinstance(error, HeadwiseError):
                 raise
             raise HeadwiseError(f"{path} is not as it was written ({_first_line(error)})", "a whole model") from error
 
     @classmethod
-    def _opened(cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None) -> MultiTaskModel:
+    def _opened(
+        cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None, only: Collection[str]
+    ) -> MultiTaskModel:
         from headwise import tasks as catalog
 
         given = {task.name: task for task in tasks or ()}
-        found = [given.get(name) or catalog.get(name) for name in about["tasks"]]
+        names = [name for name in about["tasks"] if not only or name in only]
+        left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+        found = [given.get(name) or catalog.get(name) for name in names]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"], about.get("share"))
@@ -248,10 +252,14 @@ class MultiTaskModel(nn.Module):
                 raise HeadwiseError(
                     f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
                 )
-        model.heads.load_state_dict(load_file(path / "heads.safetensors"))
+
+        def kept(file: str) -> dict[str, torch.Tensor]:
+            return {key: value for key, value in load_file(path / file).items() if key.split(".")[0] not in left_out}
+
+        model.heads.load_state_dict(kept("heads.safetensors"))
         if (path / "scales.safetensors").exists():
             model.give_scales()
-            model.scales.load_state_dict(load_file(path / "scales.safetensors"))
+            model.scales.load_state_dict(kept("scales.safetensors"))
         return model
 
 

@@ -108,10 +108,10 @@ def importance(
 
     if out:
         writable(out, file=True)
-    made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
-    names = [spec.split("=")[0] for spec in task] or list(made.tasks)
+    names = [spec.split("=")[0] for spec in task]
+    made = trained_model(model, [spec for spec in task if "=" in spec], data, device, only=names)
     screen, found = Screen(quiet=as_json), {}
-    for name in names:
+    for name in names or made.tasks:
         found[name] = measure(made, name, by, examples=examples, seed=seed)
         screen.score_map(found[name].scores, str(found[name]))
     if out:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -149,21 +149,23 @@ def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
     return found
 
 
-def trained_model(path: Path, own: list[str], data: Path | None, device: str | None) -> Any:
-    """A model that headwise trained, with its tasks; those of one's own files are given again as name=file:columns."""
+def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
+    """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
     from headwise import tasks as catalog
     from headwise.model import MultiTaskModel, default_device
     from headwise.store import read_json
 
     if not (path / "headwise.json").exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", "a folder with headwise.json")
-    names = read_json(path / "headwise.json").get("tasks", {})
+    about = read_json(path / "headwise.json")
+    names, share = about.get("tasks", {}), about.get("share") or {}
     files = {spec.split("=")[0]: spec for spec in own}
-    for name in files:
+    for name in (*files, *only):
         if name not in names:
             raise unknown("task of this model", name, names)
-    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names]
-    made = MultiTaskModel.load(path, found)
+    wanted = {*only, *(share[name] for name in only if name in share)} or set(names)  # and whose output head they use
+    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names if name in wanted]
+    made = MultiTaskModel.load(path, found, only=wanted)
     return made.to(default_device(device))
 
 
