@@ -303,6 +303,21 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
 
 
+def test_training_begins_from_the_encoder_of_what_headwise_trained(headwise, place, trained):
+    line = f"{OWN} --steps 1 --train heads --lr 0 --batch-size 8 --out runs/next"
+    assert headwise(f"train --model {trained} {line}")[0] == 0
+    encoders = [place / folder / "encoder/model.safetensors" for folder in (trained, "runs/next/model")]
+    assert encoders[0].read_bytes() == encoders[1].read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["train --model cut-small", "study --model cut-small", "importance cut-small"])
+def test_what_was_cut_is_not_trained(headwise, place, verb):
+    if not (place / "cut-small").exists():
+        assert headwise(f"prune bert-tiny cut-small --mask {mask('1000', '0110')}")[0] == 0
+    own = OWN if "--model" in verb else ""
+    refused(headwise(f"{verb} {own}"), "cut-small is a sliced model", "what it was cut from")
+
+
 def test_importance_reads_no_task_that_is_not_named(headwise, trained):
     code, out, _ = headwise(f"importance {trained} --task news=news.csv:text,label --examples 40 --json")
     both = json.loads(headwise(f"importance {trained} {OWN} --examples 40 --json")[1])

@@ -223,6 +223,7 @@ class MultiTaskModel(nn.Module):
         """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
         path = Path(path)
         about = read_json(path / "headwise.json")
+        _refuse_cut(path, about)
         form = about.get("format") if isinstance(about, dict) else None
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
@@ -300,9 +301,15 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
 
 
 def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
-    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code."""
+    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
+
+    Of a model that headwise trained it is the encoder inside.
+    """
     from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 
+    if (Path(name) / "headwise.json").exists():
+        _refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
+        name = Path(name) / "encoder"
     name = str(name)
     local = Path(name).exists()
     if not local:
@@ -320,6 +327,14 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _refuse_cut(path: Path, about: Any) -> None:
+    """What prune wrote has shapes that only `headwise.exports.load` knows."""
+    if isinstance(about, dict) and "form" in about:
+        raise HeadwiseError(
+            f"{path} is a {about['form']} model of headwise prune", "a whole model", "what it was cut from"
+        )
 
 
 def _check_hub(name: str) -> None:
