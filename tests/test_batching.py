@@ -271,3 +271,9 @@ def test_rows_that_are_cut_are_counted_and_told():
     assert data.lengths.max() == 16
     with pytest.warns(HeadwiseWarning, match="2 of 3 rows"):  # also when read from the cache
         encode(task, "train", tiny_tokenizer(["w1"]), max_length=16)
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_sample_has_a_row_or_more(limit):
+    with pytest.raises(HeadwiseError, match=f"a sample of {limit} rows; expected 1 or more"):
+        sample([{"text": "a"}, {"text": "b"}], limit)

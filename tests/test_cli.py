@@ -270,6 +270,19 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         (f"study --model bert-tiny {OWN} --skip lesion", ("lesions",)),
         (f"study --model bert-tiny {OWN} --alpha 30", ("alpha",)),
         (f"study --model bert-tiny {OWN} --by gradeint", ("gradient",)),
+        (f"study --model bert-tiny {OWN} --device gpu9", ("'gpu9'", "cpu")),
+        (f"train --model bert-tiny {OWN} --device cuda:99", ("'cuda:99'", "cpu")),
+        ("importance nowhere --device gpu9", ("'gpu9'", "cpu")),
+        ("probe bert-tiny --tasks corpus.topic --device gpu9", ("'gpu9'", "cpu")),
+        ("dissociate nowhere --dev 0", ("--dev",)),
+        ("dissociate nowhere --random -1", ("--random",)),
+        ("dissociate nowhere --fractions ''", ("0.1,0.3,0.5",)),
+        ("importance nowhere --examples 0", ("--examples",)),
+        ("probe bert-tiny --tasks corpus.topic --limit -4", ("--limit",)),
+        (f"train --model bert-tiny {OWN} --max-length -3", ("--max-length",)),
+        (f"study --model bert-tiny {OWN} --dev -3", ("--dev",)),
+        ("recipe anatomy --seeds -1", ("--seeds",)),
+        ("recipe anatomy --workers 0", ("--workers",)),
         ("ls nowhere", ("nowhere",)),
         ("report nowhere", ("nowhere",)),
     ],
@@ -288,6 +301,28 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert kept["news"].ravel().tolist() == pytest.approx([x for layer in found["news"]["scores"] for x in layer])
     refused(headwise(f"importance {trained} {OWN} --task other=news.csv:text,label"), "other", "news")
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
+
+
+def test_training_begins_from_the_encoder_of_what_headwise_trained(headwise, place, trained):
+    line = f"{OWN} --steps 1 --train heads --lr 0 --batch-size 8 --out runs/next"
+    assert headwise(f"train --model {trained} {line}")[0] == 0
+    encoders = [place / folder / "encoder/model.safetensors" for folder in (trained, "runs/next/model")]
+    assert encoders[0].read_bytes() == encoders[1].read_bytes()
+
+
+@pytest.mark.parametrize("verb", ["train --model cut-small", "study --model cut-small", "importance cut-small"])
+def test_what_was_cut_is_not_trained(headwise, place, verb):
+    if not (place / "cut-small").exists():
+        assert headwise(f"prune bert-tiny cut-small --mask {mask('1000', '0110')}")[0] == 0
+    own = OWN if "--model" in verb else ""
+    refused(headwise(f"{verb} {own}"), "cut-small is a sliced model", "what it was cut from")
+
+
+def test_importance_reads_no_task_that_is_not_named(headwise, trained):
+    code, out, _ = headwise(f"importance {trained} --task news=news.csv:text,label --examples 40 --json")
+    both = json.loads(headwise(f"importance {trained} {OWN} --examples 40 --json")[1])
+    assert code == 0 and json.loads(out)["news"]["scores"] == both["news"]["scores"]
+    refused(headwise(f"importance {trained} --task nwes"), "'nwes'", "news")
 
 
 def test_dissociate(headwise, trained):
@@ -365,6 +400,42 @@ def test_ls_lists_filters_and_exports(headwise, place, studied):
     assert headwise(f"ls {studied} --export all.csv")[0] == 0 and (place / "all.csv").exists()
     refused(headwise(f"ls {studied} --export all.xls"), ".csv or .parquet")
     refused(headwise(f"ls {studied} --where importance"), "name=value")
+
+
+# -- where to write
+
+
+WRITERS = [
+    f"{STUDY} --out",
+    "demo --quick --out",
+    f"train --model bert-tiny {OWN} --out",
+    "prune bert-tiny --mask mask.json",
+    "probe bert-tiny --tasks corpus.topic --out",
+    "sweep grid.toml --out",
+    "recipe anatomy --out",
+    "recipe anatomy --pages",
+    "importance bert-tiny --out",
+    "dissociate bert-tiny --out",
+]
+
+
+@pytest.mark.parametrize("line", WRITERS)
+def test_a_place_that_cannot_be_written_is_told_before_any_work(headwise, place, monkeypatch, line):
+    monkeypatch.setattr("headwise.model.load_encoder", lambda *_: pytest.fail("work was done"))
+    (place / "grid.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
+    (place / "mask.json").write_text("[[true, false, false, false], [false, false, false, false]]")
+    (place / "in-the-way").write_text("")
+    refused(headwise(f"{line} in-the-way/here"), "in-the-way is a file")
+    refused(headwise(f"{line} {'a' * 300}/here"), "File name too long")
+    monkeypatch.setattr("os.access", lambda path, mode, **_: not mode & os.W_OK)
+    refused(headwise(f"{line} new/here"), "no right to write in", str(place))
+    assert not (place / "new").exists()
+
+
+def test_a_page_is_a_file_and_a_run_a_folder(headwise, place, studied):
+    refused(headwise(f"report {studied} --out {studied}"), "is a folder", "a file")
+    refused(headwise(f"ls {studied} --export {studied}"), "is a folder", "a file")
+    refused(headwise(f"train --model bert-tiny {OWN} --out news.csv"), "news.csv is a file", "a folder")
 
 
 # -- as a process
@@ -456,6 +527,14 @@ def test_seeds_of_a_recipe(headwise, monkeypatch, line, seeds):
     monkeypatch.setitem(recipes._entries, "halves", Halves())
     rows = json.loads(headwise(f"recipe halves --list --json {line}")[1])
     assert [row["key"] for row in rows[:-1]] == [job("square", seed).key for seed in seeds]
+
+
+@pytest.mark.parametrize("line", ["--only nosuchtitle", "--only square --only nosuchtitle --list"])
+def test_titles_that_no_job_of_a_recipe_has_are_refused(headwise, monkeypatch, line):
+    monkeypatch.setitem(recipes._entries, "halves", Halves())
+    told = ("'nosuchtitle'", job("square", 0).title, "headwise recipe halves --size smoke --list")
+    refused(headwise(f"recipe halves {line}"), *told)
+    assert len(json.loads(headwise("recipe halves --only square --list --json")[1])) == 2
 
 
 def test_models_are_named_by_their_folders(tmp_path):

@@ -171,3 +171,9 @@ def test_bad_use(model):
         importance(model, "toy0", "gradints")
     with pytest.raises(HeadwiseError, match="l2"):
         importance(model, "toy0", normalize="l1")
+
+
+@pytest.mark.parametrize("examples", [0, -5])
+def test_scores_stand_on_one_example_or_more(model, examples):
+    with pytest.raises(HeadwiseError, match=f"examples={examples}; expected 1 or more"):
+        importance(model, "toy0", examples=examples, split="not even read")

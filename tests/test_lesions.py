@@ -72,6 +72,10 @@ def test_bad_use(apart):
         dissociate(model, {"toy0": torch.ones(3, 4), "toy1": torch.ones(2, 4)})
     with pytest.raises(HeadwiseError, match="0 to 1"):
         dissociate(model, scores, 30)
+    with pytest.raises(HeadwiseError, match="a fraction or more"):
+        dissociate(model, scores, ())
+    with pytest.raises(HeadwiseError, match="random=-1"):
+        dissociate(model, scores, random=-1)
 
 
 def test_untrained_tasks_still_measure():

@@ -15,7 +15,7 @@ from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.exports import load
 from headwise.heads import Heads, captured
-from headwise.model import MultiTaskModel, load_encoder, pool, positions
+from headwise.model import MultiTaskModel, default_device, load_encoder, pool, positions
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.tasks.image import Picture
@@ -231,3 +231,42 @@ def test_inputs_are_never_longer_than_the_encoders_positions(family):
     batch = encode(task, "train", tokenizer, model.max_length).batch([0, 1])
     assert model("long", batch).loss.isfinite().all()
     assert batch["input_ids"].shape[1] == model.max_length == positions(encoder)
+
+
+def test_only_some_tasks_come_back_as_they_were(tmp_path):
+    model = toy_model(3).eval()
+    model.give_scales()
+    model.save_pretrained(tmp_path / "model")
+    back = MultiTaskModel.load(tmp_path / "model", [toy_tasks(3)[1]], only=["toy1"]).eval()
+    batch = batch_of(model, "toy1")
+    assert list(back.tasks) == ["toy1"] and torch.equal(model("toy1", batch).scores, back("toy1", batch).scores)
+
+
+def test_an_input_has_a_sub_word_or_more():
+    with pytest.raises(HeadwiseError, match="max_length=-3; expected 1 or more"):
+        toy_model(max_length=-3)
+
+
+# -- devices
+
+
+@pytest.mark.parametrize("asked", ["gpu9", "cuda:99", "meta", "CPU"])
+def test_a_device_that_is_not_there_is_refused(asked):
+    with pytest.raises(HeadwiseError, match=f"no device '{asked}' here; expected one of: cpu"):
+        default_device(asked)
+    with pytest.raises(HeadwiseError, match="no device"):
+        fit(toy_model(), Plan(steps=1), device=asked)
+
+
+def test_devices_that_are_there_are_named_and_taken(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    assert [str(default_device(asked)) for asked in (None, "cpu", "cuda", "cuda:1")] == [
+        "cuda",
+        "cpu",
+        "cuda",
+        "cuda:1",
+    ]
+    with pytest.raises(HeadwiseError, match="one of: cpu, cuda, cuda:0, cuda:1"):
+        default_device("cuda:2")

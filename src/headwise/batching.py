@@ -161,6 +161,8 @@ def _cached(path: Path) -> Columns | None:
 
 def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
     """A seeded sample of the rows in their own order; all of them where they are fewer."""
+    if limit is not None and limit < 1:
+        raise HeadwiseError(f"a sample of {limit} rows", "1 or more")
     if limit is None or limit >= len(rows):
         return rows
     chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)

@@ -181,6 +181,8 @@ def importance(
         raise HeadwiseError(f"the model has no task {task!r}", f"one of: {', '.join(model.tasks)}")
     if normalize not in ("none", "l2"):
         raise HeadwiseError(f"normalize={normalize!r}", "none or l2")
+    if examples < 1:
+        raise HeadwiseError(f"examples={examples}", "1 or more")
     if data is None:
         data = encode(model.tasks[task], split, model.tokenizer, model.max_length)
     items = np.random.default_rng([seed, 3]).permutation(len(data))[:examples]

@@ -57,6 +57,8 @@ def dissociate(
     tasks, maps = list(scores), [score.scores if isinstance(score, Importance) else score for score in scores.values()]
     if len(tasks) < 2:
         raise HeadwiseError(f"one task, {tasks}", "two tasks or more: heads come apart between tasks")
+    if not grid or random < 0:
+        raise HeadwiseError(f"fractions={grid}, random={random}", "a fraction or more, and random=0 or more")
     shape = Heads.of(model.encoder).shape
     for task, scoring in zip(tasks, maps):
         if tuple(scoring.shape) != shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,8 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
+        if max_length < 1:
+            raise HeadwiseError(f"max_length={max_length}", "1 or more sub-words")
         self.encoder: Any = encoder
         self.tokenizer = tokenizer
         self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))
@@ -218,26 +220,31 @@ class MultiTaskModel(nn.Module):
         }
 
     @classmethod
-    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None) -> MultiTaskModel:
-        """Read what `save_pretrained` wrote; tasks not in the catalog are given again by the caller."""
+    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:
+        """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
         path = Path(path)
         about = read_json(path / "headwise.json")
+        _refuse_cut(path, about)
         form = about.get("format") if isinstance(about, dict) else None
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
         try:
-            return cls._opened(path, about, tasks)
+            return cls._opened(path, about, tasks, only)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             if isinstance(error, HeadwiseError):
                 raise
             raise HeadwiseError(f"{path} is not as it was written ({_first_line(error)})", "a whole model") from error
 
     @classmethod
-    def _opened(cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None) -> MultiTaskModel:
+    def _opened(
+        cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None, only: Collection[str]
+    ) -> MultiTaskModel:
         from headwise import tasks as catalog
 
         given = {task.name: task for task in tasks or ()}
-        found = [given.get(name) or catalog.get(name) for name in about["tasks"]]
+        names = [name for name in about["tasks"] if not only or name in only]
+        left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+        found = [given.get(name) or catalog.get(name) for name in names]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"], about.get("share"))
@@ -247,9 +254,13 @@ class MultiTaskModel(nn.Module):
                 raise HeadwiseError(
                     f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
                 )
-        model.heads.load_state_dict(load_file(path / "heads.safetensors"))
+
+        def kept(file: str) -> dict[str, torch.Tensor]:
+            return {key: value for key, value in load_file(path / file).items() if key.split(".")[0] not in left_out}
+
+        model.heads.load_state_dict(kept("heads.safetensors"))
         if (path / "scales.safetensors").exists():
-            scales = load_file(path / "scales.safetensors")
+            scales = kept("scales.safetensors")
             model.give_scales(task for task in model.tasks if _key(task) in scales)
             model.scales.load_state_dict(scales)
         return model
@@ -262,8 +273,12 @@ def name_of(model: str | Path) -> str:
 
 
 def default_device(asked: str | None = None) -> torch.device:
-    """The device asked for, else the accelerator where there is one, else the CPU."""
+    """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    numbered = [f"{found.type}:{i}" for i in range(torch.accelerator.device_count())] if found else []
+    there = ["cpu", *([found.type] if found else []), *numbered]
+    if asked and str(asked) not in there:
+        raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
     return torch.device(asked) if asked else found or torch.device("cpu")
 
 
@@ -288,9 +303,15 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
 
 
 def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
-    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code."""
+    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
+
+    Of a model that headwise trained it is the encoder inside.
+    """
     from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
 
+    if (Path(name) / "headwise.json").exists():
+        _refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
+        name = Path(name) / "encoder"
     name = str(name)
     local = Path(name).exists()
     if not local:
@@ -308,6 +329,14 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _refuse_cut(path: Path, about: Any) -> None:
+    """What prune wrote has shapes that only `headwise.exports.load` knows."""
+    if isinstance(about, dict) and "form" in about:
+        raise HeadwiseError(
+            f"{path} is a {about['form']} model of headwise prune", "a whole model", "what it was cut from"
+        )
 
 
 def _check_hub(name: str) -> None:

@@ -27,7 +27,7 @@ from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.journal import History, Journal, check_trackers
 from headwise.methods.method import Method
-from headwise.model import MultiTaskModel, Output
+from headwise.model import MultiTaskModel, Output, default_device
 from headwise.passes import Passes
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
@@ -362,6 +362,7 @@ def _gather_random(run: Run) -> dict[str, torch.Tensor]:
 
 
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
+    default_device(device)  # accelerate would take another in silence where there is none of this name
     # accelerate keeps the last run's precision and device for the whole process otherwise
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest

@@ -108,7 +108,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path):
         ' "importance": {"a": {"scores": [[0.5]]}}}'
     )
     done = subprocess.run(command, cwd=place, capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.startswith("headwise: ") and "file" in done.stderr and done.stderr.count("\n") == 1
 
 

@@ -381,6 +381,29 @@ def test_own_table_alone_is_cut_and_grades_are_seen(tmp_path):
     assert isinstance(task.rows("dev")[0]["label"], float)
 
 
+BLANKS = [
+    (("fine,good", "bad,bad", "foo,"), "reviews.csv:4: label ''"),
+    (("fine,1.5", "bad,2.5", "foo, "), "reviews.csv:4: label ' '"),
+    (("fine,good", ",", "bad,bad"), "reviews.csv:3: label ''"),
+    (("fine,good", "bad,bad", " ,good"), "reviews.csv:4: no text"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BLANKS)
+@pytest.mark.parametrize("part", ["", ".dev"])
+def test_a_blank_label_or_text_of_an_own_table_is_refused_with_its_place(tmp_path, rows, message, part):
+    put(tmp_path, "reviews.csv", "text,label\nfine,good\nbad,bad\n")
+    put(tmp_path, f"reviews{part}.csv", "\n".join(("text,label", *rows)))
+    with pytest.raises(HeadwiseError) as error:
+        own(f"mine={tmp_path}/reviews.csv:text,label")
+    assert message.replace("reviews", f"reviews{part}") in str(error.value) and "remove the row" in str(error.value)
+
+
+def test_one_empty_text_of_a_pair_is_fine(tmp_path):
+    put(tmp_path, "pairs.csv", "\n".join(("a,b,label", *(f"text {i},,{i % 2}" for i in range(20)))))
+    assert own(f"mine={tmp_path}/pairs.csv:a,b,label").kind.labels == ("0", "1")
+
+
 def test_own_annotated_files(tmp_path):
     put(tmp_path, "bank.conllu", CONLLU)
     put(tmp_path, "bank.dev.conllu", CONLLU)

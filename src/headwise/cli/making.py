@@ -28,6 +28,7 @@ from headwise.cli.options import (
     names_in,
     plain_encoder,
     with_plan,
+    writable,
 )
 from headwise.cli.screen import Screen
 
@@ -44,9 +45,9 @@ def study(
     delta: Annotated[float, typer.Option(help="share of training held by important-head training")] = 0.1,
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
-    dev: Annotated[int | None, typer.Option(help="development rows per task in lesions")] = None,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task in lesions")] = None,
     pooling: Annotated[str, typer.Option(help="cls, mean or last")] = "cls",
-    max_length: Annotated[int, typer.Option(help="longest input in sub-words")] = 128,
+    max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     probes: Annotated[str, typer.Option(help="properties to probe every head for, with commas")] = "",
     skip: Annotated[str, typer.Option(help="stages to leave out, with commas")] = "",
     device: DeviceOption = None,
@@ -63,7 +64,7 @@ def study(
     chosen = chosen_tasks(tasks, task, data)
     settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
     settings = replace(settings, probes=names_in(probes), skip=names_in(skip))
-    folder = out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100]
+    folder = writable(out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100])
     screen = Screen(quiet=as_json)
     made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
     made.command = shlex.join(["headwise", *sys.argv[1:]])
@@ -86,7 +87,7 @@ def demo(
     from headwise.demo import demo_study
 
     screen = Screen(quiet=as_json)
-    folder = out or Path("runs") / ("demo-quick" if quick else "demo")
+    folder = writable(out or Path("runs") / ("demo-quick" if quick else "demo"))
     made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
     made.command = shlex.join(["headwise", *sys.argv[1:]])
     _finish(screen, made.run(), folder, as_json)
@@ -107,7 +108,7 @@ def train(
     delta: Annotated[float, typer.Option(help="iat: share of training, at its end, in which the rest is held")] = 0.1,
     freeze: Annotated[str, typer.Option(help="iat: update (truly held) or grad (as published)")] = "update",
     pooling: Annotated[str, typer.Option(help="cls, mean or last")] = "cls",
-    max_length: Annotated[int, typer.Option(help="longest input in sub-words")] = 128,
+    max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -121,7 +122,7 @@ def train(
     from headwise.train import fit
     from headwise.works import method_of
 
-    screen = Screen(quiet=as_json)
+    screen, out = Screen(quiet=as_json), writable(out)
     made = MultiTaskModel.from_pretrained(
         model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
@@ -149,7 +150,7 @@ def prune(
     """
     from headwise.exports import export, read_mask
 
-    cut = read_mask(mask)
+    cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
     before = sum(p.numel() for p in encoder.parameters())
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)

@@ -24,6 +24,7 @@ from headwise.cli.options import (
     plain_encoder,
     shares_in,
     trained_model,
+    writable,
 )
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
@@ -105,10 +106,12 @@ def importance(
     from headwise.importance import importance as measure
     from headwise.store import write_arrays
 
-    made = trained_model(model, [spec for spec in task if "=" in spec], data, device)
-    names = [spec.split("=")[0] for spec in task] or list(made.tasks)
+    if out:
+        writable(out, file=True)
+    names = [spec.split("=")[0] for spec in task]
+    made = trained_model(model, [spec for spec in task if "=" in spec], data, device, only=names)
     screen, found = Screen(quiet=as_json), {}
-    for name in names:
+    for name in names or made.tasks:
         found[name] = measure(made, name, by, examples=examples, seed=seed)
         screen.score_map(found[name].scores, str(found[name]))
     if out:
@@ -124,8 +127,8 @@ def dissociate(
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
-    random: Annotated[int, typer.Option(help="random lesions per share")] = 3,
-    dev: Annotated[int | None, typer.Option(help="development rows per task")] = None,
+    random: Annotated[int, typer.Option(min=0, help="random lesions per share")] = 3,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
@@ -141,6 +144,8 @@ def dissociate(
     from headwise.store import write_json
 
     screen, shares = Screen(quiet=as_json), shares_in(fractions)
+    if out:
+        writable(out, file=True)
     made = trained_model(model, task, data, device)
     scores = {}
     for name in made.tasks:
@@ -160,7 +165,9 @@ def probe(
     data: DataOption = None,
     protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",
     position: Annotated[str | None, typer.Option(help="cls, last, mean or post_last")] = None,
-    limit: Annotated[int | None, typer.Option(help="training rows at most, and a fifth of it on other sides")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="training rows at most, and a fifth of it on other sides")
+    ] = None,
     select_on: Annotated[str, typer.Option(help="dev; or test, as published, which the record says")] = "dev",
     precision: Annotated[str, typer.Option(help="of the features: fp32, fp16 or bf16")] = "fp32",
     cache: Annotated[bool, typer.Option(help="keep features on disk")] = False,
@@ -179,6 +186,8 @@ def probe(
     from headwise.report.probes import write_probes
 
     screen = Screen(quiet=as_json)
+    if out:
+        writable(out)
     chosen, (encoder, tokenizer) = chosen_tasks(tasks, task, data), plain_encoder(model)
     encoder = encoder.to(default_device(device))
     how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}

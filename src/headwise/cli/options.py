@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -16,6 +17,17 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.plan import Plan
 
 PANEL = "Training plan"
+
+
+def _device(asked: str | None) -> str | None:
+    """The device asked for, if it is there: told before any work."""
+    if asked:
+        from headwise.model import default_device
+
+        default_device(asked)
+    return asked
+
+
 ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
 TasksOption = Annotated[
@@ -24,11 +36,13 @@ TasksOption = Annotated[
 OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data; without it $HEADWISE_DATA")]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, or the accelerator where there is one")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
 ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
-ExamplesOption = Annotated[int, typer.Option("--examples", help="training examples for importance")]
+ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]
 
 
 def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
@@ -81,9 +95,27 @@ def names_in(text: str) -> tuple[str, ...]:
 def shares_in(text: str) -> list[float]:
     """Numbers with commas."""
     try:
-        return [float(part) for part in names_in(text)]
+        found = [float(part) for part in names_in(text)]
     except ValueError as error:
         raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
+    if not found:
+        raise HeadwiseError("no shares of heads", "numbers with commas", "0.1,0.3,0.5")
+    return found
+
+
+def writable(path: Path, file: bool = False) -> Path:
+    """A folder, or a file, that can be written: what stands in the way is told before any work."""
+    place = path.absolute().parent if file else path.absolute()
+    try:
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        seen = f"{path} is a folder" if file and path.is_dir() else "" if there.is_dir() else f"{there} is a file"
+    except OSError as error:  # a name too long, a folder one may not look into
+        seen, there = f"{path}: {error.strerror}", place
+    if not seen and not os.access(there, os.W_OK | os.X_OK):
+        seen = f"no right to write in {there}"
+    if seen:
+        raise HeadwiseError(seen, f"a {'file' if file else 'folder'} that can be written", "another place to write to")
+    return path
 
 
 def pairs_in(texts: list[str]) -> dict[str, str]:
@@ -117,21 +149,23 @@ def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
     return found
 
 
-def trained_model(path: Path, own: list[str], data: Path | None, device: str | None) -> Any:
-    """A model that headwise trained, with its tasks; those of one's own files are given again as name=file:columns."""
+def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
+    """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
     from headwise import tasks as catalog
     from headwise.model import MultiTaskModel, default_device
     from headwise.store import read_json
 
     if not (path / "headwise.json").exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", "a folder with headwise.json")
-    names = read_json(path / "headwise.json").get("tasks", {})
+    about = read_json(path / "headwise.json")
+    names, share = about.get("tasks", {}), about.get("share") or {}
     files = {spec.split("=")[0]: spec for spec in own}
-    for name in files:
+    for name in (*files, *only):
         if name not in names:
             raise unknown("task of this model", name, names)
-    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names]
-    made = MultiTaskModel.load(path, found)
+    wanted = {*only, *(share[name] for name in only if name in share)} or set(names)  # and whose output head they use
+    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names if name in wanted]
+    made = MultiTaskModel.load(path, found, only=wanted)
     return made.to(default_device(device))
 
 

@@ -13,14 +13,25 @@ import typer
 
 from headwise.cli.app import app
 from headwise.cli.board import Board
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, names_in, pairs_in
+from headwise.cli.options import (
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    OutOption,
+    named_folders,
+    names_in,
+    pairs_in,
+    writable,
+)
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
-WorkersOption = Annotated[int | None, typer.Option("--workers", help="jobs at a time; one for every core without")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="jobs at a time; one for every core without")
+]
 AddressOption = Annotated[str | None, typer.Option("--address", help="of a running Ray cluster")]
-RetriesOption = Annotated[int, typer.Option("--retries", help="how often a job that broke begins again")]
+RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="how often a job that broke begins again")]
 
 
 @app.command()
@@ -59,7 +70,7 @@ def recipe(
     name: Annotated[str, typer.Argument(help="specialization, anatomy, stem_cell or mesh")],
     size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
     model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; several may be given")] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(help="how many; the recipe's own without")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many; the recipe's own without")] = None,
     seed: Annotated[int | None, typer.Option(help="the first of them; without --seeds the only one")] = None,
     data: DataOption = None,
     out: OutOption = None,
@@ -86,10 +97,12 @@ def recipe(
 
     made, folder = recipes[name], out or Path("runs") / f"{name}-{size}"
     told: dict[str, Any] = {}
+    if not dry:
+        writable(pages or folder)
     if run or dry:
         several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
         scale = Scale(size, named_folders(model), str(data) if data else os.environ.get("HEADWISE_DATA"), several)
-        jobs = [job for job in made.jobs(scale) if not only or any(words in job.title for words in only)]
+        jobs = _chosen(made.jobs(scale), only, f"headwise recipe {name} --size {size} --list")
         if dry:
             _list_jobs(jobs, as_json)
             return
@@ -104,6 +117,15 @@ def recipe(
     raise typer.Exit(int(bool(told.get("failed"))))
 
 
+def _chosen(jobs: list[Any], only: list[str], listing: str) -> list[Any]:
+    """The jobs whose titles hold any of these words, all without; words that no title holds are refused."""
+    for words in only:
+        if not any(words in job.title for job in jobs):
+            some = "; ".join(list(dict.fromkeys(job.title for job in jobs))[:5])
+            raise HeadwiseError(f"no job's title holds {words!r}", f"a part of one, such as: {some}", listing)
+    return [job for job in jobs if not only or any(words in job.title for words in only)]
+
+
 def _list_jobs(jobs: list[Any], as_json: bool) -> None:
     from headwise.jobs import in_order
 
@@ -116,7 +138,7 @@ def _run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str
     from headwise.jobs import in_order
     from headwise.sweep import run
 
-    screen = Screen(quiet=as_json)
+    screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
         swept = run(jobs, out, told=board.told, **how)
     screen.say(str(swept))
@@ -137,7 +159,7 @@ def report_page(
     from headwise.report import read_study, report
 
     found = [read_study(path) for path in studies]
-    page = report(found if len(found) > 1 else found[0], out)
+    page = report(found if len(found) > 1 else found[0], writable(out, file=True))
     print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
 
 
@@ -163,7 +185,7 @@ def list_records(
     if export and len(roots) > 1:
         raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
-        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(export)}")
+        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(writable(export, file=True))}")
     if compare:
         _compare(found, names_in(compare), as_json)
         return

@@ -251,6 +251,7 @@ def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
     layout = Layout(OWN_FORMATS[path.suffix], _beside(path), dict(zip(keys, fields)))
     source = Files(layout, path.parent, "classify")
     labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
+    _refuse_empty(source, fields[:-1])
     grades = _grades(labels)
     if grades:
         kind = kind_class("regress")(low=min(grades), high=max(grades))
@@ -258,6 +259,14 @@ def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
     if len(labels) < 2:
         raise HeadwiseError(f"{path}: only one label, {labels}", "two labels or more")
     return Task(name, kind_class("classify")(tuple(labels)), source, "accuracy", language)
+
+
+def _refuse_empty(source: Files, texts: list[str]) -> None:
+    """An error with the place of the first row that has nothing to read."""
+    for split in (split for split, counts in source.counts.items() if counts["empty"]):
+        for place, record in source.records(split):
+            if record and not any((record[name] or "").strip() for name in texts):
+                raise HeadwiseError(f"{place}: no {' nor '.join(texts)}", "a text on every row", "remove the row")
 
 
 def _grades(labels: list[str]) -> list[float]:

@@ -30,6 +30,8 @@ def label_of(raw: Any, names: Names) -> str:
     if raw is None or (isinstance(raw, float) and math.isnan(raw)):
         raise HeadwiseError(f"label {raw!r}", "a label on every row")
     if not names:
+        if not str(raw).strip():
+            raise HeadwiseError(f"label {raw!r}", "a label on every row", "fill it in, or remove the row")
         return str(raw)
     if raw in names:
         return names[raw]
