@@ -102,6 +102,11 @@ def test_defaults_of_a_plan_are_shown(headwise):
     assert "[default: 2e-05]" in text and "[default: proportional]" in text
 
 
+def test_brackets_in_help_are_no_markup(headwise):
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", headwise("sweep --help")[1]).split())
+    assert "a TOML file: work, [config], [grid], [at]" in text
+
+
 @pytest.mark.parametrize("line", ["", "--help", "-h"])
 def test_no_verb_is_a_question_for_help(headwise, line):
     code, out, err = headwise(line)
@@ -259,8 +264,9 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         (f"train --model bert-tiny {OWN} --steps 0", ("above 0",)),
         (f"train --model bert-tiny {OWN} --pooling cl", ("cls",)),
         (f"train --model nosuchmodel {OWN}", ("nosuchmodel",)),
-        ("train", ("--model",)),
-        ("trian", ("train",)),
+        ("train", ("--model", "Try: headwise train --help")),
+        ("prune bert-tiny small", ("--mask", "Try: headwise prune --help")),
+        ("trian", ("train", "Try: headwise --help")),
         (f"train --model bert-tiny {OWN} --method distill", ("distill", "teacher")),
         ("heads bert-tiny --josn", ("--json",)),
         ("heads bert-tiny --stack decoder", ("encoder",)),
