@@ -19,6 +19,7 @@ from handiwork import job
 from headwise import cli
 from headwise.cli.options import named_folders
 from headwise.errors import HeadwiseError
+from headwise.exports import load
 from headwise.recipes import Part, recipes
 from headwise.results import Results
 from headwise.store import read_arrays
@@ -316,7 +317,12 @@ def mask(*layers: str) -> str:
 
 def test_prune_writes_once(headwise):
     code, out, _ = headwise(f"prune bert-tiny small --mask {mask('1000', '0110')} --json")
-    assert code == 0 and json.loads(out)["heads_cut"] == 3
+    found = json.loads(out)
+    assert code == 0 and found["heads_cut"] == 3
+    sizes = [load(path).num_parameters() for path in ("bert-tiny", "small")]
+    assert [found["parameters_before"], found["parameters_after"]] == sizes and sizes[1] < sizes[0]
+    masked = json.loads(headwise("prune bert-tiny same --mask mask.json --form masked --json")[1])
+    assert masked["parameters_after"] == sizes[0]
     refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
     refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "masked", "sliced")
     refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")

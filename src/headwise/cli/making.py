@@ -147,14 +147,19 @@ def prune(
     Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
     """
     from headwise.exports import export, read_mask
+    from headwise.prune import prune as remove
 
     cut = read_mask(mask)
     encoder, tokenizer = plain_encoder(model)
-    before = sum(p.numel() for p in encoder.parameters())
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
-    shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel(), "parameters": before}
+    before = sum(p.numel() for p in encoder.parameters())
+    if form != "masked":  # which keeps its shapes
+        remove(encoder, cut, stack)
+    after = sum(p.numel() for p in encoder.parameters())
+    shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel()}
+    shown |= {"parameters_before": before, "parameters_after": after}
     print(json.dumps(shown)) if as_json else Screen().say(
-        f"{shown['heads_cut']} of {cut.numel()} heads cut, {form}: {path}"
+        f"{shown['heads_cut']} of {cut.numel()} heads cut, {before:,} parameters to {after:,}, {form}: {path}"
     )
 
 
