@@ -17,9 +17,11 @@ import typer.main
 
 from handiwork import job
 from headwise import cli
+from headwise.cli import options
 from headwise.cli.options import named_folders
 from headwise.errors import HeadwiseError
 from headwise.exports import load
+from headwise.plan import CHOICES, Plan
 from headwise.recipes import Part, recipes
 from headwise.results import Results
 from headwise.store import read_arrays
@@ -101,6 +103,26 @@ def test_examples_use_options_that_exist(verb):
 def test_defaults_of_a_plan_are_shown(headwise):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", headwise("train --help")[1]).split())
     assert "[default: 2e-05]" in text and "[default: proportional]" in text
+
+
+def choices(text):
+    return set(re.split(r", | or ", text))
+
+
+def test_choices_in_help_are_those_there_are():
+    from headwise.importance import estimators
+    from headwise.methods import methods
+    from headwise.study import STAGES
+
+    assert choices(options.ESTIMATORS) == set(estimators)
+    assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
+    assert choices(cli.making.SKIPPED) == set(STAGES) - {"importance"}
+    for name in [*CHOICES, "sampling"]:
+        with pytest.raises(HeadwiseError) as error:
+            Plan(**{name: "none such"})
+        assert choices(re.search(r"One of: (.+) \\\[", options._help(name))[1]) == choices(
+            error.value.expected.removeprefix("one of: ")
+        )
 
 
 def test_brackets_in_help_are_no_markup(headwise):
