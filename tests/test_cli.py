@@ -251,8 +251,17 @@ def test_own_files_that_do_not_fit(headwise, place, spec, words):
 
 def test_train_again_goes_on_and_other_settings_are_refused(headwise, trained):
     code, out, _ = headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/t --json")
-    assert code == 0 and json.loads(out)["steps"] == 12
+    assert code == 0 and json.loads(out)["steps"] == 12 and json.loads(out)["trained"] == 0
     refused(headwise(f"train --model bert-tiny {OWN} {SHORT} --lr 0.5 --out runs/t"), "another run", "runs/t")
+
+
+def test_train_says_metric_rows_and_whether_anything_was_trained(headwise):
+    line = f"train --model bert-tiny {OWN} {SHORT} --out runs/once"
+    first, again = headwise(line)[1], headwise(line)[1]
+    for said in (first, again):
+        assert re.search(r"reviews: accuracy \d+\.\d\d \(n = 40\)", said), said
+    assert "nothing was trained" not in first and "nothing was trained: all 12 steps" in again
+    assert "(n = 10)" in headwise(f"train --model bert-tiny {OWN} {SHORT} --max-dev 10 --out runs/few")[1]
 
 
 def test_a_flag_overrides_the_plan_file(headwise, place):
@@ -324,6 +333,7 @@ def test_dissociate(headwise, trained):
     assert code == 0 and json.loads(out)["fractions"] == [0.25, 0.5]
     code, out, _ = headwise(f"dissociate {trained} {OWN} --examples 40 --dev 20")
     assert code == 0 and "mean D" in out and "reviews × news" in out
+    assert "α = 0.3: 2 of 8 heads closed" in out
     refused(headwise(f"dissociate {trained} {OWN} --fractions some"), "some", "0.1,0.3,0.5")
 
 

@@ -120,21 +120,31 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
+    from headwise.batching import sample
     from headwise.model import MultiTaskModel
     from headwise.train import fit
     from headwise.works import method_of
 
     screen = Screen(quiet=as_json)
+    progress = screen.progress()
     made = MultiTaskModel.from_pretrained(
         model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
     settings = {"alpha": alpha, "delta": delta, "freeze": freeze} if method == "iat" else {}
     chosen = method_of({"name": method, **settings})
-    history = fit(made, plan, chosen, out=out, device=device, progress=screen.progress())
+    history = fit(made, plan, chosen, out=out, device=device, progress=progress)
     made.save_pretrained(out / "model")
     last = history.scores[-1]["scores"] if history.scores else {}
-    shown = {"model": str(out / "model"), "steps": history.steps, "seconds": history.seconds, "scores": last}
-    print(json.dumps(shown)) if as_json else screen.scores(last, f"model in {out / 'model'}")
+    if progress.first == history.steps:
+        screen.say(f"nothing was trained: all {history.steps} steps of {out} were done before")
+    for name, value in last.items():
+        one = made.tasks[name]
+        rows = sample(one.rows("dev"), plan.max_dev)
+        screen.say(f"  {name}: {one.metric} {100 * value:.2f} (n = {len(one.kind.gold(rows))})")
+    screen.say(f"model in {out / 'model'}")
+    shown = {"model": str(out / "model"), "steps": history.steps, "trained": history.steps - progress.first}
+    if as_json:
+        print(json.dumps({**shown, "seconds": history.seconds, "scores": last}))
 
 
 @app.command()

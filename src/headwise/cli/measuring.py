@@ -138,6 +138,7 @@ def dissociate(
     """
     from headwise.importance import importance as measure
     from headwise.lesions import dissociate as lesion
+    from headwise.selection import top
     from headwise.store import write_json
 
     screen, shares = Screen(quiet=as_json), shares_in(fractions)
@@ -149,6 +150,8 @@ def dissociate(
     found = lesion(made, scores, shares, random=random, limit=dev, seed=seed, told=screen.say)
     if out:
         write_json(out, found.to_record())
+    closed = top(scores[found.tasks[0]].scores, found.default)
+    screen.say(f"α = {found.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")
     print(json.dumps(found.to_record()) if as_json else found)
 
 
