@@ -223,6 +223,19 @@ def test_tasks_are_listed_and_shown(headwise):
     assert code == 0 and json.loads(out)["statistics"]["rows"] == 4000
 
 
+def test_a_file_of_ones_own_is_shown(headwise):
+    code, out, _ = headwise("tasks show mine=reviews.csv:text,label --json")
+    assert code == 0 and json.loads(out)["statistics"]["rows"] == 320  # of 400, cut 80/10/10
+    assert "mine" in headwise("tasks show mine=reviews.csv:text,label")[1]
+    refused(headwise("tasks show mine=none.csv:text,label"), "none.csv")
+
+
+def test_a_part_of_a_name_lists_the_tasks_that_hold_it(headwise):
+    found = [row["name"] for row in json.loads(headwise("tasks list senti --json")[1])]
+    assert "corpus.sentiment" in found and all("senti" in name for name in found)
+    refused(headwise("tasks list nosuch"), "nosuch", "headwise tasks")
+
+
 def test_tasks_mistakes(headwise):
     refused(headwise("tasks show corpus.sentimant"), "corpus.sentiment")
     refused(headwise("tasks show"), "headwise tasks show")

@@ -61,7 +61,10 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
 @app.command()
 def tasks(
     command: Annotated[str, typer.Argument(help="list, or show")] = "list",
-    name: Annotated[str | None, typer.Argument(help="the task to show")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="the task to show, or one of your own: mine=reviews.csv:text,label; a part to list"),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,11 +77,13 @@ def tasks(
     if command == "show":
         if name is None:
             raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
-        task = catalog.get(name, data)
+        task = catalog.own(name) if "=" in name else catalog.get(name, data)
         shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
         print(json.dumps(shown, ensure_ascii=False)) if as_json else Screen().task(shown)
     elif command == "list":
-        rows = [catalog.describe(n, data) for n in catalog.names()]
+        rows = [catalog.describe(n, data) for n in catalog.names() if not name or name in n]
+        if not rows:
+            raise HeadwiseError(f"no task with {name!r} in its name", hint="headwise tasks")
         print(json.dumps(rows, ensure_ascii=False)) if as_json else Screen().task_list(rows)
     else:
         raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
