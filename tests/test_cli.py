@@ -17,8 +17,11 @@ import typer.main
 
 from handiwork import job
 from headwise import cli
+from headwise.cli import options
 from headwise.cli.options import named_folders
 from headwise.errors import HeadwiseError
+from headwise.exports import load
+from headwise.plan import CHOICES, Plan
 from headwise.recipes import Part, recipes
 from headwise.results import Results
 from headwise.store import read_arrays
@@ -100,6 +103,31 @@ def test_examples_use_options_that_exist(verb):
 def test_defaults_of_a_plan_are_shown(headwise):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", headwise("train --help")[1]).split())
     assert "[default: 2e-05]" in text and "[default: proportional]" in text
+
+
+def choices(text):
+    return set(re.split(r", | or ", text))
+
+
+def test_choices_in_help_are_those_there_are():
+    from headwise.importance import estimators
+    from headwise.methods import methods
+    from headwise.study import STAGES
+
+    assert choices(options.ESTIMATORS) == set(estimators)
+    assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
+    assert choices(cli.making.SKIPPED) == set(STAGES) - {"importance"}
+    for name in [*CHOICES, "sampling"]:
+        with pytest.raises(HeadwiseError) as error:
+            Plan(**{name: "none such"})
+        assert choices(re.search(r"One of: (.+) \\\[", options._help(name))[1]) == choices(
+            error.value.expected.removeprefix("one of: ")
+        )
+
+
+def test_brackets_in_help_are_no_markup(headwise):
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", headwise("sweep --help")[1]).split())
+    assert "a TOML file: work, [config], [grid], [at]" in text
 
 
 @pytest.mark.parametrize("line", ["", "--help", "-h"])
@@ -195,6 +223,19 @@ def test_tasks_are_listed_and_shown(headwise):
     assert code == 0 and json.loads(out)["statistics"]["rows"] == 4000
 
 
+def test_a_file_of_ones_own_is_shown(headwise):
+    code, out, _ = headwise("tasks show mine=reviews.csv:text,label --json")
+    assert code == 0 and json.loads(out)["statistics"]["rows"] == 320  # of 400, cut 80/10/10
+    assert "mine" in headwise("tasks show mine=reviews.csv:text,label")[1]
+    refused(headwise("tasks show mine=none.csv:text,label"), "none.csv")
+
+
+def test_a_part_of_a_name_lists_the_tasks_that_hold_it(headwise):
+    found = [row["name"] for row in json.loads(headwise("tasks list senti --json")[1])]
+    assert "corpus.sentiment" in found and all("senti" in name for name in found)
+    refused(headwise("tasks list nosuch"), "nosuch", "headwise tasks")
+
+
 def test_tasks_mistakes(headwise):
     refused(headwise("tasks show corpus.sentimant"), "corpus.sentiment")
     refused(headwise("tasks show"), "headwise tasks show")
@@ -223,8 +264,17 @@ def test_own_files_that_do_not_fit(headwise, place, spec, words):
 
 def test_train_again_goes_on_and_other_settings_are_refused(headwise, trained):
     code, out, _ = headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/t --json")
-    assert code == 0 and json.loads(out)["steps"] == 12
+    assert code == 0 and json.loads(out)["steps"] == 12 and json.loads(out)["trained"] == 0
     refused(headwise(f"train --model bert-tiny {OWN} {SHORT} --lr 0.5 --out runs/t"), "another run", "runs/t")
+
+
+def test_train_says_metric_rows_and_whether_anything_was_trained(headwise):
+    line = f"train --model bert-tiny {OWN} {SHORT} --out runs/once"
+    first, again = headwise(line)[1], headwise(line)[1]
+    for said in (first, again):
+        assert re.search(r"reviews: accuracy \d+\.\d\d \(n = 40\)", said), said
+    assert "nothing was trained" not in first and "nothing was trained: all 12 steps" in again
+    assert "(n = 10)" in headwise(f"train --model bert-tiny {OWN} {SHORT} --max-dev 10 --out runs/few")[1]
 
 
 def test_a_flag_overrides_the_plan_file(headwise, place):
@@ -259,8 +309,9 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         (f"train --model bert-tiny {OWN} --steps 0", ("above 0",)),
         (f"train --model bert-tiny {OWN} --pooling cl", ("cls",)),
         (f"train --model nosuchmodel {OWN}", ("nosuchmodel",)),
-        ("train", ("--model",)),
-        ("trian", ("train",)),
+        ("train", ("--model", "Try: headwise train --help")),
+        ("prune bert-tiny small", ("--mask", "Try: headwise prune --help")),
+        ("trian", ("train", "Try: headwise --help")),
         (f"train --model bert-tiny {OWN} --method distill", ("distill", "teacher")),
         ("heads bert-tiny --josn", ("--json",)),
         ("heads bert-tiny --stack decoder", ("encoder",)),
@@ -330,6 +381,7 @@ def test_dissociate(headwise, trained):
     assert code == 0 and json.loads(out)["fractions"] == [0.25, 0.5]
     code, out, _ = headwise(f"dissociate {trained} {OWN} --examples 40 --dev 20")
     assert code == 0 and "mean D" in out and "reviews × news" in out
+    assert "α = 0.3: 2 of 8 heads closed" in out
     refused(headwise(f"dissociate {trained} {OWN} --fractions some"), "some", "0.1,0.3,0.5")
 
 
@@ -345,7 +397,12 @@ def mask(*layers: str) -> str:
 
 def test_prune_writes_once(headwise):
     code, out, _ = headwise(f"prune bert-tiny small --mask {mask('1000', '0110')} --json")
-    assert code == 0 and json.loads(out)["heads_cut"] == 3
+    found = json.loads(out)
+    assert code == 0 and found["heads_cut"] == 3
+    sizes = [load(path).num_parameters() for path in ("bert-tiny", "small")]
+    assert [found["parameters_before"], found["parameters_after"]] == sizes and sizes[1] < sizes[0]
+    masked = json.loads(headwise("prune bert-tiny same --mask mask.json --form masked --json")[1])
+    assert masked["parameters_after"] == sizes[0]
     refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
     refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "masked", "sliced")
     refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")

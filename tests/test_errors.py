@@ -14,4 +14,4 @@ def test_near_names_are_offered():
 
 
 def test_a_missing_extra_says_what_to_install():
-    assert 'pip install "headwise[captum]"' in str(missing_extra("captum", "captum", "this"))
+    assert 'pip install -e ".[captum]"' in str(missing_extra("captum", "captum", "this"))

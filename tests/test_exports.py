@@ -367,6 +367,19 @@ class TestMaskFiles:
         with pytest.raises(HeadwiseError):
             read_mask(tmp_path / "m.json")
 
+    def test_scores_are_told_from_a_mask(self, tmp_path):
+        scores = torch.tensor([[0.0, 0.25], [1.0, torch.nan]])
+        save_file({"a": scores}, tmp_path / "one.safetensors")
+        save_file({"a": scores, "b": 2 * scores}, tmp_path / "two.safetensors")
+        (tmp_path / "m.json").write_text("[[0, 0.25]]")
+        for name, seen in (
+            ("one.safetensors", "value 0.25"),
+            ("m.json", "value 0.25"),
+            ("two.safetensors", "holds a, b"),
+        ):
+            with pytest.raises(HeadwiseError, match=rf"{seen}; expected .*headwise\.bottom\(scores, 0\.3\)"):
+                read_mask(tmp_path / name)
+
     def test_no_file_and_several_arrays(self, tmp_path):
         with pytest.raises(HeadwiseError, match="no file"):
             read_mask(tmp_path / "m.json")

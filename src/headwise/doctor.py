@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+from headwise.errors import install
+
 CORE = (
     "torch",
     "transformers",
@@ -45,7 +47,7 @@ def examine() -> dict[str, Any]:
             "memory efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
         }
     extras = {
-        name: "installed" if find_spec(package) else f'would add {purpose}: pip install "headwise[{name}]"'
+        name: "installed" if find_spec(package) else f"would add {purpose}: {install(name)}"
         for name, (package, purpose) in EXTRAS.items()
     }
     return {

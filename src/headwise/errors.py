@@ -41,9 +41,12 @@ def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
     )
 
 
-def missing_extra(package: str, extra: str, purpose: str) -> HeadwiseError:
-    """The error for an optional library that is not installed."""
-    return HeadwiseError(
-        f"{purpose} needs the package {package!r}, which is not installed",
-        hint=f'pip install "headwise[{extra}]"',
-    )
+def install(extra: str) -> str:
+    """What to type for an extra: headwise is on no package index yet."""
+    return f'pip install -e ".[{extra}]" in the source folder of headwise'
+
+
+def missing_extra(package: str, extra: str, purpose: str, otherwise: str = "") -> HeadwiseError:
+    """The error for an optional library that is not installed, maybe with a way around it."""
+    seen = f"{purpose} needs the package {package!r}, which is not installed"
+    return HeadwiseError(seen, hint=install(extra) + (f", or {otherwise}" if otherwise else ""))

@@ -33,6 +33,7 @@ from headwise.heads import Heads, gated, stacks_of, unwrap
 from headwise.prune import fold, prune, refuse_wrapped, removal
 
 ABOUT, VERSION = "headwise.json", 1
+MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 
 
 def export(
@@ -94,7 +95,7 @@ def read_mask(path: str | Path) -> torch.Tensor:
     if path.suffix == ".safetensors":
         arrays, _ = store.read_arrays(path)
         if "mask" not in arrays and len(arrays) != 1:
-            raise HeadwiseError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}", "an array named mask")
+            raise HeadwiseError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}", "an array named mask", MAKE)
         rows = arrays["mask"] if "mask" in arrays else next(iter(arrays.values()))
     else:
         rows = store.read_json(path)
@@ -102,8 +103,11 @@ def read_mask(path: str | Path) -> torch.Tensor:
         values = torch.as_tensor(rows)
     except (TypeError, ValueError, RuntimeError) as error:
         raise HeadwiseError(f"{path} is not a table ({error})", "rows of true and false, one row per layer") from None
-    if values.ndim != 2 or not bool(((values == 0) | (values == 1)).all()):
+    if values.ndim != 2:
         raise HeadwiseError(f"{path} holds a table of shape {tuple(values.shape)}", "(layers, heads) of true and false")
+    other = values[(values != 0) & (values != 1)]
+    if len(other):
+        raise HeadwiseError(f"{path} holds the value {other[0].item():g}", "true (cut) and false (keep) only", MAKE)
     return values.bool()
 
 

@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 class Progress:
     """Shows nothing; the base of those that do."""
 
+    first = 0  # the step that training began at
+
     def start(self, total: int, done: int, tasks: Sequence[str]) -> None:
         """Training begins at step ``done`` of ``total``."""
+        self.first = done
 
     def advance(self, step: int, task: str, loss: float, tokens: int) -> None:
         """A batch was trained on."""
@@ -65,7 +68,7 @@ class Bar(Progress):
         from rich.progress import Progress as RichProgress
 
         self.losses: dict[str, float] = {}
-        self.tokens, self.begun = 0, time.perf_counter()
+        self.tokens, self.begun, self.first = 0, time.perf_counter(), done
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
         self.bar.start()

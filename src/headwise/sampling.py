@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -69,6 +70,7 @@ def _drawn(counts: np.ndarray, exponent: float, rng: np.random.Generator) -> np.
 def _fixed(names: Sequence[str], counts: np.ndarray, plan: Plan) -> np.ndarray:
     unknown = [name for name in plan.order if name not in names]
     if not plan.order or unknown:
-        raise HeadwiseError(f"order={plan.order}", f"a cycle of the tasks {', '.join(names)}", 'order = ["a", "b"]')
+        hint = f"order = {json.dumps(names[:2])} in a plan, or {' '.join(f'--order {n}' for n in names[:2])}"
+        raise HeadwiseError(f"order={plan.order}", f"a cycle of the tasks {', '.join(names)}", hint)
     cycle = np.array([list(names).index(name) for name in plan.order])
     return np.resize(cycle, counts.sum())

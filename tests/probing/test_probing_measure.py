@@ -132,7 +132,14 @@ def test_the_record_is_json_and_the_text_a_map(plant):
     assert {strength for layer in record["l2"] for strength in layer} <= {1e-3, 1e-2}
     lines = str(found).splitlines()
     assert lines[1].startswith("layer 1") and lines[2].startswith("layer 0") and "█" in lines[1]
-    assert f"best head {HEAD[0]}.{HEAD[1]}" in str(found)
+    assert f"best head {HEAD[0]}.{HEAD[1]}: " in str(found)
+
+
+@pytest.mark.parametrize(("protocol", "names"), [("control", ("control", "selectivity")), ("mdl", ("code",))])
+def test_what_a_protocol_adds_is_printed(plant, protocol, names):
+    found = probe(plant[0], marked(120), tokenizer=plant[1], protocol=protocol, l2=(1e-3, 1e-2))
+    for name in names:
+        assert f"{name} {found.more[name][found.best(1)[0]]:.4g}" in str(found)
 
 
 def test_the_best_n(plant):

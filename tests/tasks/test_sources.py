@@ -347,7 +347,8 @@ def test_the_order_of_sources_is_the_users(hub, tmp_path):
 
 def test_a_missing_extra_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(HeadwiseError, match=r"not in .*; reading nyu-mll/glue .*pip install \"headwise\[hub\]\""):
+    told = r"not in .*; reading nyu-mll/glue .*pip install -e \"\.\[hub\]\".* --data FOLDER"
+    with pytest.raises(HeadwiseError, match=told):
         get("sst2", tmp_path).rows("dev")
 
 

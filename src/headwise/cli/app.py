@@ -60,7 +60,9 @@ def main() -> None:
         _stop(str(error), 130)
     except Exception as error:
         if said := getattr(error, "format_message", None):  # a mistake in the options
-            _stop(f"{said()} Try: headwise --help", 2)
+            at = getattr(error, "ctx", None)
+            verb = f"{at.info_name} " if at and at.parent else ""  # the program itself has no parent
+            _stop(f"{said()} Try: headwise {verb}--help", 2)
         _stop(f"{type(error).__name__}: {error}", 1)
     else:
         if code:  # of a typer.Exit: the verb has said why

@@ -62,7 +62,10 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
 @app.command()
 def tasks(
     command: Annotated[str, typer.Argument(help="list, or show")] = "list",
-    name: Annotated[str | None, typer.Argument(help="the task to show")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="the task to show, or one of your own: mine=reviews.csv:text,label; a part to list"),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,11 +78,13 @@ def tasks(
     if command == "show":
         if name is None:
             raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
-        task = catalog.get(name, data)
+        task = catalog.own(name) if "=" in name else catalog.get(name, data)
         shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
         print(json.dumps(shown, ensure_ascii=False)) if as_json else Screen().task(shown)
     elif command == "list":
-        rows = [catalog.describe(n, data) for n in catalog.names()]
+        rows = [catalog.describe(n, data) for n in catalog.names() if not name or name in n]
+        if not rows:
+            raise HeadwiseError(f"no task with {name!r} in its name", hint="headwise tasks")
         print(json.dumps(rows, ensure_ascii=False)) if as_json else Screen().task_list(rows)
     else:
         raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
@@ -141,6 +146,7 @@ def dissociate(
     """
     from headwise.importance import importance as measure
     from headwise.lesions import dissociate as lesion
+    from headwise.selection import top
     from headwise.store import write_json
 
     screen, shares = Screen(quiet=as_json), shares_in(fractions)
@@ -154,6 +160,8 @@ def dissociate(
     found = lesion(made, scores, shares, random=random, limit=dev, seed=seed, told=screen.say)
     if out:
         write_json(out, found.to_record())
+    closed = top(scores[found.tasks[0]].scores, found.default)
+    screen.say(f"α = {found.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")
     print(json.dumps(found.to_record()) if as_json else found)
 
 

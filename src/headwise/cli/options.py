@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.plan import Plan
+from headwise.plan import CHOICES, Plan
+from headwise.sampling import samplers
 
 PANEL = "Training plan"
 
@@ -41,7 +42,12 @@ DeviceOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
-ByOption = Annotated[str, typer.Option("--by", help="importance estimator")]
+# Choices are written out where their registries would import torch; a test holds them to those.
+ESTIMATORS = (
+    "ablation, all_but_one, attribution, batch, confidence, fisher, gradient, integrated_gradients, l0, magnitude, "
+    "mean_ablation, random, shapley, taylor, token or weight"
+)
+ByOption = Annotated[str, typer.Option("--by", help=f"importance estimator: {ESTIMATORS}")]
 ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]
 
 
@@ -79,10 +85,14 @@ def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
 
 
 def _help(name: str) -> str:
-    """The line under the field in the source of `Plan`, and its default."""
+    """The line under the field in the source of `Plan`, its choices and its default."""
     lines = [line.strip() for line in inspect.getsource(Plan).splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith(f"{name}:"))
     said = lines[at + 1].strip('"') if lines[at + 1].startswith('"""') else ""
+    if name == "order":
+        return f"{said} One flag for each: --order news --order reviews"
+    if choices := {**CHOICES, "sampling": (*samplers, "fixed")}.get(name):
+        said = f"{said} One of: {', '.join(choices)}".strip()
     default = getattr(Plan(), name)
     return f"{said} \\[default: {default}]".strip() if default is not None else said  # a bracket bare is markup
 

@@ -36,7 +36,7 @@ RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="how often 
 
 @app.command()
 def sweep(
-    grid: Annotated[Path, typer.Argument(help="a TOML file: work, [config], [grid], [at]")],
+    grid: Annotated[Path, typer.Argument(help=r"a TOML file: work, \[config], \[grid], \[at]")],
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for records, models and logs")] = Path("runs/sweep"),
     engine: EngineOption = "local",
     workers: WorkersOption = None,

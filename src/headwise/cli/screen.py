@@ -60,11 +60,6 @@ class Screen:
         self.console.print()
         self.console.print(Text.assemble("Page: ", (str((folder / "report.html").resolve()), "bold")))
 
-    def scores(self, scores: Mapping[str, float], line: str) -> None:
-        for name, value in scores.items():
-            self.say(f"  {name}: {100 * value:.2f}")
-        self.say(line)
-
     def head_maps(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """The map of a model: a dot for every head that is there."""
         for row in rows:

@@ -135,10 +135,12 @@ class Probe:
 
     def __str__(self) -> str:
         (layer, head), scores = self.best(1)[0], self.accuracy
+        more = ", ".join(f"{n} {v[layer, head]:.4g}{' bits' * (n == 'code')}" for n, v in self.more.items())
         first = f"{self.task}: {self.metric} of {self.protocol} probes, {self.about['sizes']['test']} test sentences"
         best = (
-            f"best head {layer}.{head} {scores[layer, head]:.3f}, best layer {self.best_layer()} "
-            f"{self.layers[self.best_layer()]:.3f}, last layer {self.layers[-1]:.3f}, chance {self.chance:.3f} "
+            f"best head {layer}.{head}: {scores[layer, head]:.3f}{f' ({more})' if more else ''}, "
+            f"best layer {self.best_layer()}: {self.layers[self.best_layer()]:.3f}, "
+            f"last layer: {self.layers[-1]:.3f}, chance: {self.chance:.3f} "
             f"(chosen on {self.select_on})"
         )
         return "\n".join([first, heat_map(scores, self.layers), best, *self.about["notes"]])

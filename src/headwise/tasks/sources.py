@@ -208,7 +208,8 @@ def _load(split: str, path: str, config: str | None = None, parquet_branch: bool
     try:
         datasets = import_module("datasets")
     except ImportError:
-        raise missing_extra("datasets", "hub", f"reading {path} from the Hugging Face Hub") from None
+        purpose, local = f"reading {path} from the Hugging Face Hub", "give a local folder by --data FOLDER"
+        raise missing_extra("datasets", "hub", purpose, local) from None
     place = {"data_dir": config, "revision": PARQUET_BRANCH} if parquet_branch else {"name": config}
     try:
         return datasets.load_dataset(path, split=split, **place)
