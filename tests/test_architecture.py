@@ -23,6 +23,7 @@ LAYERS = [
         "evaluate",
         "memory",
         "stepping",
+        "resuming",
         "checkpoint",
         "train",
         "passes",

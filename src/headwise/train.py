@@ -8,10 +8,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +29,10 @@ from headwise.model import MultiTaskModel, Output, default_device
 from headwise.passes import Passes
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
+from headwise.resuming import Checkpoints
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
-from headwise.store import digest, locked, plain
-from headwise.tasks.columns import to_arrays
+from headwise.store import locked
 
 
 class Run:
@@ -78,7 +76,7 @@ class Run:
         self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
         _take_off(model)  # what a run that was never closed has left
         self.wrapped = self.accelerator.prepare(model)
-        self.passes = Passes(self)
+        self.passes, self.checkpoints = Passes(self), Checkpoints(self)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
@@ -126,28 +124,6 @@ class Run:
             return 1.0
         means = {name: sum(values) / len(values) for name, values in self.recent.items()}
         return sum(means.values()) / max(means[task], 1e-8) / len(means)
-
-    @cached_property
-    def identity(self) -> str:
-        """What a checkpoint must agree with to be gone on from, or to be branched off."""
-        data = {name: _contents(to_arrays(data.columns)) for name, data in self.data.items()}
-        shapes = {name: list(p.shape) for name, p in self.model.named_parameters()}
-        form = {k: v for k, v in self.model.describe().items() if k != "tasks"}  # those say where files lie as well
-        return digest(replace(self.plan, checkpoint_every=None), data, shapes, form)
-
-    @cached_property
-    def began(self) -> str:
-        """A hash of some of the encoder's weights, as they were when this process first trained them to a folder."""
-        kept = vars(self.model)
-        if "_began" not in kept:
-            some = [p.detach().flatten()[:32].float().cpu().numpy() for p in self.model.encoder.parameters()]
-            kept["_began"] = digest(*some)
-        return kept["_began"]
-
-
-def _contents(columns: Mapping[str, np.ndarray]) -> str:
-    """What is in a task's columns, in whatever order a cache has them."""
-    return digest(*(part for name in sorted(columns) for part in (name, columns[name])))
 
 
 def branch_step(total: int, delta: float) -> int:
@@ -200,16 +176,14 @@ def fit(
 
 def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progress: Progress | None) -> History:
     plan, method = run.plan, run.method
-    if run.out:
-        _ = run.began  # before a checkpoint changes the weights
     run.model.zero_grad(set_to_none=True)  # what another training left when it broke off
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
     if not isinstance(resume, bool):
-        _restore(run, checkpoint.load(Path(resume)), whole=True)
+        run.checkpoints.restore(checkpoint.load(Path(resume)), whole=True)
     elif run.out and resume:
-        _restore(run, checkpoint.newest(run.out / "checkpoints"), whole=True)
+        run.checkpoints.restore(checkpoint.newest(run.out / "checkpoints"), whole=True)
     if branch and not run.step:
-        _restore(run, checkpoint.load(Path(branch)), whole=False)
+        run.checkpoints.restore(checkpoint.load(Path(branch)), whole=False)
     run.wrapped.train()
     method.start(run)
     run.history.stopped = _patience_over(run)
@@ -271,7 +245,7 @@ def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
     due = (every and (run.step % every == 0 or better)) or run.step in run.marks
     if run.out and (interrupted or done or run.history.stopped or due):
         log.flush()
-        _save(run)
+        run.checkpoints.save()
     if interrupted:
         run.history.stopped = "interrupted"
 
@@ -299,66 +273,6 @@ def _patience_over(run: Run) -> str:
         return ""
     since = sum(entry["step"] > best["step"] for entry in run.history.scores)
     return f"no better mean score in {patience} evaluations" if since >= patience else ""
-
-
-def _save(run: Run) -> None:
-    random = _gather_random(run)  # every process has dropout of its own
-    if not run.accelerator.is_main_process:
-        run.accelerator.wait_for_everyone()
-        return
-    assert run.out is not None
-    tensors = {
-        "model": dict(run.model.state_dict()),
-        "optimizer": checkpoint.pack_optimizer(run.optimizer),
-        "random": random,
-        "method": run.method.state(),
-        **({"best": run.best} if run.best else {}),
-    }
-    state = {
-        "identity": run.identity,
-        "began": run.began,
-        "method": run.method.describe(),
-        "streams": {name: stream.state() for name, stream in run.streams.items()},
-        "recent": {name: list(values) for name, values in run.recent.items()},
-        "history": run.history.to_record(),
-    }
-    best = run.history.best(run.best_after)
-    checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None, run.marks)
-    run.accelerator.wait_for_everyone()
-
-
-def _restore(run: Run, found: tuple[dict, dict] | None, whole: bool) -> None:
-    """Take up a checkpoint: of this very run (``whole``), or of one that differs in its method alone."""
-    if found is None:
-        return
-    tensors, state = found
-    here = {"identity": run.identity}
-    if whole:
-        here |= {"began": run.began, "method": plain(run.method.describe())}
-    if any(state.get(name) != value for name, value in here.items()):
-        raise HeadwiseError(
-            "the checkpoint found belongs to another run (model, tasks, plan or method differ)",
-            "one of this run",
-            f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
-        )
-    run.model.load_state_dict(tensors["model"])
-    own = {parameter for group in run.own for parameter in group["params"]}
-    checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], () if whole else own)
-    checkpoint.unpack_random({k: v[run.accelerator.process_index] for k, v in tensors["random"].items()})
-    if whole:
-        run.method.load_state(tensors.get("method", {}))
-    run.best = tensors.get("best")
-    for name, stream in run.streams.items():
-        stream.load_state(state["streams"][name])
-        run.recent[name].extend(state["recent"][name])
-    run.step = state["step"]
-    kept = state["history"]
-    run.history = History({k: [tuple(p) for p in v] for k, v in kept["losses"].items()}, kept["scores"], kept["steps"])
-
-
-def _gather_random(run: Run) -> dict[str, torch.Tensor]:
-    gather: Any = run.accelerator.gather
-    return {name: gather(state[None].to(run.device)).cpu() for name, state in checkpoint.pack_random().items()}
 
 
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
