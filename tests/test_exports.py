@@ -209,7 +209,7 @@ class TestOnnx:
     def test_without_the_extra(self, tmp_path, monkeypatch):
         monkeypatch.setattr(exports.importlib.util, "find_spec", lambda name: None)
         model = tiny("bert")
-        with pytest.raises(HeadwiseError, match=r"headwise\[onnx\]"):
+        with pytest.raises(HeadwiseError, match=r"\.\[onnx\]"):
             export(model, mask_of(Heads.of(model), "uneven"), tmp_path / "m", "onnx")
 
 

@@ -247,7 +247,7 @@ def _as_kept(n: int) -> tuple[str, dict]:
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HeadwiseError, match=r"headwise\[ray\]"):
+    with pytest.raises(HeadwiseError, match=r"\.\[ray\]"):
         run([job("square")], tmp_path, "ray")
 
 

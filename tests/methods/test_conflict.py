@@ -141,5 +141,5 @@ def test_unknown_aggregators_are_named():
 
 def test_a_missing_package_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchjd", None)
-    with pytest.raises(HeadwiseError, match=r"headwise\[conflict\]"):
+    with pytest.raises(HeadwiseError, match=r"\.\[conflict\]"):
         Conflict("UPGrad")

@@ -52,5 +52,5 @@ def test_unknown_form_is_refused(tmp_path, study):
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, study):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HeadwiseError, match=r"headwise\[plots\]"):
+    with pytest.raises(HeadwiseError, match=r"\.\[plots\]"):
         figures.heads(study)

@@ -61,7 +61,7 @@ def agreement_table(records: Records, model: str) -> Table | None:
     names = [by for by in ESTIMATORS if by in maps]
     for a in names:
         common = {b: [at for at in maps[a] if at in maps[b]] for b in names}
-        rows.append([a, *(np.mean([_spearman(maps[a][at], maps[b][at]) for at in common[b]]) for b in names)])
+        rows.append([a, *(mean_sd([_spearman(maps[a][at], maps[b][at]) for at in common[b]])[0] for b in names)])
     note = "Spearman correlation of the heads' scores, means over tasks and seeds."
     return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
 
