@@ -85,9 +85,8 @@ class Results:
 
     def __getitem__(self, key: str) -> Record:
         """The record of a key, or of the beginning of one."""
-        if (
-            len(key) == 16 and key.isalnum() and (self.root / key / "record.json").exists()
-        ):  # the whole key: no need to look at all others
+        whole = len(key) == 16 and key.isalnum()  # then there is no need to look at all others
+        if whole and (self.root / key / "record.json").exists():
             return _read(self.root / key)
         names = [path.name for path in self._folders()]
         found = [name for name in names if key and name.startswith(key)]
