@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,11 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def unpack_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], fresh: Collection[torch.Tensor] = ()
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], fresh: Set[torch.Tensor] = frozenset()
 ) -> None:
     """Give an optimizer its moments back; parameters that are ``fresh``, or not its own, get none."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    kept = {str(number) for number, parameter in enumerate(parameters) if not any(parameter is one for one in fresh)}
+    kept = {str(number) for number, parameter in enumerate(parameters) if parameter not in fresh}
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoints:
-    """A run's own."""
+    """The checkpoints of one run."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -88,7 +88,7 @@ class Checkpoints:
             )
         run.model.load_state_dict(tensors["model"])
         own = {parameter for group in run.own for parameter in group["params"]}
-        checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], () if whole else own)
+        checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], set() if whole else own)
         checkpoint.unpack_random({k: v[run.accelerator.process_index] for k, v in tensors["random"].items()})
         if whole:
             run.method.load_state(tensors.get("method", {}))

@@ -80,8 +80,8 @@ def run(
                 pool.submit(job)
                 told(job, "running", "")
             for job, error in pool.finished():
-                queue.under_way -= 1
-                tries[job.key] += CROWDED if queue.under_way and "OutOfMemoryError" in _last_line(error) else 1
+                crowded = len(queue.under_way) > 1 and "OutOfMemoryError" in _last_line(error)
+                tries[job.key] += CROWDED if crowded else 1
                 if error and tries[job.key] <= retries and not _final(error):
                     told(job, "again", _last_line(error))
                     queue.again(job)
@@ -116,7 +116,7 @@ class _Queue:
     """Jobs that are not done, in order, and which of them can begin: a job that ends looks at those behind it alone."""
 
     def __init__(self, jobs: Mapping[str, Job]):
-        self.left, self.under_way = dict(jobs), 0
+        self.left, self.under_way = dict(jobs), set[str]()
         self._place = {key: place for place, key in enumerate(jobs)}
         self._behind: dict[str, list[Job]] = {}
         for job in jobs.values():
@@ -132,15 +132,19 @@ class _Queue:
         """The first job whose predecessors are done, from now on under way."""
         if not self._able:
             return None
-        self.under_way += 1
-        return self._jobs[heappop(self._able)]
+        job = self._jobs[heappop(self._able)]
+        self.under_way.add(job.key)
+        return job
 
     def again(self, job: Job) -> None:
+        """It can begin, for the first time or once more."""
+        self.under_way.discard(job.key)
         heappush(self._able, self._place[job.key])
 
     def ended(self, job: Job, failed: bool) -> list[Job]:
         """Take a job out; where it failed, also all that stand on it: these."""
         del self.left[job.key]
+        self.under_way.discard(job.key)
         behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
         if not failed:
             for one in behind:
