@@ -37,7 +37,7 @@ def save(
         files = {}
         for name, group in tensors.items():
             file = scratch / f"{name}.safetensors"
-            save_file({k: v.detach().contiguous().cpu() for k, v in group.items()}, file)
+            save_file(_apart(group), file)
             files[file.name] = file_digest(file)
         write_json(scratch / "state.json", {"format": FORMAT, "step": step, "best": best, "files": files, **state})
     found = list_all(root)
@@ -46,6 +46,18 @@ def save(
     kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
     _remove(root, [old for old in found if old not in kept])
     return path
+
+
+def _apart(group: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors as a file takes them: on the CPU, and one that has two names there twice."""
+    made: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in group.items():
+        found = tensor.detach().contiguous().cpu()
+        place = found.untyped_storage().data_ptr()
+        made[name] = found.clone() if place in seen else found
+        seen.add(place)
+    return made
 
 
 def _remove(root: Path, checkpoints: list[Path]) -> None:

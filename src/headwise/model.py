@@ -193,7 +193,7 @@ class MultiTaskModel(nn.Module):
             self.tokenizer.save_pretrained(scratch / "encoder")
             save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, scratch / "heads.safetensors")
             if self.scales:
-                save_file({k: v.detach().contiguous() for k, v in self.scales.items()}, scratch / "scales.safetensors")
+                save_file({k: v.detach().clone() for k, v in self.scales.items()}, scratch / "scales.safetensors")
             write_json(scratch / "headwise.json", self.describe())
         return path
 

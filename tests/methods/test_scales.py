@@ -96,21 +96,58 @@ def test_a_task_added_later_gets_factors_and_the_others_keep_theirs(tmp_path):
     assert all(torch.equal(back.scales_of(task), model.scales_of(task)) for task in model.tasks)
 
 
-def test_resume_is_exact(tmp_path):
+def test_tied_heads_of_a_layer_have_one_factor_and_each_task_its_own():
+    model = toy_model()
+    fit(model, PLAN, Scales(lr=0.05, tied="heads"))
+    one, other = (model.scales_of(task) for task in model.tasks)
+    assert (one == one[:, :1]).all() and (other == other[:, :1]).all()
+    assert (one != 1).any() and not torch.equal(one, other)
+
+
+def test_tied_tasks_have_the_same_factors_and_each_head_its_own(tmp_path):
+    model = toy_model()
+    fit(model, PLAN, Scales(lr=0.05, tied="tasks"))
+    one, other = (model.scales_of(task) for task in model.tasks)
+    assert torch.equal(one, other) and (one[:, 1:] != one[:, :1]).all()
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), toy_tasks())
+    assert all(torch.equal(model.scales_of(name), back.scales_of(name)) for name in model.tasks)
+
+
+def test_of_one_task_tying_tasks_says_nothing():
+    alone, tied = toy_model(1), toy_model(1)
+    fit(alone, PLAN, Scales(lr=0.05))
+    fit(tied, PLAN, Scales(lr=0.05, tied="tasks"))
+    assert all(torch.equal(x, y) for x, y in zip(alone.parameters(), tied.parameters()))
+
+
+@pytest.mark.parametrize("tied", ["heads", "tasks"])
+def test_factors_that_were_learned_apart_are_not_tied(tied):
+    model = toy_model()
+    fit(model, PLAN, Scales(lr=0.05))
+    before = [scales.clone() for scales in model.scales.values()]
+    with pytest.raises(HeadwiseError, match=f"differ between {tied}"):
+        fit(model, PLAN, Scales(tied=tied))
+    assert all(torch.equal(x, y) for x, y in zip(before, model.scales.values()))
+
+
+@pytest.mark.parametrize("tied", [None, "heads", "tasks"])
+def test_resume_is_exact(tied, tmp_path):
     class Dies(Scales):
         def after_update(self, run, tasks):
             if run.step == 7:
                 raise RuntimeError
 
     whole, resumed = toy_model(), toy_model()
-    fit(whole, PLAN, Scales(lr=0.05))
+    fit(whole, PLAN, Scales(lr=0.05, tied=tied))
     plan = PLAN.with_(checkpoint_every=3)
     with pytest.raises(RuntimeError):
-        fit(toy_model(), plan, Dies(lr=0.05), out=tmp_path)
-    fit(resumed, plan, Scales(lr=0.05), out=tmp_path)
+        fit(toy_model(), plan, Dies(lr=0.05, tied=tied), out=tmp_path)
+    fit(resumed, plan, Scales(lr=0.05, tied=tied), out=tmp_path)
     assert all(torch.equal(x, y) for x, y in zip(whole.parameters(), resumed.parameters()))
 
 
-def test_a_negative_rate_is_refused():
+def test_what_makes_no_sense_is_refused():
     with pytest.raises(HeadwiseError, match="lr=-1"):
         Scales(lr=-1)
+    with pytest.raises(HeadwiseError, match="tied='layers'"):
+        Scales(tied="layers")

@@ -34,7 +34,8 @@ def heat_maps(maps: Mapping[str, Any], *, ordered: bool = False, shared: bool = 
     for number, (title, found) in enumerate(maps.items()):
         scores = sorted_map(found) if ordered else score_map(found)
         axis = figure.add_subplot(rows, width, number + 1)
-        drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1])
+        # a picture: with a path for each cell the file has three times the size
+        drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1], rasterized=True)
         axis.set_title(title, fontsize=8)
         axis.set_xticks([0.5, scores.shape[1] - 0.5], ["", ""] if ordered else ["0", str(scores.shape[1] - 1)])
         axis.set_yticks([0.5, len(scores) - 0.5], ["0", str(len(scores) - 1)])

@@ -34,6 +34,8 @@ OWN: dict[str, dict[str, Any]] = {  # beyond the paper
     "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},
     "a factor per head and task": {"name": "scales", "lr": 0.003},
     "a factor per head and task, faster": {"name": "scales", "lr": 0.03},
+    "a factor per layer and task, faster": {"name": "scales", "lr": 0.03, "tied": "heads"},
+    "a factor per head, faster": {"name": "scales", "lr": 0.03, "tied": "tasks"},
 }
 BASE = Plan(evaluate_every=0, checkpoint_every=0)
 

@@ -100,7 +100,9 @@ def against_single(profiles: Mapping[str, Sequence[Profile]], most: int = 10) ->
         axis.set_yticks(range(len(base)), list(base), fontsize=6)
         axis.set_title(task.upper())
         axis.set_xlabel("points")
-    axes[0].legend(fontsize=6)
+    drawn = [axis for axis in axes if axis.get_legend_handles_labels()[0]]
+    if drawn:
+        drawn[0].legend(fontsize=6)
     return figure
 
 
