@@ -23,7 +23,7 @@ from headwise.methods.l0 import L0
 from headwise.plan import Plan
 from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
-from headwise.train import Run, fit
+from headwise.train import Run, _accelerator, fit
 from twoprocesses import STILL, assert_agree
 
 PLAN = Plan(epochs=2, lr=3e-3, batch_size=16, checkpoint_every=4, evaluate_every=0, clip=1.0, weight_decay=0.01)
@@ -299,9 +299,19 @@ def test_every_run_of_a_model_has_its_own_precision():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 def test_runs_of_a_process_go_to_the_accelerator_or_not():
     model = toy_model()
-    for device, kind in ((None, "cuda"), ("cpu", "cpu"), (None, "cuda")):
+    for device, kind in ((None, "cuda"), ("cpu", "cpu"), ("cuda:0", "cuda"), (None, "cuda")):
         fit(model, PLAN, device=device)
         assert model.device.type == kind
+
+
+def test_of_several_accelerators_the_one_asked_for_becomes_the_current_one(monkeypatch):
+    """accelerate trains on the current one, whatever a plan says."""
+    taken = []
+    monkeypatch.setattr("headwise.train.default_device", lambda asked: torch.device(asked or "cuda"))
+    monkeypatch.setattr("torch.accelerator.set_device_index", taken.append)
+    for device in ("cuda:1", "cuda:0", "cuda", "cpu"):
+        _accelerator(PLAN, None, device, ())
+    assert taken == [1, 0]
 
 
 def test_early_stopping():

@@ -276,7 +276,9 @@ def _patience_over(run: Run) -> str:
 
 
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
-    default_device(device)  # accelerate would take another in silence where there is none of this name
+    asked = default_device(device)  # accelerate would take another in silence where there is none of this name
+    if asked.index is not None:
+        torch.accelerator.set_device_index(asked.index)  # and of several the current one
     # accelerate keeps the last run's precision and device for the whole process otherwise
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
