@@ -195,6 +195,20 @@ def test_methods_are_set_against_plain_training_seed_by_seed(trainings):
     assert beside[[*rows].index("iat")][columns.index("CoLA")] == 53.5
 
 
+def test_seeds_that_plain_training_has_alone_do_not_move_a_gap(tmp_path):
+    """A lucky fourth seed of plain training, which IAT does not have, says nothing of IAT: in tables and figures."""
+    results = Results(tmp_path)
+    save_glue(results, "multi", (0.0, 0.0, 0.0, 0.2))
+    save_glue(results, "iat", (0.01, 0.01, 0.04), method={"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top"})
+    records = Records(results)
+    assert training.method_gaps(records, "bert-base") == {"iat": pytest.approx([1.0, 1.0, 4.0])}
+    base, swept = training.sweep_points(records, "bert-base")
+    (points,) = swept.values()
+    assert training.gaps(points[0.3], base) == pytest.approx([1.0, 1.0, 4.0])
+    (table,) = training.sweep_tables(records, "bert-base")
+    assert table["rows"][1][3] == pytest.approx(2.0)
+
+
 def test_sweeps_and_switches_come_in_order(trainings):
     delta, alpha = training.sweep_tables(trainings, "bert-base")
     assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"

@@ -108,10 +108,12 @@ def _glue(records: Records) -> Part:
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
         tables += [training.ablation_table(records, model), training.condition_table(records, model)]
         tables += [*training.own_tables(records, model), training.released_table(records, model)]
-        swept = training.sweep_tables(records, model)
-        tables += swept
+        tables += training.sweep_tables(records, model)
+        base, swept = training.sweep_points(records, model)
+        if found := training.method_gaps(records, model):
+            drawn[f"methods {model}"] = partial(figures.gains, found)
         if swept:
-            drawn[f"sweeps {model}"] = partial(figures.sweeps, swept)
+            drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
     tables = [table for table in (*tables, training.raised_table(records)) if table]
     return _part("Training important heads", [*tables, training.cited_table()] if tables else [], drawn)
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
+from headwise.recipes.specialization.jobs import OWN
 from headwise.recipes.specialization.records import Lesioned, Records, label
 from headwise.recipes.specialization.similarity import similarities
 from headwise.recipes.specialization.tables import in_order, pairwise_d
+from headwise.recipes.specialization.training import gaps
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import RAMP, TASKS
 from headwise.transfer import Transfer
@@ -82,17 +84,32 @@ def scatter(records: Records, model: str) -> Figure:
     return figure
 
 
-def sweeps(tables: Sequence[Mapping[str, Any]]) -> Figure:
-    """Figures 9 and 10: mean GLUE score over δ and over α, plain training dashed."""
-    figure, axes = _sheet(len(tables), 2.8, 2.2)
-    for axis, one in zip(axes, tables):
-        plain, rows = one["rows"][0], [row for row in one["rows"][1:] if row[1] is not None]
-        x, y = [float(row[0]) for row in rows], [row[1] for row in rows]
-        axis.errorbar(x, y, [row[2] or 0.0 for row in rows], color=RAMP[3], marker="o", markersize=4, capsize=2)
-        if plain[1] is not None:
-            axis.axhline(plain[1], color=INK, linestyle="--", linewidth=1)
-        axis.set_xlabel(one["columns"][0])
-    axes[0].set_ylabel("mean score, %")
+def sweeps(base: Mapping[int, float], swept: Mapping[tuple[str, str], Mapping[float, Mapping[int, float]]]) -> Figure:
+    """Figures 9 and 10: mean GLUE score against plain training over δ and over α, a dot for each seed."""
+    figure, axes = _sheet(len(swept), 2.8, 2.2)
+    for axis, ((name, fixed), points) in zip(axes, swept.items()):
+        each = {value: found for value, scores in points.items() if (found := gaps(scores, base))}
+        axis.axhline(0, color=INK, linewidth=0.6)
+        for value, found in each.items():
+            axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=3, alpha=0.5)
+        axis.plot(list(each), [np.mean(found) for found in each.values()], color=RAMP[3])
+        axis.set_title(fixed)
+        axis.set_xlabel(name)
+    axes[0].set_ylabel("against plain, points")
+    return figure
+
+
+def gains(found: Mapping[str, Sequence[float]]) -> Figure:
+    """Each method's mean GLUE score against plain training: a dot for each seed, a bar for their mean."""
+    figure, (axis,) = _sheet(1, 5.2, 0.5 + 0.19 * len(found))
+    for place, (name, each) in enumerate(found.items()):
+        colour = TASKS[1] if name in OWN else RAMP[3]
+        axis.barh(place, np.mean(each), color=colour, alpha=0.35, height=0.7)
+        axis.plot(each, [place] * len(each), "o", color=colour, markersize=3)
+    axis.axvline(0, color=INK, linewidth=0.6)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.invert_yaxis()
+    axis.set_xlabel("against plain multi-task training, points of the mean over GLUE")
     return figure
 
 

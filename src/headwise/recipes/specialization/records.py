@@ -56,9 +56,8 @@ def method_name(method: Mapping[str, Any] | None) -> str:
         return "multi"
     if method["name"] == "iat_released":
         return next((f"released: {n}" for n, s in RELEASED.items() if s.items() <= method.items()), "released")
-    for own, settings in OWN.items():
-        if settings.items() <= method.items():
-            return own
+    if own := [name for name, settings in OWN.items() if settings.items() <= method.items()]:
+        return max(own, key=lambda name: len(OWN[name]))  # factors may be tied as well
     if method["name"] != "iat":
         return str(method["name"]).replace("_", " ")
     alpha, delta, choose = method.get("alpha", 0.3), method.get("delta", 0.1), method.get("choose", "top")

@@ -25,6 +25,8 @@ FIRST = (
 )
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
 PUBLISHED_7 |= {"iat": "train top 30 %"}
+PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
+MEAN = "Mean over GLUE's development sets in percent"
 
 
 # -- GLUE
@@ -41,8 +43,8 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
     published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
     columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "tasks better", "seeds"]
-    note = "Development scores in percent, means over seeds; p: paired t test over seeds, two-sided. MT-DNN samples in "
-    note += "proportion." + (f" Beside: {theirs} of Table 13." if lines else "")
+    note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
+    note += f" Beside: {theirs} of Table 13." if lines else ""
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
 
 
@@ -90,6 +92,22 @@ def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float
     return float((a - b).mean()), None if len(common) < 2 else float(paired_t(a, b).p)  # type: ignore[arg-type]
 
 
+def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
+    """The difference of every common seed."""
+    return [mine[seed] - base[seed] for seed in sorted(mine) if seed in base]
+
+
+def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
+    """Every method against plain training, seed by seed."""
+    found = _of(records, model, "annealed")
+    if "multi" not in found:
+        return {}
+    tasks = _columns(found["multi"])
+    means = {name: mean_scores(found[name], tasks) for name in FIRST if name in found}
+    each = {name: gaps(one, means["multi"]) for name, one in means.items() if name != "multi"}
+    return {name: differences for name, differences in each.items() if differences}
+
+
 def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:
     """A published row under our columns."""
     if line is None:
@@ -119,39 +137,36 @@ def ablation_table(records: Records, model: str) -> Table | None:
             line = paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None)) if real(tasks) else [None] * 3
             published.append([None, line[0], line[1], None, None, line[2], None])
     columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds"]
-    note = "Mean over GLUE's development sets in percent; δ = 0.1, α = 0.3."
+    note = f"{MEAN}; δ = 0.1, α = 0.3; {PAIRED}"
     return table(f"What the last tenth of training moves, {model}", columns, rows, note, published)
 
 
 def sweep_tables(records: Records, model: str) -> list[Table]:
     """Figures 9 and 10: δ at α = 0.5, and α at δ = 0.1."""
+    base, swept = sweep_points(records, model)
+    made = []
+    for (axis, fixed), points in swept.items():
+        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base)]]
+        rows += [[f"{v:g}", *mean_sd(list(m.values())), *against(m, base), len(m)] for v, m in points.items()]
+        columns = [axis, "mean", "sd", "against plain", "p", "seeds"]
+        made.append(table(f"IAT by {axis} with {fixed}, {model}", columns, rows, f"{MEAN}; {PAIRED}"))
+    return made
+
+
+def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[tuple[str, str], dict[float, Any]]]:
+    """The mean scores of plain training, and of IAT by the values of each axis; the other one is fixed."""
     found = _of(records, model, "annealed")
     if "multi" not in found:
-        return []
-    tasks = _columns(found["multi"])
-    base, made = mean_scores(found["multi"], tasks), []
-    named = {"iat": "iat α = 0.3, δ = 0.1"}
+        return {}, {}
+    tasks, named = _columns(found["multi"]), {"iat": "iat α = 0.3, δ = 0.1"}
     points = {named.get(name, name): mean_scores(one, tasks) for name, one in found.items() if name.startswith("iat")}
+    swept: dict[tuple[str, str], dict[float, Any]] = {}
     for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
-        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base)]]
-        for name in sorted(points):
-            if fixed in name.removeprefix("iat ").split(", ") and name.count(", ") == 1:
-                value = float(name.split(f"{axis} = ")[1].split(",")[0])
-                mine = points[name]
-                rows.append([value, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
-        if len(rows) > 1:
-            rows[1:] = sorted(rows[1:])
-            rows = [[row[0] if isinstance(row[0], str) else f"{row[0]:g}", *row[1:]] for row in rows]
-            columns = [axis, "mean", "sd", "against plain", "p", "seeds"]
-            made.append(
-                table(
-                    f"IAT by {axis} with {fixed}, {model}",
-                    columns,
-                    rows,
-                    "Mean over GLUE's development sets in percent.",
-                )
-            )
-    return made
+        chosen = [n for n in points if fixed in n.removeprefix("iat ").split(", ") and n.count(", ") == 1]
+        values = {float(name.split(f"{axis} = ")[1].split(",")[0]): points[name] for name in chosen}
+        if values:
+            swept[axis, fixed] = dict(sorted(values.items()))
+    return mean_scores(found["multi"], tasks), swept
 
 
 def released_table(records: Records, model: str) -> Table | None:
@@ -170,13 +185,11 @@ def released_table(records: Records, model: str) -> Table | None:
             rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, step, len(mine)])
             before = mine
     rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
-    note = (
-        "Mean over GLUE's development sets in percent; every row adds one departure to the row above. The last is the "
-    )
+    note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last is the released program: "
     note += (
-        "released program: gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout "
+        "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
     )
-    note += "after scoring, and the scoring pass's gradients left in the next update."
+    note += "the scoring pass's gradients left in the next update."
     columns = ["method", "mean", "sd", "against plain", "p", "against the row above", "seeds"]
     return table(f"The released code step by step, {model}", columns, rows, note)
 
@@ -205,7 +218,7 @@ def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[s
         pair = zip(tests[2 * number : 2 * number + 2], level[2 * number : 2 * number + 2])
         row[3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
-    note = "Mean over GLUE's development sets in percent, annealed sampling; paired t tests over seeds, two-sided."
+    note = f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
     return columns, rows, note
 
 
@@ -225,7 +238,7 @@ def condition_table(records: Records, model: str) -> Table | None:
     rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
     columns = ["rows a task", "learning rate", "schedule", "clipped at"]
     columns += ["plain", "IAT", "sd", "difference", "p", "seeds"]
-    note = "Mean over GLUE's development sets in percent; α = 0.3, δ = 0.1, annealed sampling."
+    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling."
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 
 
