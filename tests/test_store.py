@@ -86,3 +86,11 @@ def test_a_row_of_numbers_is_a_line(tmp_path):
         path.read_text()
         == '{\n "rows": [\n  [1, 2.5],\n  [3, null]\n ],\n "words": [\n  "a",\n  "[b]"\n ],\n "none": []\n}\n'
     )
+
+
+def test_a_number_and_its_interval_are_a_line(tmp_path):
+    value = {"D": {"value": 1.5, "low": -1e-05, "high": None}, "of": {"name": "x"}, "many": {c: 1 for c in "abcdefg"}}
+    path = write_json(tmp_path / "a.json", value)
+    assert '"D": {"value": 1.5, "low": -1e-05, "high": null},\n' in path.read_text()
+    assert '"of": {\n' in path.read_text() and '"many": {\n' in path.read_text()
+    assert read_json(path) == value

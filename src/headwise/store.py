@@ -143,12 +143,14 @@ def _exchanged(a: Path, b: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """A file for people and programs: a line for each field, and one for each row of numbers."""
+    """A file for people and programs: a line for each field, and one for each row of numbers or few named ones."""
     text = json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=True)
-    return write(path, _ROW.sub(lambda row: f"[{_BREAK.sub(', ', row[1])}]", text) + "\n")
+    text = _ROW.sub(lambda row: f"[{_BREAK.sub(', ', row[1])}]", text)
+    return write(path, _FEW.sub(lambda few: f"{{{_BREAK.sub(', ', few[1])}}}", text) + "\n")
 
 
 _ROW = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s*\]")  # a list of no lists; a break of lines is never inside of a text
+_FEW = re.compile(r'\{\n\s+((?:"\w+": [-+.\w]+(?:,\n\s*)?){1,6})\n\s*\}')  # as a value with its interval
 _BREAK = re.compile(r",\n\s*")
 
 

@@ -220,7 +220,7 @@ def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[
     test = both[0][0].result["tests"][pair]
     shots, metric = test["shots"][-1]["shots"], test["metric"]
     gaps = [100 * (_value(a, pair, shots) - _value(b, pair, shots)) for a, b in both]
-    drawn = [[100 * drawn_means(r.arrays[f"{pair}/{shots}"], metric) for r in two] for two in both]
+    drawn = [[100 * drawn_means(r.arrays[f"{pair}/{shots}"].astype(float), metric) for r in two] for two in both]
     samples = np.mean([a - b for a, b in drawn], 0)
     gap, (low, high) = float(np.mean(gaps)), interval(samples)
     return [gap, float(low), float(high), float(above_zero(gap, samples))]

@@ -88,7 +88,8 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "pairs": _told(made, method),
     }
     result["tests"] = {name: one.to_record() for name, one in tests.items()}
-    arrays = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
+    each = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
+    arrays = {name: counts.astype(np.float32) for name, counts in each.items()}  # small whole numbers, or shares
     shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: what dies before goes on from them
     return result, arrays
 
