@@ -250,6 +250,15 @@ def test_the_limits_are_plain_training(settings):
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), limit.state_dict().values()))
 
 
+@pytest.mark.parametrize("settings", [{"clip": 0.5}, {"accumulate": 2, "window": "mixed"}, {}], ids=str)
+@pytest.mark.parametrize("freeze", ["update", "grad"])
+def test_on_a_frozen_encoder_nothing_is_left_to_hold(settings, freeze):
+    plain, held, plan = toy_model(), toy_model(), BASE.with_(steps=8, train="heads", **settings)
+    fit(plain, plan)
+    fit(held, plan, IAT(delta=0.5, examples=8, freeze=freeze))
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), held.state_dict().values()))
+
+
 def test_choosing_heads_disturbs_nothing():
     """Gradients, modes, random streams and data order are as if no importance had been measured."""
 

@@ -54,7 +54,8 @@ class HeldHeads:
 
     def attach(self) -> None:
         """From now on gradients are masked as they arrive, each micro-batch by its own task's mask."""
-        self._handles = [rows.parameter.register_hook(rows.masked) for rows in self.rows]
+        moving = [rows for rows in self.rows if rows.parameter.requires_grad]  # a frozen encoder has no gradients
+        self._handles = [rows.parameter.register_hook(rows.masked) for rows in moving]
 
     def detach(self) -> None:
         for handle in self._handles:
