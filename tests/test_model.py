@@ -15,6 +15,9 @@ from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.exports import load
 from headwise.heads import Heads, captured
+from headwise.methods.l0 import L0
+from headwise.methods.meta import Meta
+from headwise.methods.prune_least import PruneLeast
 from headwise.model import MultiTaskModel, default_device, load_encoder, pool, positions
 from headwise.plan import Plan
 from headwise.prune import prune
@@ -155,6 +158,14 @@ def test_a_set_of_heads_can_be_trained():
     sites = [site.name for site in Heads.of(model.encoder).sites]
     assert f"encoder.{sites[0]}.weight" in moved and f"encoder.{sites[1]}.weight" not in moved
     assert "heads.toy0.out.weight" in moved or "heads.toy1.out.weight" in moved
+
+
+@pytest.mark.parametrize("method", [PruneLeast(), L0(), Meta("multitask", trim={"prune": 0.5})], ids=lambda m: m.name)
+def test_what_is_folded_into_projections_is_refused_where_heads_are_read_before_them(method):
+    """The model would answer otherwise than it did under its gates."""
+    model = toy_model(rows=12, use_heads=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(HeadwiseError, match="use_heads="):
+        fit(model, Plan(steps=2, evaluate_every=0), method)
 
 
 def test_the_precision_of_training_ends_with_it():

@@ -166,6 +166,12 @@ class MultiTaskModel(nn.Module):
         states = self._states(inputs) if window is None else stitched(self._states, inputs, window)
         return Hidden(states, pool(states, batch.get("attention_mask"), self.pooling))
 
+    def require_projected(self, purpose: str) -> None:
+        """Raise where output heads read heads' outputs themselves: no change of the projections behind shows there."""
+        if self.use_heads is not None:
+            seen = f"{purpose} is not possible for a model with use_heads="
+            raise HeadwiseError(seen, "a model that reads a layer's output")
+
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:
             return self._head_states(inputs, self.use_heads)

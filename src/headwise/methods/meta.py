@@ -168,6 +168,8 @@ class Meta(Method):
         if run.plan.patience is not None and self.form:
             raise HeadwiseError("patience with trained gates", "the last step's gates beside the last step's weights")
         if self.trim:
+            if not self.form:
+                run.model.require_projected("folding a mask (gates= keep it beside the model)")
             self._check_room(run, self.trim)
             run.best_after = self._trim_step(run, self.trim)  # evaluations of the whole model do not compete
         if callable(getattr(run.model.tokenizer, "tokenize", None)):
