@@ -61,7 +61,7 @@ class Run:
         self.units = [math.ceil(len(stream) / per_unit) for stream in self.streams.values()]
         self.epoch_steps = math.ceil(sum(self.units) / per_step)
         self.total = plan.steps or max(1, round(plan.epochs * sum(self.units) / per_step))
-        self.epochs = math.ceil(self.total / self.epoch_steps)
+        self.epochs = math.ceil(self.total * per_step / sum(self.units))
         self.marks = {branch_step(self.total, share) for share in marks}
         self.step = 0
         self.parts = 1  # of a batch: more where the device's memory does not hold it whole
