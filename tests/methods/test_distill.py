@@ -123,6 +123,17 @@ def test_a_twin_is_at_distance_zero_and_stays_there():
     assert all(abs(losses[step]) < 1e-6 for step in (1, 2, 3)) and all(losses[step] > 1e-3 for step in (4, 5, 6))
 
 
+def test_a_twin_of_a_teacher_with_factors_has_them_as_well():
+    teacher, student = no_dropout(toy_model()), no_dropout(toy_model())
+    teacher.give_scales()
+    for place, scales in enumerate(teacher.scales.values()):
+        scales.data.mul_(0.3 + place)
+    student.give_scales()
+    student.load_state_dict(teacher.state_dict())
+    history = fit(student, PLAN.with_(steps=3), Distill(teacher, share=1.0))
+    assert all(abs(value) < 1e-6 for points in history.losses.values() for _, value in points)
+
+
 def test_answers_are_compared_by_their_probabilities():
     torch.manual_seed(0)
     mine, theirs = torch.randn(3, 4), torch.randn(3, 4)

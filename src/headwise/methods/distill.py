@@ -101,7 +101,7 @@ class Distill(Method):
 
     def _stage_one(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad(), observed(self.teacher) as wanted:
-            self.teacher.hidden(batch)
+            self.teacher(task, batch)  # under the factors that the task may have
         with observed(run.model) as seen:
             output: Output = run.forward(task, batch)
         mask = batch.get("attention_mask")
