@@ -158,6 +158,15 @@ def test_any_student_comes_nearer_in_stage_one_and_leaves_its_output_heads_alone
     assert len(method.projections) == (2 if "hidden_size" in shape else 0)
 
 
+@pytest.mark.parametrize("family", ["albert", "electra"])
+def test_embeddings_that_end_in_a_linear_layer_are_projected_in_half_precision_too(family):
+    settings = {"embedding_size": 12}
+    student = MultiTaskModel(tiny(family, **settings), toy_model().tokenizer, toy_model().tasks.values())
+    teacher = small(hidden_size=48)
+    history = fit(student, PLAN.with_(steps=2, precision="bf16"), Distill(teacher, share=1.0))
+    assert history.steps == 2
+
+
 def test_the_teacher_stays_as_it_is():
     teacher = toy_model()
     before = {name: value.clone() for name, value in teacher.state_dict().items()}

@@ -113,7 +113,7 @@ class Distill(Method):
         return loss + 0.0 * output.loss  # several processes wait for a gradient of everything the forward used
 
     def _wide(self, states_BTE: torch.Tensor, name: str) -> torch.Tensor:
-        return self.projections[name](states_BTE) if len(self.projections) else states_BTE
+        return self.projections[name](states_BTE.float()) if len(self.projections) else states_BTE
 
     def state(self) -> dict[str, torch.Tensor]:
         return dict(self.projections.state_dict())
