@@ -112,6 +112,10 @@ class Distill(Method):
             loss = loss + scores_apart(seen.scores[mine], wanted.scores[theirs - 1], mask)
         return loss + 0.0 * output.loss  # several processes wait for a gradient of everything the forward used
 
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        if run.step < self.last:  # gradients of zero would count as steps, and let weight decay in
+            run.model.heads.zero_grad(set_to_none=True)
+
     def _wide(self, states_BTE: torch.Tensor, name: str) -> torch.Tensor:
         return self.projections[name](states_BTE.float()) if len(self.projections) else states_BTE
 
