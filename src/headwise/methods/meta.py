@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ from headwise.methods.inner import Adapted, Learner, Rates, adapt
 from headwise.methods.method import Method
 from headwise.methods.trim import Trim
 from headwise.tasks.languages import Coverage, coverage, key
+from headwise.tasks.wordlevel import drop_words
 
 if TYPE_CHECKING:
     from headwise.model import MultiTaskModel
@@ -210,7 +212,7 @@ class Meta(Method):
             return run.forward(task, batch).loss
         stream = run.streams[task]
         assert isinstance(stream, Episodes)
-        support, query = (to_device(run.data[task].batch(items), run.device) for items in stream.parts)
+        support, query = (self._batch(run, task, items) for items in stream.parts)
         found = self.adapt(self.learner, task, support)
         loss = functional_call(self.learner, found.parameters, (task, query)).mean()
         if self.by == "reptile":
@@ -218,6 +220,10 @@ class Meta(Method):
             way = torch.stack([(own[name] * step.detach()).sum() for name, step in found.path.items()]).sum()
             loss = loss + (way - way.detach())  # adds nothing but the path to the gradient
         return loss.expand(len(next(iter(batch.values()))))
+
+    def _batch(self, run: Run, task: str, items: np.ndarray) -> dict[str, Tensor]:
+        batch = drop_words(run.data[task].batch(items), run.plan.word_dropout, run.model.tokenizer)
+        return to_device(batch, run.device)
 
     def adapt(
         self,
