@@ -352,6 +352,12 @@ def test_inner_steps_leave_held_heads_alone():
     method.held.detach()
 
 
+def test_a_trim_that_never_comes_leaves_patience_as_it_is():
+    plan = PLAN.with_(lr=0.0, evaluate_every=1, patience=2)
+    method = Meta("multitask", trim={"prune": 0.25, "delta": 0.05})
+    assert fit(toy_model(), plan, method).steps == fit(toy_model(), plan).steps < 6
+
+
 def test_importance_before_a_trim_leaves_no_gradients_behind():
     model, method = toy_model(), Meta(support=6, gates="sigmoid", trim={"prune": 0.25, "delta": 1.0, "examples": 32})
     run = Run(model, PLAN, method, None, "cpu")

@@ -173,7 +173,8 @@ class Meta(Method):
             if not self.form:
                 run.model.require_projected("folding a mask (gates= keep it beside the model)")
             self._check_room(run, self.trim)
-            run.best_after = self._trim_step(run, self.trim)  # evaluations of the whole model do not compete
+            step = self._trim_step(run, self.trim)
+            run.best_after = step if step < run.total else 0  # evaluations of the whole model do not compete
         if callable(getattr(run.model.tokenizer, "tokenize", None)):
             self.coverage = {name: coverage(task, run.model.tokenizer) for name, task in run.model.tasks.items()}
         if self.trim and self.trim.train < 1:
