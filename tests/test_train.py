@@ -221,7 +221,7 @@ def test_a_run_that_breaks_off_leaves_nothing_behind(where):
     """Neither its precision, nor its gradients, nor what it held still."""
     model, fresh, plan = toy_model(), toy_model(), replace(PLAN, steps=3)
     broken_off(model, replace(plan, precision="bf16", train="heads"), where)
-    assert all(p.requires_grad for p in model.parameters()) and "forward" not in vars(model)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters()) and "forward" not in vars(model)
     before = weights(model)
     fit(model, plan)
     fresh.load_state_dict(before)
@@ -242,6 +242,7 @@ def test_clipping_counts_what_is_trained_alone():
                 norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.clipped if p.grad is not None]))
 
         fit(model, replace(PLAN, steps=4), Seen())
+        assert all(p.grad is None for p in model.parameters())
     assert torch.allclose(torch.stack(norms[:4]), torch.stack(norms[4:]), rtol=1e-4)
 
 

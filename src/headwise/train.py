@@ -80,8 +80,9 @@ class Run:
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
-        """The model is the caller's again: its own precision, and those weights movable that were before."""
+        """The model is the caller's again: its own precision, no gradients, those weights movable that were before."""
         self.passes.forget()
+        self.model.zero_grad(set_to_none=True)
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
         _take_off(self.model)
         for parameter, movable in self._movable.items():
