@@ -13,6 +13,7 @@ from headwise.methods import iat
 from headwise.methods.iat import IAT, HeldHeads
 from headwise.methods.method import Method
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.selection import random_heads
 from headwise.testing import tiny, toy_model
 from headwise.train import Run, fit
@@ -322,6 +323,14 @@ def test_random_heads_are_told_by_the_seed_and_the_tasks_place(monkeypatch):
         drawn = [random_heads((2, 4), 0.5, seed=1000 * seed + place) for place in range(2)]
         assert all(torch.equal(method.masks[f"toy{place}"], mask) for place, mask in enumerate(drawn))
         assert not torch.equal(*drawn)
+
+
+def test_random_heads_are_among_the_living():
+    model, method = toy_model(), IAT(alpha=0.5, delta=0.5, choose="random")
+    prune(model.encoder, torch.tensor([[True, True, False, False], [False, False, True, True]]))
+    fit(model, BASE.with_(steps=2), method)
+    alive = Heads.of(model.encoder).alive
+    assert all(torch.equal(mask, alive) for mask in method.masks.values())
 
 
 def test_tickets_are_chosen_before_the_first_step():

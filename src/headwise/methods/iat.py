@@ -286,7 +286,8 @@ class IAT(Method):
         if not isinstance(self.choose, str):
             return self.choose[task]
         if self.choose == "random":
-            return random_heads(self.heads.shape, self.alpha, seed=1000 * run.plan.seed + run.names.index(task))
+            seed = 1000 * run.plan.seed + run.names.index(task)
+            return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
         found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
         return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
 
