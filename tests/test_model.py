@@ -249,8 +249,20 @@ def test_only_some_tasks_come_back_as_they_were(tmp_path):
     model.give_scales()
     model.save_pretrained(tmp_path / "model")
     back = MultiTaskModel.load(tmp_path / "model", [toy_tasks(3)[1]], only=["toy1"]).eval()
-    batch = batch_of(model, "toy1")
+    batch = batch_of(model, "toy1", 4)
     assert list(back.tasks) == ["toy1"] and torch.equal(model("toy1", batch).scores, back("toy1", batch).scores)
+
+
+def test_tasks_that_share_a_head_come_back_without_the_one_that_gave_it(tmp_path):
+    tasks = toy_tasks(3, rows=8)
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(3) for c in "ab"]
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), tasks, share={"toy1": "toy0", "toy2": "toy0"}).eval()
+    model.save_pretrained(tmp_path / "model")
+    some = MultiTaskModel.load(tmp_path / "model", tasks, only=("toy1", "toy2")).eval()
+    assert list(some.tasks) == ["toy1", "toy2"] and some.head("toy1") is some.head("toy2")
+    batch = batch_of(model, "toy1", 4)
+    with torch.no_grad():
+        assert torch.equal(model("toy1", batch).scores, some("toy2", batch).scores)
 
 
 def test_an_input_has_a_sub_word_or_more():

@@ -249,24 +249,26 @@ class MultiTaskModel(nn.Module):
 
         given = {task.name: task for task in tasks or ()}
         names = [name for name in about["tasks"] if not only or name in only]
-        left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+        owner = {name: (about.get("share") or {}).get(name, name) for name in names}
+        first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
         found = [given.get(name) or catalog.get(name) for name in names]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
-        shape = (about["pooling"], about["layer"], chosen, about["max_length"], about.get("share"))
-        model = cls(encoder, tokenizer, found, *shape)
+        shape = (about["pooling"], about["layer"], chosen, about["max_length"])
+        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
         for name, task in model.tasks.items():
             if plain(task.kind) != about["tasks"][name]["kind"]:
                 raise HeadwiseError(
                     f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
                 )
 
-        def kept(file: str) -> dict[str, torch.Tensor]:
-            return {key: value for key, value in load_file(path / file).items() if key.split(".")[0] not in left_out}
-
-        model.heads.load_state_dict(kept("heads.safetensors"))
+        heads = load_file(path / "heads.safetensors")
+        for name in names:
+            own = _key(owner[name]) + "."
+            model.head(name).load_state_dict({k.removeprefix(own): v for k, v in heads.items() if k.startswith(own)})
         if (path / "scales.safetensors").exists():
-            scales = kept("scales.safetensors")
+            left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+            scales = {k: v for k, v in load_file(path / "scales.safetensors").items() if k not in left_out}
             model.give_scales(task for task in model.tasks if _key(task) in scales)
             model.scales.load_state_dict(scales)
         return model
