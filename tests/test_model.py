@@ -67,6 +67,16 @@ def test_the_encoder_folder_is_a_plain_checkpoint(tmp_path, family):
     assert set(again.tasks) == {"toy0", "toy1"}
 
 
+def test_an_encoder_without_its_decoder_comes_back_as_it_was(tmp_path):
+    words = [f"w{i}" for i in range(20)] + ["m0a", "m0b"]
+    encoder = tiny("t5", auto="AutoModelForTextEncoding")
+    model = MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(1, rows=12)).eval()
+    again = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), toy_tasks(1, rows=12)).eval()
+    assert type(again.encoder) is type(encoder)
+    with torch.no_grad():
+        assert torch.equal(model("toy0", batch_of(model)).scores, again("toy0", batch_of(model)).scores)
+
+
 def test_saving_over_a_folder_replaces_it(tmp_path):
     model = toy_model()
     model.save_pretrained(tmp_path / "model")

@@ -315,7 +315,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
     Of a model that headwise trained it is the encoder inside.
     """
-    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
     if (Path(name) / "headwise.json").exists():
         _refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
@@ -327,7 +327,9 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     try:
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
         config = AutoConfig.from_pretrained(name, **safe)
-        model = AutoModel.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
+        alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
+        kind = AutoModelForTextEncoding if alone else AutoModel
+        model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
         )
