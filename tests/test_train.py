@@ -315,6 +315,26 @@ def test_of_several_accelerators_the_one_asked_for_becomes_the_current_one(monke
     assert taken == [1, 0]
 
 
+@pytest.mark.parametrize("window", ["same", "mixed"])
+def test_sgd_with_momentum_takes_in_tasks_as_they_come(window):
+    """Against torch's own step, parameter by parameter."""
+    order = ("toy0", "toy1", "toy1", "toy2", "toy0", "toy2")
+    plan = Plan(steps=4, lr=0.1, optimizer="sgd", weight_decay=0.1, batch_size=16, evaluate_every=0)
+    plan = plan.with_(sampling="fixed", order=order, accumulate=2, window=window)
+    model, by_hand = no_dropout(toy_model(3)), no_dropout(toy_model(3))
+
+    class Plain(Method):
+        def start(self, run: Run) -> None:
+            run.optimizer = torch.optim.SGD(run.optimizer.param_groups, momentum=0.9, weight_decay=0.1, fused=False)
+            for group in run.optimizer.param_groups:
+                group["fused"] = False
+
+    fit(model, plan)
+    fit(by_hand, plan, Plain())
+    for name, value in by_hand.state_dict().items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+
+
 def test_early_stopping():
     history = fit(toy_model(), Plan(epochs=40, lr=0.0, batch_size=16, evaluate_every=2, patience=3))
     assert history.stopped.startswith("no better") and history.steps == 8

@@ -316,7 +316,11 @@ def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> 
         groups.insert(0, {"params": list(model.encoder.parameters()), "lr": plan.lr, "peak": plan.lr})
     groups += [{**group, "peak": group["lr"]} for group in own]
     if plan.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=plan.beta1, weight_decay=plan.weight_decay, fused=True)
+        sgd = torch.optim.SGD(groups, momentum=plan.beta1, weight_decay=plan.weight_decay, fused=True)
+        for parameter in (p for group in groups for p in group["params"] if plan.beta1):
+            # A fused step takes a group's moments if all are there, or makes all: tasks come in one by one.
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)
 
 
