@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -174,6 +175,27 @@ def test_two_processes_agree_with_one(tmp_path):
         "plan = Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0)\n"
         "fit(model, plan, out=out, device='cpu')\nkept = dict(model.state_dict())\n",
     )
+
+
+def test_two_processes_go_on_each_with_dropout_of_its_own(tmp_path):
+    found = assert_agree(
+        tmp_path,
+        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
+        "plan = Plan(steps=6, lr=1e-3, batch_size=16, evaluate_every=0)\nwhole, resumed = toy_model(), toy_model()\n"
+        "fit(whole, plan, out=out, device='cpu', marks=[0.5])\n"
+        "fit(resumed, plan, resume=out + '/checkpoints/step-00000003', device='cpu')\n"
+        "pairs = zip(whole.parameters(), resumed.parameters())\n"
+        "kept = {'apart': torch.tensor([not torch.equal(a, b) for a, b in pairs]).float()}\n",
+    )
+    assert len(found["apart"]) and not found["apart"].any()
+
+
+def test_more_processes_than_a_checkpoint_has_are_refused(tmp_path):
+    fit(toy_model(), PLAN.with_(steps=4), out=tmp_path)
+    run = Run(toy_model(), PLAN.with_(steps=4), Method(), tmp_path)
+    run.accelerator = SimpleNamespace(process_index=0, num_processes=2)
+    with pytest.raises(HeadwiseError, match="1 processes for 2"):
+        run.checkpoints.restore(checkpoint.newest(tmp_path / "checkpoints"), whole=True)
 
 
 def test_a_loss_that_is_no_number_stops_and_names_the_batch(tmp_path):
