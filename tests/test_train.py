@@ -20,7 +20,12 @@ from accelerate.state import PartialState
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
 from headwise.methods import Method
+from headwise.methods.distill import Distill
+from headwise.methods.iat import IAT
 from headwise.methods.l0 import L0
+from headwise.methods.meta import Meta
+from headwise.methods.prune_least import PruneLeast
+from headwise.methods.scales import Scales
 from headwise.plan import Plan
 from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
@@ -355,6 +360,25 @@ def test_sgd_with_momentum_takes_in_tasks_as_they_come(window):
     fit(by_hand, plan, Plain())
     for name, value in by_hand.state_dict().items():
         assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("again", [Scales, lambda: Meta(support=4), lambda: Distill(toy_model())])
+def test_layers_that_run_again_in_the_backward_pass_are_refused_where_it_would_not_be_the_same(again):
+    model = toy_model()
+    model.encoder.gradient_checkpointing_enable()
+    with pytest.raises(HeadwiseError, match="with gradient checkpointing"):
+        fit(model, PLAN.with_(steps=2), again())
+
+
+@pytest.mark.parametrize(
+    "method", [Method, lambda: IAT(delta=0.5, examples=8), lambda: PruneLeast(delta=0.5, examples=8)]
+)
+def test_layers_that_run_again_change_nothing_else(method):
+    plain, again = no_dropout(toy_model()), no_dropout(toy_model())
+    again.encoder.gradient_checkpointing_enable()
+    for model in (plain, again):
+        fit(model, PLAN.with_(steps=4), method())
+    assert same(weights(plain), weights(again))
 
 
 def test_early_stopping():

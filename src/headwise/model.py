@@ -155,7 +155,10 @@ class MultiTaskModel(nn.Module):
 
     def _scaled(self, task: str) -> AbstractContextManager[Any]:
         scales = self.scales_of(task)
-        return nullcontext() if scales is None else gated(self.encoder, scales)
+        if scales is None:
+            return nullcontext()
+        self.require_one_pass("factors of heads")
+        return gated(self.encoder, scales)
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
@@ -171,6 +174,12 @@ class MultiTaskModel(nn.Module):
         if self.use_heads is not None:
             seen = f"{purpose} is not possible for a model with use_heads="
             raise HeadwiseError(seen, "a model that reads a layer's output")
+
+    def require_one_pass(self, purpose: str) -> None:
+        """Raise where a backward pass runs layers again, without what was around their forward."""
+        if self.training and getattr(self.encoder, "is_gradient_checkpointing", False):
+            hint = "model.encoder.gradient_checkpointing_disable()"
+            raise HeadwiseError(f"{purpose} with gradient checkpointing", "layers that run once", hint)
 
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:

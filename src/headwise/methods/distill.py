@@ -86,6 +86,8 @@ class Distill(Method):
 
     def start(self, run: Run) -> None:
         _check_pair(run.model, self.teacher, stage_two=self.share < 1)
+        if self.share:
+            run.model.require_one_pass("looking at states and attention")
         self.teacher.to(run.device).eval()
         self.map = layer_map(_depth(run.model), _depth(self.teacher), self.layers)
         self.last = round(self.share * run.total)  # steps in stage one

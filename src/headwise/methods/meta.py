@@ -165,6 +165,8 @@ class Meta(Method):
     def start(self, run: Run) -> None:
         if self.steps and run.accelerator.num_processes > 1:
             raise HeadwiseError("meta-training in several processes", "one: an episode is not shared out", "a sweep")
+        if self.steps:
+            run.model.require_one_pass("inner steps")
         if self.second:
             self._tell_kernel(run.model)
         if run.plan.patience is not None and self.form:
