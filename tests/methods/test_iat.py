@@ -372,6 +372,17 @@ def test_bad_settings(bad):
         IAT(**bad)
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"toy0": (2, 4)}, {"toy0": (3, 4), "toy1": (3, 4)}, {"toy0": (2, 4), "toy1": (2, 3)}]
+)
+def test_given_masks_that_do_not_fit_are_told_before_training(sizes):
+    model, masks = toy_model(), {task: torch.ones(size).bool() for task, size in sizes.items()}
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(HeadwiseError, match="mask"):
+        fit(model, BASE.with_(steps=4), IAT(delta=0.5, choose=masks))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
+
 def test_shared_layers_are_refused():
     with pytest.raises(HeadwiseError, match="share one set of weights"):
         fit(toy_model(family="albert"), BASE.with_(steps=1), IAT())

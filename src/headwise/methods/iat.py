@@ -235,6 +235,8 @@ class IAT(Method):
     def start(self, run: Run) -> None:
         self.heads = Heads.of(run.model.encoder)
         self.heads.require_exact("important-head training")
+        if not isinstance(self.choose, str):
+            _check_masks(self.choose, run.names, self.heads.shape)
         self.first = run.total - round(self.delta * run.total)
         if self.masks:
             self._hold(run)
@@ -300,6 +302,14 @@ def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str
 
 def _known(masks: Mapping[str, torch.Tensor]) -> str:
     return digest({task: torch.as_tensor(mask).bool().tolist() for task, mask in masks.items()})
+
+
+def _check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: tuple[int, int]) -> None:
+    for task in tasks:
+        if task not in masks:
+            raise HeadwiseError(f"masks for {', '.join(masks)}", f"one for {task!r} as well")
+        if tuple(masks[task].shape) != shape:
+            raise HeadwiseError(f"a mask of shape {tuple(masks[task].shape)}", f"(layers, heads) = {shape}")
 
 
 def check_share(name: str, value: float) -> None:
