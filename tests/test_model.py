@@ -15,6 +15,9 @@ from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.exports import load
 from headwise.heads import Heads, captured
+from headwise.methods.l0 import L0
+from headwise.methods.meta import Meta
+from headwise.methods.prune_least import PruneLeast
 from headwise.model import MultiTaskModel, default_device, load_encoder, pool, positions
 from headwise.plan import Plan
 from headwise.prune import prune
@@ -62,6 +65,16 @@ def test_the_encoder_folder_is_a_plain_checkpoint(tmp_path, family):
         assert torch.equal(plain(**inputs).last_hidden_state, wanted)
     again = MultiTaskModel.from_pretrained(tmp_path / "model/encoder", toy_tasks(), pooling="mean")
     assert set(again.tasks) == {"toy0", "toy1"}
+
+
+def test_an_encoder_without_its_decoder_comes_back_as_it_was(tmp_path):
+    words = [f"w{i}" for i in range(20)] + ["m0a", "m0b"]
+    encoder = tiny("t5", auto="AutoModelForTextEncoding")
+    model = MultiTaskModel(encoder, tiny_tokenizer(words), toy_tasks(1, rows=12)).eval()
+    again = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), toy_tasks(1, rows=12)).eval()
+    assert type(again.encoder) is type(encoder)
+    with torch.no_grad():
+        assert torch.equal(model("toy0", batch_of(model)).scores, again("toy0", batch_of(model)).scores)
 
 
 def test_saving_over_a_folder_replaces_it(tmp_path):
@@ -157,6 +170,14 @@ def test_a_set_of_heads_can_be_trained():
     assert "heads.toy0.out.weight" in moved or "heads.toy1.out.weight" in moved
 
 
+@pytest.mark.parametrize("method", [PruneLeast(), L0(), Meta("multitask", trim={"prune": 0.5})], ids=lambda m: m.name)
+def test_what_is_folded_into_projections_is_refused_where_heads_are_read_before_them(method):
+    """The model would answer otherwise than it did under its gates."""
+    model = toy_model(rows=12, use_heads=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(HeadwiseError, match="use_heads="):
+        fit(model, Plan(steps=2, evaluate_every=0), method)
+
+
 def test_the_precision_of_training_ends_with_it():
     trained, fresh = toy_model(), toy_model()
     fit(trained, Plan(steps=2, precision="bf16", batch_size=16, evaluate_every=0))
@@ -238,8 +259,20 @@ def test_only_some_tasks_come_back_as_they_were(tmp_path):
     model.give_scales()
     model.save_pretrained(tmp_path / "model")
     back = MultiTaskModel.load(tmp_path / "model", [toy_tasks(3)[1]], only=["toy1"]).eval()
-    batch = batch_of(model, "toy1")
+    batch = batch_of(model, "toy1", 4)
     assert list(back.tasks) == ["toy1"] and torch.equal(model("toy1", batch).scores, back("toy1", batch).scores)
+
+
+def test_tasks_that_share_a_head_come_back_without_the_one_that_gave_it(tmp_path):
+    tasks = toy_tasks(3, rows=8)
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(3) for c in "ab"]
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), tasks, share={"toy1": "toy0", "toy2": "toy0"}).eval()
+    model.save_pretrained(tmp_path / "model")
+    some = MultiTaskModel.load(tmp_path / "model", tasks, only=("toy1", "toy2")).eval()
+    assert list(some.tasks) == ["toy1", "toy2"] and some.head("toy1") is some.head("toy2")
+    batch = batch_of(model, "toy1", 4)
+    with torch.no_grad():
+        assert torch.equal(model("toy1", batch).scores, some("toy2", batch).scores)
 
 
 def test_an_input_has_a_sub_word_or_more():

@@ -30,6 +30,8 @@ PLANS = {
     "balanced": Plan(steps=30, lr=1e-3, batch_size=8, balance="moving_average", evaluate_every=0),
     "bf16": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0, precision="bf16"),
 }
+PLANS["bf16, clipped"] = PLANS["bf16"].with_(clip=0.5)
+PLANS["bf16, mixed"] = PLANS["mixed"].with_(precision="bf16")
 
 
 def words_model():
@@ -94,6 +96,7 @@ def _mean(matrix):
 METHODS = {
     "plain": Method,
     "iat": lambda: IAT(delta=0.5, examples=16),
+    "masked gradients": lambda: IAT(delta=0.5, examples=16, freeze="grad"),
     "gradients taken away": lambda: Conflict(_mean),
     "gradients left over, dropout off and on": lambda: ReleasedIAT(delta=0.8, examples=16),
     "gates": lambda: L0(weight=0.1, lr=0.1),
@@ -101,10 +104,11 @@ METHODS = {
 }
 CASES = [(p, m) for p in PLANS for m in ("plain", "iat")] + [
     ("round", "gradients taken away"),
-    ("plain", list(METHODS)[3]),
+    ("plain", list(METHODS)[4]),
+    ("bf16", "masked gradients"),
     ("decay", "gates"),
     ("mixed", "gates"),
-    ("mixed", list(METHODS)[5]),
+    ("mixed", list(METHODS)[6]),
 ]
 PLANS["round"] = PLANS["mixed"].with_(sampling="round_robin")
 

@@ -118,6 +118,17 @@ def test_a_proportional_epoch_sees_every_example_of_every_task_exactly_once(chan
     }
 
 
+@pytest.mark.parametrize("window", ["same", "mixed"])
+@pytest.mark.parametrize("length", [{"epochs": 5}, {"steps": 23}, {"epochs": 0.3}], ids=str)
+def test_the_last_batch_is_drawn_in_the_last_epoch(window, length, monkeypatch):
+    """Or annealing would go on past its end."""
+    seen = []
+    run = run_of(Plan(batch_size=16, accumulate=4, window=window, **length), (30, 70))
+    monkeypatch.setattr("headwise.train.schedule", lambda n, u, e, es, p: seen.append((e, es)) or [0] * sum(u))
+    run.tasks_of_step(run.total - 1)
+    assert seen[-1][0] == seen[-1][1] - 1
+
+
 def test_within_a_task_no_example_comes_back_before_all_have_come():
     """Whatever the sampling: a task's stream deals its examples out, shuffles, and deals again."""
     run = run_of(Plan(batch_size=8, sampling="uniform"), (40, 16))

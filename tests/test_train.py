@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ from accelerate.state import PartialState
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
 from headwise.methods import Method
+from headwise.methods.distill import Distill
+from headwise.methods.iat import IAT
 from headwise.methods.l0 import L0
+from headwise.methods.meta import Meta
+from headwise.methods.prune_least import PruneLeast
+from headwise.methods.scales import Scales
 from headwise.plan import Plan
 from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
@@ -176,6 +182,27 @@ def test_two_processes_agree_with_one(tmp_path):
     )
 
 
+def test_two_processes_go_on_each_with_dropout_of_its_own(tmp_path):
+    found = assert_agree(
+        tmp_path,
+        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
+        "plan = Plan(steps=6, lr=1e-3, batch_size=16, evaluate_every=0)\nwhole, resumed = toy_model(), toy_model()\n"
+        "fit(whole, plan, out=out, device='cpu', marks=[0.5])\n"
+        "fit(resumed, plan, resume=out + '/checkpoints/step-00000003', device='cpu')\n"
+        "pairs = zip(whole.parameters(), resumed.parameters())\n"
+        "kept = {'apart': torch.tensor([not torch.equal(a, b) for a, b in pairs]).float()}\n",
+    )
+    assert len(found["apart"]) and not found["apart"].any()
+
+
+def test_more_processes_than_a_checkpoint_has_are_refused(tmp_path):
+    fit(toy_model(), PLAN.with_(steps=4), out=tmp_path)
+    run = Run(toy_model(), PLAN.with_(steps=4), Method(), tmp_path)
+    run.accelerator = SimpleNamespace(process_index=0, num_processes=2)
+    with pytest.raises(HeadwiseError, match="1 processes for 2"):
+        run.checkpoints.restore(checkpoint.newest(tmp_path / "checkpoints"), whole=True)
+
+
 def test_a_loss_that_is_no_number_stops_and_names_the_batch(tmp_path):
     class Poison(Method):
         def loss(self, run, task, batch):
@@ -221,7 +248,7 @@ def test_a_run_that_breaks_off_leaves_nothing_behind(where):
     """Neither its precision, nor its gradients, nor what it held still."""
     model, fresh, plan = toy_model(), toy_model(), replace(PLAN, steps=3)
     broken_off(model, replace(plan, precision="bf16", train="heads"), where)
-    assert all(p.requires_grad for p in model.parameters()) and "forward" not in vars(model)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters()) and "forward" not in vars(model)
     before = weights(model)
     fit(model, plan)
     fresh.load_state_dict(before)
@@ -242,6 +269,7 @@ def test_clipping_counts_what_is_trained_alone():
                 norms.append(torch.nn.utils.get_total_norm([p.grad for p in run.clipped if p.grad is not None]))
 
         fit(model, replace(PLAN, steps=4), Seen())
+        assert all(p.grad is None for p in model.parameters())
     assert torch.allclose(torch.stack(norms[:4]), torch.stack(norms[4:]), rtol=1e-4)
 
 
@@ -312,6 +340,45 @@ def test_of_several_accelerators_the_one_asked_for_becomes_the_current_one(monke
     for device in ("cuda:1", "cuda:0", "cuda", "cpu"):
         _accelerator(PLAN, None, device, ())
     assert taken == [1, 0]
+
+
+@pytest.mark.parametrize("window", ["same", "mixed"])
+def test_sgd_with_momentum_takes_in_tasks_as_they_come(window):
+    """Against torch's own step, parameter by parameter."""
+    order = ("toy0", "toy1", "toy1", "toy2", "toy0", "toy2")
+    plan = Plan(steps=4, lr=0.1, optimizer="sgd", weight_decay=0.1, batch_size=16, evaluate_every=0)
+    plan = plan.with_(sampling="fixed", order=order, accumulate=2, window=window)
+    model, by_hand = no_dropout(toy_model(3)), no_dropout(toy_model(3))
+
+    class Plain(Method):
+        def start(self, run: Run) -> None:
+            run.optimizer = torch.optim.SGD(run.optimizer.param_groups, momentum=0.9, weight_decay=0.1, fused=False)
+            for group in run.optimizer.param_groups:
+                group["fused"] = False
+
+    fit(model, plan)
+    fit(by_hand, plan, Plain())
+    for name, value in by_hand.state_dict().items():
+        assert torch.allclose(value, model.state_dict()[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("again", [Scales, lambda: Meta(support=4), lambda: Distill(toy_model())])
+def test_layers_that_run_again_in_the_backward_pass_are_refused_where_it_would_not_be_the_same(again):
+    model = toy_model()
+    model.encoder.gradient_checkpointing_enable()
+    with pytest.raises(HeadwiseError, match="with gradient checkpointing"):
+        fit(model, PLAN.with_(steps=2), again())
+
+
+@pytest.mark.parametrize(
+    "method", [Method, lambda: IAT(delta=0.5, examples=8), lambda: PruneLeast(delta=0.5, examples=8)]
+)
+def test_layers_that_run_again_change_nothing_else(method):
+    plain, again = no_dropout(toy_model()), no_dropout(toy_model())
+    again.encoder.gradient_checkpointing_enable()
+    for model in (plain, again):
+        fit(model, PLAN.with_(steps=4), method())
+    assert same(weights(plain), weights(again))
 
 
 def test_early_stopping():

@@ -155,7 +155,10 @@ class MultiTaskModel(nn.Module):
 
     def _scaled(self, task: str) -> AbstractContextManager[Any]:
         scales = self.scales_of(task)
-        return nullcontext() if scales is None else gated(self.encoder, scales)
+        if scales is None:
+            return nullcontext()
+        self.require_one_pass("factors of heads")
+        return gated(self.encoder, scales)
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
@@ -165,6 +168,18 @@ class MultiTaskModel(nn.Module):
         window = batch.get("window")
         states = self._states(inputs) if window is None else stitched(self._states, inputs, window)
         return Hidden(states, pool(states, batch.get("attention_mask"), self.pooling))
+
+    def require_projected(self, purpose: str) -> None:
+        """Raise where output heads read heads' outputs themselves: no change of the projections behind shows there."""
+        if self.use_heads is not None:
+            seen = f"{purpose} is not possible for a model with use_heads="
+            raise HeadwiseError(seen, "a model that reads a layer's output")
+
+    def require_one_pass(self, purpose: str) -> None:
+        """Raise where a backward pass runs layers again, without what was around their forward."""
+        if self.training and getattr(self.encoder, "is_gradient_checkpointing", False):
+            hint = "model.encoder.gradient_checkpointing_disable()"
+            raise HeadwiseError(f"{purpose} with gradient checkpointing", "layers that run once", hint)
 
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:
@@ -243,24 +258,26 @@ class MultiTaskModel(nn.Module):
 
         given = {task.name: task for task in tasks or ()}
         names = [name for name in about["tasks"] if not only or name in only]
-        left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+        owner = {name: (about.get("share") or {}).get(name, name) for name in names}
+        first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
         found = [given.get(name) or catalog.get(name) for name in names]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
-        shape = (about["pooling"], about["layer"], chosen, about["max_length"], about.get("share"))
-        model = cls(encoder, tokenizer, found, *shape)
+        shape = (about["pooling"], about["layer"], chosen, about["max_length"])
+        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
         for name, task in model.tasks.items():
             if plain(task.kind) != about["tasks"][name]["kind"]:
                 raise HeadwiseError(
                     f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
                 )
 
-        def kept(file: str) -> dict[str, torch.Tensor]:
-            return {key: value for key, value in load_file(path / file).items() if key.split(".")[0] not in left_out}
-
-        model.heads.load_state_dict(kept("heads.safetensors"))
+        heads = load_file(path / "heads.safetensors")
+        for name in names:
+            own = _key(owner[name]) + "."
+            model.head(name).load_state_dict({k.removeprefix(own): v for k, v in heads.items() if k.startswith(own)})
         if (path / "scales.safetensors").exists():
-            scales = kept("scales.safetensors")
+            left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+            scales = {k: v for k, v in load_file(path / "scales.safetensors").items() if k not in left_out}
             model.give_scales(task for task in model.tasks if _key(task) in scales)
             model.scales.load_state_dict(scales)
         return model
@@ -307,7 +324,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
     Of a model that headwise trained it is the encoder inside.
     """
-    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
     if (Path(name) / "headwise.json").exists():
         _refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
@@ -319,7 +336,9 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     try:
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
         config = AutoConfig.from_pretrained(name, **safe)
-        model = AutoModel.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
+        alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
+        kind = AutoModelForTextEncoding if alone else AutoModel
+        model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
         )

@@ -181,6 +181,8 @@ def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter
     copies = [torch.empty_like(weight, dtype=torch.bfloat16) for weight in weights]
     torch._foreach_copy_(copies, [weight.detach() for weight in weights])
     low: dict[Any, Any] = {w: copy.requires_grad_(w.requires_grad) for w, copy in zip(weights, copies)}
+    for weight, hook in ((w, hook) for w in weights for hook in (w._backward_hooks or {}).values()):
+        low[weight].register_hook(hook)  # masks of held heads: gradients go to the copies
     before = [dict(layer._parameters) for layer in layers]
     try:
         for layer, own in zip(layers, before):

@@ -89,7 +89,7 @@ class Checkpoints:
         run.model.load_state_dict(tensors["model"])
         own = {parameter for group in run.own for parameter in group["params"]}
         checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], set() if whole else own)
-        checkpoint.unpack_random({k: v[run.accelerator.process_index] for k, v in tensors["random"].items()})
+        self._take_random(tensors["random"])
         if whole:
             run.method.load_state(tensors.get("method", {}))
         run.best = tensors.get("best")
@@ -100,6 +100,12 @@ class Checkpoints:
         told = state["history"]
         losses = {name: [tuple(point) for point in points] for name, points in told["losses"].items()}
         run.history = History(losses, told["scores"], told["steps"])
+
+    def _take_random(self, streams: Mapping[str, torch.Tensor]) -> None:
+        index, here, there = self.run.accelerator.process_index, self.run.accelerator.num_processes, len(streams["cpu"])
+        if here > there:
+            raise HeadwiseError(f"a checkpoint of {there} processes for {here}", f"at most {there}")
+        checkpoint.unpack_random({k: v[index].clone() for k, v in streams.items()})  # torch crashes on a row of several
 
     def _gather_random(self) -> dict[str, torch.Tensor]:
         gather: Any = self.run.accelerator.gather

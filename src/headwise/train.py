@@ -61,7 +61,7 @@ class Run:
         self.units = [math.ceil(len(stream) / per_unit) for stream in self.streams.values()]
         self.epoch_steps = math.ceil(sum(self.units) / per_step)
         self.total = plan.steps or max(1, round(plan.epochs * sum(self.units) / per_step))
-        self.epochs = math.ceil(self.total / self.epoch_steps)
+        self.epochs = math.ceil(self.total * per_step / sum(self.units))
         self.marks = {branch_step(self.total, share) for share in marks}
         self.step = 0
         self.parts = 1  # of a batch: more where the device's memory does not hold it whole
@@ -80,8 +80,9 @@ class Run:
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
-        """The model is the caller's again: its own precision, and those weights movable that were before."""
+        """The model is the caller's again: its own precision, no gradients, those weights movable that were before."""
         self.passes.forget()
+        self.model.zero_grad(set_to_none=True)
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
         _take_off(self.model)
         for parameter, movable in self._movable.items():
@@ -315,7 +316,11 @@ def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> 
         groups.insert(0, {"params": list(model.encoder.parameters()), "lr": plan.lr, "peak": plan.lr})
     groups += [{**group, "peak": group["lr"]} for group in own]
     if plan.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=plan.beta1, weight_decay=plan.weight_decay, fused=True)
+        sgd = torch.optim.SGD(groups, momentum=plan.beta1, weight_decay=plan.weight_decay, fused=True)
+        for parameter in (p for group in groups for p in group["params"] if plan.beta1):
+            # A fused step takes a group's moments if all are there, or makes all: tasks come in one by one.
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)
 
 

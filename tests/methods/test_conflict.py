@@ -25,9 +25,9 @@ def mean(matrix: torch.Tensor) -> torch.Tensor:
     return matrix.mean(0)
 
 
-@pytest.mark.parametrize("plan", [PLAN, PLAN.with_(accumulate=5, sampling="uniform")])
+@pytest.mark.parametrize("plan", [PLAN, PLAN.with_(accumulate=5, sampling="uniform"), PLAN.with_(weight_decay=0.1)])
 def test_the_mean_of_the_rows_is_plain_training(plan):
-    """Also where a step holds several batches of one task, or of one task alone."""
+    """Also where a step holds several batches of one task, or of one alone; what no task reaches does not decay."""
     plain, mixed = toy_model(3), toy_model(3)
     a = fit(plain, plan)
     b = fit(mixed, plan, Conflict(mean))

@@ -123,6 +123,17 @@ def test_a_twin_is_at_distance_zero_and_stays_there():
     assert all(abs(losses[step]) < 1e-6 for step in (1, 2, 3)) and all(losses[step] > 1e-3 for step in (4, 5, 6))
 
 
+def test_a_twin_of_a_teacher_with_factors_has_them_as_well():
+    teacher, student = no_dropout(toy_model()), no_dropout(toy_model())
+    teacher.give_scales()
+    for place, scales in enumerate(teacher.scales.values()):
+        scales.data.mul_(0.3 + place)
+    student.give_scales()
+    student.load_state_dict(teacher.state_dict())
+    history = fit(student, PLAN.with_(steps=3), Distill(teacher, share=1.0))
+    assert all(abs(value) < 1e-6 for points in history.losses.values() for _, value in points)
+
+
 def test_answers_are_compared_by_their_probabilities():
     torch.manual_seed(0)
     mine, theirs = torch.randn(3, 4), torch.randn(3, 4)
@@ -140,11 +151,20 @@ def test_any_student_comes_nearer_in_stage_one_and_leaves_its_output_heads_alone
     student = small(**shape)
     heads = {name: value.clone() for name, value in student.heads.state_dict().items()}
     method = Distill(toy_model(), share=1.0)
-    history = fit(student, PLAN.with_(steps=30), method)
+    history = fit(student, PLAN.with_(steps=30, weight_decay=0.1), method)
     losses = [value for _, value in sorted(p for points in history.losses.values() for p in points)]
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     assert all(torch.equal(value, heads[name]) for name, value in student.heads.state_dict().items())
     assert len(method.projections) == (2 if "hidden_size" in shape else 0)
+
+
+@pytest.mark.parametrize("family", ["albert", "electra"])
+def test_embeddings_that_end_in_a_linear_layer_are_projected_in_half_precision_too(family):
+    settings = {"embedding_size": 12}
+    student = MultiTaskModel(tiny(family, **settings), toy_model().tokenizer, toy_model().tasks.values())
+    teacher = small(hidden_size=48)
+    history = fit(student, PLAN.with_(steps=2, precision="bf16"), Distill(teacher, share=1.0))
+    assert history.steps == 2
 
 
 def test_the_teacher_stays_as_it_is():

@@ -13,6 +13,7 @@ from headwise.methods import iat
 from headwise.methods.iat import IAT, HeldHeads
 from headwise.methods.method import Method
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.selection import random_heads
 from headwise.testing import tiny, toy_model
 from headwise.train import Run, fit
@@ -250,6 +251,15 @@ def test_the_limits_are_plain_training(settings):
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), limit.state_dict().values()))
 
 
+@pytest.mark.parametrize("settings", [{"clip": 0.5}, {"accumulate": 2, "window": "mixed"}, {}], ids=str)
+@pytest.mark.parametrize("freeze", ["update", "grad"])
+def test_on_a_frozen_encoder_nothing_is_left_to_hold(settings, freeze):
+    plain, held, plan = toy_model(), toy_model(), BASE.with_(steps=8, train="heads", **settings)
+    fit(plain, plan)
+    fit(held, plan, IAT(delta=0.5, examples=8, freeze=freeze))
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), held.state_dict().values()))
+
+
 def test_choosing_heads_disturbs_nothing():
     """Gradients, modes, random streams and data order are as if no importance had been measured."""
 
@@ -315,6 +325,14 @@ def test_random_heads_are_told_by_the_seed_and_the_tasks_place(monkeypatch):
         assert not torch.equal(*drawn)
 
 
+def test_random_heads_are_among_the_living():
+    model, method = toy_model(), IAT(alpha=0.5, delta=0.5, choose="random")
+    prune(model.encoder, torch.tensor([[True, True, False, False], [False, False, True, True]]))
+    fit(model, BASE.with_(steps=2), method)
+    alive = Heads.of(model.encoder).alive
+    assert all(torch.equal(mask, alive) for mask in method.masks.values())
+
+
 def test_tickets_are_chosen_before_the_first_step():
     early = IAT.ticket_share(alpha=0.25)
     fit(toy_model(), BASE.with_(steps=4), early)
@@ -352,6 +370,17 @@ def test_groups_move_with_any_of_their_heads():
 def test_bad_settings(bad):
     with pytest.raises(HeadwiseError):
         IAT(**bad)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"toy0": (2, 4)}, {"toy0": (3, 4), "toy1": (3, 4)}, {"toy0": (2, 4), "toy1": (2, 3)}]
+)
+def test_given_masks_that_do_not_fit_are_told_before_training(sizes):
+    model, masks = toy_model(), {task: torch.ones(size).bool() for task, size in sizes.items()}
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(HeadwiseError, match="mask"):
+        fit(model, BASE.with_(steps=4), IAT(delta=0.5, choose=masks))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 
 
 def test_shared_layers_are_refused():

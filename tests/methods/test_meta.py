@@ -10,13 +10,16 @@ import torch
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from headwise import tasks as catalog
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.methods.inner import Learner, adapt
 from headwise.methods.meta import MOVES, Meta
 from headwise.methods.method import Method, methods
+from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import prune
-from headwise.testing import no_dropout, toy_model
+from headwise.tasks.task import Rows, Task
+from headwise.testing import no_dropout, tiny, tiny_tokenizer, toy_model
 from headwise.train import Run, _step, fit
 
 PLAN = Plan(steps=6, lr=3e-3, batch_size=12, accumulate=2, window="mixed", evaluate_every=0, clip=1.0)
@@ -282,6 +285,18 @@ def test_outer_sgd_goes_on_with_its_momentum(tmp_path):
     assert same(whole, resumed)
 
 
+def test_words_are_left_out_of_support_and_query():
+    task = catalog.get("corpus.pos")
+    task = Task(task.name, task.kind, Rows(task.rows("train")[:32]), task.metric)
+    words = dict.fromkeys(word for row in task.rows("train") for word in row["words"])
+    model = no_dropout(MultiTaskModel(tiny("bert"), tiny_tokenizer(list(words)[:50]), [task]))
+    unknown, seen = model.tokenizer.unk_token_id, []
+    model.encoder.register_forward_pre_hook(lambda m, _, given: seen.append(given["input_ids"]), with_kwargs=True)
+    fit(model, PLAN.with_(steps=1, accumulate=1, word_dropout=1.0), Meta(support=6, steps=1))
+    assert [len(ids) for ids in seen] == [6, 6]
+    assert all(set(ids.unique().tolist()) <= {0, 1, 2, unknown} for ids in seen)  # padding, [CLS] and [SEP] stay
+
+
 def test_seeds_make_episodes():
     models = [toy_model() for _ in range(3)]
     for model, seed in zip(models, (0, 0, 1)):
@@ -335,6 +350,12 @@ def test_inner_steps_leave_held_heads_alone():
             moved = not torch.equal(found[name][rows], part.module.weight[rows])
             assert moved == bool(method.free["toy0"][site.layer, head])
     method.held.detach()
+
+
+def test_a_trim_that_never_comes_leaves_patience_as_it_is():
+    plan = PLAN.with_(lr=0.0, evaluate_every=1, patience=2)
+    method = Meta("multitask", trim={"prune": 0.25, "delta": 0.05})
+    assert fit(toy_model(), plan, method).steps == fit(toy_model(), plan).steps < 6
 
 
 def test_importance_before_a_trim_leaves_no_gradients_behind():

@@ -129,6 +129,11 @@ def test_the_limits_are_plain_training(settings):
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), limit.state_dict().values()))
 
 
+def test_a_training_too_short_to_close_heads_has_patience_as_plain_training_has():
+    plan = BASE.with_(steps=8, lr=0.0, evaluate_every=1, patience=2)
+    assert fit(toy_model(), plan, PruneLeast(delta=0.05)).steps == fit(toy_model(), plan).steps < 8
+
+
 def test_what_cannot_be_done_is_refused():
     with pytest.raises(HeadwiseError, match=r"alpha=1\.5"):
         PruneLeast(alpha=1.5)

@@ -113,6 +113,17 @@ def test_tied_tasks_have_the_same_factors_and_each_head_its_own(tmp_path):
     assert all(torch.equal(model.scales_of(name), back.scales_of(name)) for name in model.tasks)
 
 
+@pytest.mark.parametrize("tied", ["heads", "tasks"])
+def test_what_was_tied_is_learned_apart_later_also_without_saving(tied, tmp_path):
+    model = toy_model()
+    fit(model, PLAN, Scales(lr=0.05, tied=tied))
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), toy_tasks())
+    for one in (model, back):
+        fit(one, PLAN, Scales(lr=0.05))
+    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), back.parameters(), strict=True))
+    assert not torch.equal(*(model.scales_of(task) for task in model.tasks))
+
+
 def test_of_one_task_tying_tasks_says_nothing():
     alone, tied = toy_model(1), toy_model(1)
     fit(alone, PLAN, Scales(lr=0.05))

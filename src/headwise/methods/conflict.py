@@ -68,8 +68,10 @@ class Conflict(Method):
         self._put_aside(run, synced=True)
         matrix = len(self.rows) * torch.stack([self._flat(row) for row in self.rows.values()])
         combined = self.aggregate(matrix).to(matrix.dtype)
-        for parameter, part in zip(self.shared, combined.split([p.numel() for p in self.shared])):
-            parameter.grad = part.view_as(parameter)
+        parts = combined.split([p.numel() for p in self.shared])
+        for parameter, part, grads in zip(self.shared, parts, zip(*self.rows.values())):
+            if any(grad is not None for grad in grads):  # what no task reaches does not move: weight decay would
+                parameter.grad = part.view_as(parameter)
         self.rows = {}
 
     def describe(self) -> dict[str, Any]:

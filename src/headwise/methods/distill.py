@@ -86,6 +86,8 @@ class Distill(Method):
 
     def start(self, run: Run) -> None:
         _check_pair(run.model, self.teacher, stage_two=self.share < 1)
+        if self.share:
+            run.model.require_one_pass("looking at states and attention")
         self.teacher.to(run.device).eval()
         self.map = layer_map(_depth(run.model), _depth(self.teacher), self.layers)
         self.last = round(self.share * run.total)  # steps in stage one
@@ -101,7 +103,7 @@ class Distill(Method):
 
     def _stage_one(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad(), observed(self.teacher) as wanted:
-            self.teacher.hidden(batch)
+            self.teacher(task, batch)  # under the factors that the task may have
         with observed(run.model) as seen:
             output: Output = run.forward(task, batch)
         mask = batch.get("attention_mask")
@@ -112,8 +114,12 @@ class Distill(Method):
             loss = loss + scores_apart(seen.scores[mine], wanted.scores[theirs - 1], mask)
         return loss + 0.0 * output.loss  # several processes wait for a gradient of everything the forward used
 
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        if run.step < self.last:  # gradients of zero would count as steps, and let weight decay in
+            run.model.heads.zero_grad(set_to_none=True)
+
     def _wide(self, states_BTE: torch.Tensor, name: str) -> torch.Tensor:
-        return self.projections[name](states_BTE) if len(self.projections) else states_BTE
+        return self.projections[name](states_BTE.float()) if len(self.projections) else states_BTE
 
     def state(self) -> dict[str, torch.Tensor]:
         return dict(self.projections.state_dict())

@@ -54,7 +54,8 @@ class HeldHeads:
 
     def attach(self) -> None:
         """From now on gradients are masked as they arrive, each micro-batch by its own task's mask."""
-        self._handles = [rows.parameter.register_hook(rows.masked) for rows in self.rows]
+        moving = [rows for rows in self.rows if rows.parameter.requires_grad]  # a frozen encoder has no gradients
+        self._handles = [rows.parameter.register_hook(rows.masked) for rows in moving]
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -234,6 +235,8 @@ class IAT(Method):
     def start(self, run: Run) -> None:
         self.heads = Heads.of(run.model.encoder)
         self.heads.require_exact("important-head training")
+        if not isinstance(self.choose, str):
+            _check_masks(self.choose, run.names, self.heads.shape)
         self.first = run.total - round(self.delta * run.total)
         if self.masks:
             self._hold(run)
@@ -285,7 +288,8 @@ class IAT(Method):
         if not isinstance(self.choose, str):
             return self.choose[task]
         if self.choose == "random":
-            return random_heads(self.heads.shape, self.alpha, seed=1000 * run.plan.seed + run.names.index(task))
+            seed = 1000 * run.plan.seed + run.names.index(task)
+            return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
         found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
         return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
 
@@ -298,6 +302,14 @@ def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str
 
 def _known(masks: Mapping[str, torch.Tensor]) -> str:
     return digest({task: torch.as_tensor(mask).bool().tolist() for task, mask in masks.items()})
+
+
+def _check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: tuple[int, int]) -> None:
+    for task in tasks:
+        if task not in masks:
+            raise HeadwiseError(f"masks for {', '.join(masks)}", f"one for {task!r} as well")
+        if tuple(masks[task].shape) != shape:
+            raise HeadwiseError(f"a mask of shape {tuple(masks[task].shape)}", f"(layers, heads) = {shape}")
 
 
 def check_share(name: str, value: float) -> None:

@@ -126,6 +126,7 @@ class L0(Method):
     def start(self, run: Run) -> None:
         run.best_after = math.ceil(self.warmup * run.total)
         if self.shared:
+            run.model.require_projected("folding gates (shared=False keeps them beside the model)")
             self._fold(run, torch.ones_like(self.gates.settled()[0]))  # changes nothing: what cannot fold raises now
 
     def around(self, run: Run) -> AbstractContextManager[Any]:

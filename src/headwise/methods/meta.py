@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ from headwise.methods.inner import Adapted, Learner, Rates, adapt
 from headwise.methods.method import Method
 from headwise.methods.trim import Trim
 from headwise.tasks.languages import Coverage, coverage, key
+from headwise.tasks.wordlevel import drop_words
 
 if TYPE_CHECKING:
     from headwise.model import MultiTaskModel
@@ -163,13 +165,18 @@ class Meta(Method):
     def start(self, run: Run) -> None:
         if self.steps and run.accelerator.num_processes > 1:
             raise HeadwiseError("meta-training in several processes", "one: an episode is not shared out", "a sweep")
+        if self.steps:
+            run.model.require_one_pass("inner steps")
         if self.second:
             self._tell_kernel(run.model)
         if run.plan.patience is not None and self.form:
             raise HeadwiseError("patience with trained gates", "the last step's gates beside the last step's weights")
         if self.trim:
+            if not self.form:
+                run.model.require_projected("folding a mask (gates= keep it beside the model)")
             self._check_room(run, self.trim)
-            run.best_after = self._trim_step(run, self.trim)  # evaluations of the whole model do not compete
+            step = self._trim_step(run, self.trim)
+            run.best_after = step if step < run.total else 0  # evaluations of the whole model do not compete
         if callable(getattr(run.model.tokenizer, "tokenize", None)):
             self.coverage = {name: coverage(task, run.model.tokenizer) for name, task in run.model.tasks.items()}
         if self.trim and self.trim.train < 1:
@@ -208,7 +215,7 @@ class Meta(Method):
             return run.forward(task, batch).loss
         stream = run.streams[task]
         assert isinstance(stream, Episodes)
-        support, query = (to_device(run.data[task].batch(items), run.device) for items in stream.parts)
+        support, query = (self._batch(run, task, items) for items in stream.parts)
         found = self.adapt(self.learner, task, support)
         loss = functional_call(self.learner, found.parameters, (task, query)).mean()
         if self.by == "reptile":
@@ -216,6 +223,10 @@ class Meta(Method):
             way = torch.stack([(own[name] * step.detach()).sum() for name, step in found.path.items()]).sum()
             loss = loss + (way - way.detach())  # adds nothing but the path to the gradient
         return loss.expand(len(next(iter(batch.values()))))
+
+    def _batch(self, run: Run, task: str, items: np.ndarray) -> dict[str, Tensor]:
+        batch = drop_words(run.data[task].batch(items), run.plan.word_dropout, run.model.tokenizer)
+        return to_device(batch, run.device)
 
     def adapt(
         self,

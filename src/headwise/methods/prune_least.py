@@ -56,8 +56,9 @@ class PruneLeast(Method):
         self.heads = Heads.of(run.model.encoder)
         if self.heads.shared:
             self.heads.require_exact("leaving pruned heads closed")
+        run.model.require_projected("leaving pruned heads closed")
         self.first = run.total - round(self.delta * run.total)
-        if self.delta > 0 and self.alpha > 0:
+        if self.first < run.total and self.alpha > 0:
             run.best_after = self.first
 
     def before_step(self, run: Run) -> None:

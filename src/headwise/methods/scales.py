@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from headwise.errors import HeadwiseError
 from headwise.methods.method import Method
@@ -64,6 +65,10 @@ class Scales(Method):
         for scales in run.model.scales.values() if self.tied == "heads" else ():
             if scales.grad is not None:  # equal gradients keep equal factors equal
                 scales.grad.copy_(scales.grad.mean(1, keepdim=True).expand_as(scales))
+
+    def finish(self, run: Run) -> None:
+        for key, scales in run.model.scales.items() if self.tied == "tasks" else ():
+            run.model.scales[key] = nn.Parameter(scales.detach().clone())  # the next training may learn them apart
 
     def describe(self) -> dict[str, Any]:
         return {"method": self.name, "lr": self.lr, **({"tied": self.tied} if self.tied else {})}
