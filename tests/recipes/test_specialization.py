@@ -229,6 +229,16 @@ def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
     assert rows["iat"][3] == pytest.approx(1.1) and rows["multi"][3] is None
 
 
+def test_methods_of_our_own_have_a_table_without_iat_as_well(tmp_path):
+    results = Results(tmp_path)
+    save_glue(results, "multi", (0.0, 0.0))
+    save_glue(results, "own", (0.02, 0.03), method=OWN["a factor per head and task"])
+    (found,) = training.own_tables(Records(results), "bert-base")
+    own = found["rows"][1]
+    assert own[0] == "a factor per head and task" and own[3] == pytest.approx(2.5) and own[4] == own[5]
+    assert own[6:9] == [None] * 3
+
+
 def test_another_learning_rate_stands_in_a_table_of_its_own(trainings):
     rows = training.condition_table(trainings, "bert-base")["rows"]
     assert [row[1] for row in rows] == ["2e-05", "0.001"]

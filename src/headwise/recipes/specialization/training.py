@@ -200,7 +200,7 @@ def own_tables(records: Records, model: str) -> list[Table]:
     for setting, _ in records.usual.get(model, Counter()).most_common():
         found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
         names = [name for name in OWN if name in found]
-        if "multi" in found and "iat" in found and names:
+        if "multi" in found and names:
             clip = dict(zip(SETTING, setting))["clip"]
             told = "" if clip is None else f", gradients clipped at {clip:g}"
             made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
@@ -208,18 +208,18 @@ def own_tables(records: Records, model: str) -> list[Table]:
 
 
 def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[str], list[list[Any]], str]:
-    tasks = _columns(found["multi"])
-    means = {name: mean_scores(found[name], tasks) for name in ("multi", "iat", *names)}
-    tests = [against(means[name], means[base]) for name in names for base in ("multi", "iat")]
+    tasks, bases = _columns(found["multi"]), ("multi", "iat")
+    means = {name: mean_scores(found[name], tasks) for name in (*bases, *names) if name in found}
+    tests = [against(means[name], means.get(base, {})) for name in names for base in bases]
     level = adjust(np.array([np.nan if p is None else p for _, p in tests])).tolist()
-    rows = [[name, *mean_sd(list(means[name].values())), *[None] * 6, len(means[name])] for name in means]
-    rows[1][3:5] = against(means["iat"], means["multi"])
-    for number, row in enumerate(rows[2:]):
+    rows = {name: [name, *mean_sd(list(one.values())), *[None] * 6, len(one)] for name, one in means.items()}
+    if "iat" in rows:
+        rows["iat"][3:5] = against(means["iat"], means["multi"])
+    for number, name in enumerate(names):
         pair = zip(tests[2 * number : 2 * number + 2], level[2 * number : 2 * number + 2])
-        row[3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
+        rows[name][3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
-    note = f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
-    return columns, rows, note
+    return columns, list(rows.values()), f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
 
 
 def condition_table(records: Records, model: str) -> Table | None:
