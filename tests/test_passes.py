@@ -294,3 +294,28 @@ def test_gates_replay_on_an_accelerator(monkeypatch):
     (one, first), (two, second) = found
     assert (one - two).abs().max() < 0.05 and (one - one.mean()).abs().max() > 0.05
     assert np.allclose(first["toy0"], second["toy0"], rtol=0.05)
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_masked_gradients_replay_on_an_accelerator(precision, monkeypatch):
+    """Without momentum and decay, rows whose gradients are masked stay as they are, to the bit."""
+    seen = []
+
+    class Counted(passes._Recording):
+        def replay(self, *args):
+            seen.append(self)
+            return super().replay(*args)
+
+    monkeypatch.setattr(passes, "_Recording", Counted)
+    model, mask = toy_model(), torch.tensor([[True, False, False, True]] * 2)
+    before = {name: value.clone() for name, value in model.encoder.state_dict().items()}
+    plan = Plan(steps=40, lr=0.05, batch_size=8, evaluate_every=0, precision=precision, optimizer="sgd", beta1=0.0)
+    fit(model, plan, IAT(delta=1.0, choose=dict.fromkeys(model.tasks, mask), freeze="grad"))
+    after, size = model.encoder.state_dict(), before["embeddings.word_embeddings.weight"].shape[1] // 4
+    for layer in range(2):
+        name = f"encoder.layer.{layer}.attention.self.query.weight"
+        moved = (after[name].cpu() != before[name].cpu()).view(4, size, -1).any((1, 2))
+        assert moved.tolist() == mask[layer].tolist()
+    assert len(seen) > 10
