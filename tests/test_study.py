@@ -16,7 +16,7 @@ from headwise.methods.iat import IAT
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study, weights_digest
-from headwise.tasks import own
+from headwise.tasks import Rows, own
 from headwise.testing import playground, toy_model
 from headwise.train import fit
 
@@ -322,3 +322,21 @@ def test_stages_are_named_on_the_screen():
     from headwise.cli.screen import NAMES
 
     assert set(NAMES) == set(STAGES)
+
+
+@pytest.mark.parametrize("nothing", [1, 2])
+def test_tasks_that_score_nothing_have_no_d_and_are_named(place, tmp_path, nothing):
+    """Matthews' correlation is 0 where all answers are of one class, whatever the model says."""
+    tasks = tasks_in(place)
+    for i in range(nothing):
+        task = tasks[i].ready()
+        alike = [row for row in task.rows("dev") if row["label"] == task.kind.labels[0]]
+        tasks[i] = replace(task, source=Rows(train=task.rows("train"), dev=alike), metric="mcc")
+    settings = replace(SMALL, skip=("train", "looks", "iat", "prune"))
+    study = Study(place / "bert-tiny", tasks, settings, tmp_path).run()
+    table = study["dissociation"]["D"][0]
+    assert [table["tasks"][name]["value"] is None for name in ("reviews", "news")] == [True, nothing == 2]
+    assert (table["mean"]["value"] is None) == (nothing == 2)
+    named = "reviews, news" if nothing == 2 else "reviews"
+    assert f"Without D, as they score 0 or less with all their heads: {named}." in study["verdict"]
+    assert (tmp_path / "report.html").exists()

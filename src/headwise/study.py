@@ -251,9 +251,8 @@ class Study:
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
-            return dissociate(
-                self.model, self._scores(study), shares, random=s.random, limit=s.dev, told=told
-            ).to_record()
+            how = {"random": s.random, "limit": s.dev, "told": told, "undefined": "leave"}  # the verdict names them
+            return dissociate(self.model, self._scores(study), shares, **how).to_record()
 
         found = self._kept("dissociation", config, make)
         return {"dissociation": found | {"default": s.alpha}}  # what the verdict, trust and the page start from
@@ -340,7 +339,7 @@ class Study:
             first = 1 + len(self.tasks)
             for i, task in enumerate(self.tasks):
                 row = d["performance"][at][i]
-                if row[first:]:
+                if row[first:] and row[0] > 0:
                     band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
                     trust.setdefault("random_band", {})[task] = band
             closed = ["as it is", *(f"when the heads of {task} are closed" for task in self.tasks)]

@@ -161,6 +161,19 @@ def test_lesion_cell_tells_the_absolute_value(window, study):
     assert f"{study['dissociation']['performance'][3][1][1]:.4f}".rstrip("0") in shown
 
 
+@pytest.mark.parametrize("base", [0.0, -0.3])
+def test_a_task_that_scores_nothing_has_no_shares_of_it(browser, tmp_path, base):
+    study = fake_study.make(2, 4, 3)
+    study["dissociation"]["performance"][:, 1] *= base
+    browser.open(report(study, tmp_path / "r.html"))
+    rows = browser.run(
+        "return [...document.querySelectorAll('[data-part=matrix] tbody tr')]"
+        ".map((row) => [...row.querySelectorAll('td b')].slice(1).map((b) => b.innerText))"
+    )
+    assert set(rows[1]) == {"–"} and "–" not in rows[0] + rows[2]
+    assert browser.console() == []
+
+
 def test_each_colouring_can_be_chosen(window):
     seen = set()
     for mode in ("owner", "importance", "probe", "gate"):
