@@ -230,6 +230,24 @@ def test_phone_has_no_sideways_scroll(window):
     assert window.run("return document.querySelector('.cell').getBoundingClientRect().width") >= 18
 
 
+@pytest.mark.parametrize("width", [360, 1600])
+def test_long_names_leave_the_numbers_in_sight(browser, tmp_path, monkeypatch, width):
+    long = "a name as long as anybody may give to a task, and then some more of it to fill the line up"
+    monkeypatch.setattr(fake_study, "NAMES", tuple(f"{name} {long}" for name in fake_study.NAMES))
+    study = fake_study.make(2, 4, 4)
+    study["reproduce"]["hashes"] = dict.fromkeys(study["importance"], "5f1c22ab90de4411")
+    browser.size(width, 900)
+    browser.open(report(study, tmp_path / "r.html"))
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    for part in ("overlap", "matrix"):
+        name, room = browser.run(
+            "const p = document.querySelector(`[data-part=${arguments[0]}]`);"
+            "return [p.querySelector('tbody th'), p].map((e) => e.getBoundingClientRect().width)",
+            part,
+        )
+        assert name < room / 2, f"{part}: a name of {name} of {room} px stays in front of the numbers"
+
+
 def test_prints_on_light_paper(window):
     window.prefer("dark", media="print")
     assert window.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -15,7 +15,7 @@ function drawLesions(view) {
 function drawMatrix(view, data, at) {
   const dense = data.lesions.length > 11;
   const head = el("tr", {}, el("td", {}), data.lesions.map((lesion) => lesionHead(view, lesion, dense)));
-  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, name), name),
+  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row", title: name }, taskDot(view, name), name),
     data.lesions.map((lesion, j) => lesionCell(data, at, i, j, dense))));
   show(view, "matrix", el("table", { class: dense ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
 }
@@ -24,7 +24,7 @@ const taskDot = (view, name) => (view.byName[name] ? dot(view.byName[name].posit
 
 function lesionHead(view, lesion, upright) {
   const text = lesion === "none" ? "intact" : lesion;
-  return el("th", { scope: "col", class: upright ? "upright" : "" }, el("span", {}, taskDot(view, lesion), text));
+  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskDot(view, lesion), text));
 }
 
 function lesionCell(data, at, i, j, dense) {
