@@ -281,6 +281,15 @@ def test_policy_stops_foreign_script_and_requests(browser, page):
     browser.console()
 
 
+def test_a_single_measurement_is_a_spot(browser, tmp_path, study):
+    """A training that was measured once, at its end, has no line to draw."""
+    runs = {n: r | {"metric_step": [2000], "metric": [0.9]} for n, r in study["training"]["tasks"].items()}
+    browser.open(report(study | {"training": {"tasks": runs}}, tmp_path / "r.html"))
+    spots = "return [...document.querySelectorAll(`[data-part=${arguments[0]}] .spot`)].map((c) => c.getBBox().width)"
+    assert browser.run(spots, "metric") == [7] * len(runs) and browser.run(spots, "loss") == []
+    assert browser.console() == []
+
+
 def test_studies_are_switched(browser, tmp_path, study):
     other = fake_study.make(4, 8, 3, seed=1) | {"title": "the other"}
     browser.open(report([study, other], tmp_path / "r.html"))
