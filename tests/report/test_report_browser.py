@@ -256,6 +256,18 @@ def test_prints_on_light_paper(window):
     assert base64.b64decode(window.devtools("Page.printToPDF")["data"]).startswith(b"%PDF")
 
 
+def test_no_printed_table_lies_over_its_neighbour(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_study, "NAMES", tuple(f"{name} in another language" for name in fake_study.NAMES))
+    browser.size(750, 1000)  # A4, margins left out
+    browser.open(report(fake_study.make(12, 12, 10), tmp_path / "r.html"))
+    browser.prefer("light", media="print")
+    box = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.right, b.bottom, b.left, b.top]"
+    right, bottom, *_ = browser.run(box, "[data-part=overlap] table")
+    *_, left, top = browser.run(box, "[data-part=layers]")
+    assert bottom <= top or right <= left
+    browser.prefer("light")
+
+
 def test_hostile_names_are_shown_as_text(browser, tmp_path):
     browser.open(report(hostile(), tmp_path / "r.html"))
     for head in ("0.0", "1.2"):
