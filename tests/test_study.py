@@ -17,7 +17,7 @@ from headwise.plan import Plan
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study, weights_digest
 from headwise.tasks import Rows, own
-from headwise.testing import playground, toy_model
+from headwise.testing import playground, tiny, toy_model
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
@@ -316,6 +316,18 @@ def test_mistakes_are_told_before_training(change, said):
 def test_one_task_is_no_study(place, tmp_path):
     with pytest.raises(HeadwiseError, match="two tasks"):
         Study(place / "bert-tiny", tasks_in(place)[:1], SMALL, tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1), (7, 1), (1, 24)])
+def test_a_share_of_no_head_is_told_with_one_that_is(place, tmp_path, shape):
+    layers, heads = shape
+    tiny("bert", num_hidden_layers=layers, num_attention_heads=heads).save_pretrained(tmp_path / "few")
+    for file in (place / "bert-tiny").glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "few")
+    with pytest.raises(HeadwiseError, match=f"none of {layers * heads} heads") as told:
+        Study(tmp_path / "few", tasks_in(place), replace(SMALL, alpha=0.9 / (layers * heads)), tmp_path)
+    least = float(told.value.hint.removeprefix("--alpha "))
+    Study(tmp_path / "few", tasks_in(place), replace(SMALL, alpha=least), tmp_path)
 
 
 def test_stages_are_named_on_the_screen():

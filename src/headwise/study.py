@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
-from headwise.selection import top
+from headwise.selection import budget, top
 from headwise.store import digest, file_digest, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
@@ -102,6 +103,7 @@ class Study:
         self.called = called or name_of(self.name)
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
+        _check_share(settings.alpha, self.heads.num_layers * self.heads.num_heads)
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base["tokenizer"] = fingerprint(self.model.tokenizer)
@@ -348,6 +350,13 @@ class Study:
             fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
             trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
         return trust
+
+
+def _check_share(alpha: float, heads: int) -> None:
+    """Tasks with no heads of their own cannot come apart; told before training."""
+    if not budget(alpha, heads):
+        least = math.ceil(100 / heads) / 100
+        raise HeadwiseError(f"alpha={alpha} is none of {heads} heads", "a share of one head or more", f"--alpha {least}")
 
 
 def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:
