@@ -65,7 +65,8 @@ class Settings:
     """Shares of least important heads to try cutting."""
     skip: tuple[str, ...] = ()
     """Stages to leave out."""
-    pooling: str = "cls"
+    pooling: str | None = None
+    """The text's vector; without, the last token for decoders and the first otherwise."""
     max_length: int = 128
 
     def __post_init__(self) -> None:
@@ -116,12 +117,14 @@ class Study:
         if self._written:  # what headwise train or study wrote: goes on from there
             model = MultiTaskModel.load(self.name, tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
-            if self.settings != s:
+            if self.settings != replace(s, pooling=s.pooling or model.pooling):
                 self.told("", f"as the model was trained: pooling {model.pooling}, max length {model.max_length}")
             return model
         encoder, tokenizer = load_encoder(self.name)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
-        return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+        model = MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+        self.settings = replace(s, pooling=model.pooling)
+        return model
 
     @property
     def _written(self) -> bool:

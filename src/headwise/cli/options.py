@@ -40,6 +40,9 @@ OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to w
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
 ]
+PoolingOption = Annotated[
+    str | None, typer.Option("--pooling", help="cls, mean or last; without, last for decoders and cls otherwise")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
 # Choices are written out where their registries would import torch; a test holds them to those.
