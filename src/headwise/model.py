@@ -69,6 +69,7 @@ class MultiTaskModel(nn.Module):
             share: tasks that use another's output head, such as one task in several languages.
         """
         super().__init__()
+        _refuse_several(encoder)
         if pooling is None:
             pooling = "last" if encoder.config.model_type in DECODERS else "cls"
         if pooling not in POOLINGS:
@@ -333,6 +334,17 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _refuse_several(encoder: nn.Module) -> None:
+    """Of an encoder with a decoder it is not said whose states, and whose heads, the tasks would stand on."""
+    config = getattr(encoder, "config", None)
+    if getattr(config, "is_encoder_decoder", False) and hasattr(encoder, "decoder"):
+        raise HeadwiseError(
+            f"{type(encoder).__name__} is an encoder with a decoder",
+            "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
+            "headwise heads or prune with --stack, which take one of its stacks",
+        )
 
 
 def _refuse_cut(path: Path, about: Any) -> None:
