@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.cutting import LENGTH, ceiling, seconds, tokens
+from headwise.cutting import LENGTH, ceiling, least_needed, seconds, tokens
 from headwise.heads import Heads
 from headwise.testing import tiny
 
@@ -32,3 +32,13 @@ def test_ceiling_grows_with_what_is_cut_from_one():
     heads, every = Heads.of(encoder), torch.arange(8).view(2, 4)
     found = [ceiling(heads, every < count, encoder.config, tokens(encoder)) for count in range(9)]
     assert found[0] == 1 and found == sorted(set(found))
+
+
+@pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
+def test_the_head_that_helps_least_goes_first_whatever_the_sign(others):
+    """Also where closing most heads helps, and where a task's scores are all 0."""
+    scores = torch.full((2, 4), others)
+    scores[1, 2] = others - 1
+    for more in ({}, {"nothing": torch.zeros(2, 4)}):
+        cut = least_needed({"task": scores, **more}, 1 / 8, kv_heads=4)
+        assert cut.nonzero().tolist() == [[1, 2]]

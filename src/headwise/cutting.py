@@ -23,8 +23,11 @@ POINT = 0.01  # a loss up to this is called cheap
 
 
 def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
-    """The heads with the lowest importance over all tasks, each task's scores scaled to sum 1, in whole groups."""
-    total = torch.stack([found / found.nansum() for found in scores.values()]).sum(0)
+    """The heads with the lowest importance over all tasks, in whole groups; each task's scores have size 1 in all.
+
+    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round.
+    """
+    total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
     return close_groups(bottom(total, fraction), kv_heads)[0]
 
 
