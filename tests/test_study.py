@@ -261,6 +261,13 @@ def free(share, kept):
     return {"fraction": share, "kept": kept, "task scores": {"reviews": 0.9, "news": 0.9}}
 
 
+def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
+    for share in (0.25, 0.0):
+        monkeypatch.setattr(home, "cheapest", lambda rows, share=share: share)
+        run(place, copy)
+        assert (copy / "small").exists() == bool(share)
+
+
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     folder, whole = finished
     study = run(place, tmp_path / "s", replace(SMALL, skip=("train",)), model=folder / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -322,11 +323,11 @@ class Study:
         s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
         found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
-        fraction = cheapest(found["rows"])
+        fraction, small = cheapest(found["rows"]), self.out / "small"
         if fraction and self.heads.exact:
-            self.told(
-                "", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, self.out / 'small')}"
-            )
+            self.told("", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, small)}")
+        elif small.exists():
+            shutil.rmtree(small)  # cut by other settings
         return {"prune": found}
 
     def _trust(self, study: dict) -> dict[str, Any]:
