@@ -60,8 +60,8 @@ class MultiTaskModel(nn.Module):
             encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
             tokenizer: its tokenizer, or its image processor.
             tasks: the tasks, each with a name of its own.
-            pooling: the example's vector: first token (cls), mean of all, or last token; without, the last for decoders,
-                whose first token sees nothing else, and the first otherwise.
+            pooling: the example's vector: first token (cls), mean of all, or last token; without, the last for
+                decoders, whose first token sees nothing else, and the first otherwise.
             layer: take this layer's output (0 is the embeddings) in place of the last.
             use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
             max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level

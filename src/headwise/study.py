@@ -360,7 +360,9 @@ def _check_share(alpha: float, heads: int) -> None:
     """Tasks with no heads of their own cannot come apart; told before training."""
     if not budget(alpha, heads):
         least = math.ceil(100 / heads) / 100
-        raise HeadwiseError(f"alpha={alpha} is none of {heads} heads", "a share of one head or more", f"--alpha {least}")
+        raise HeadwiseError(
+            f"alpha={alpha} is none of {heads} heads", "a share of one head or more", f"--alpha {least}"
+        )
 
 
 def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:

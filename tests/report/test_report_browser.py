@@ -261,7 +261,10 @@ def test_no_printed_table_lies_over_its_neighbour(browser, tmp_path, monkeypatch
     browser.size(750, 1000)  # A4, margins left out
     browser.open(report(fake_study.make(12, 12, 10), tmp_path / "r.html"))
     browser.prefer("light", media="print")
-    box = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.right, b.bottom, b.left, b.top]"
+    box = (
+        "const b = document.querySelector(arguments[0]).getBoundingClientRect();"
+        "return [b.right, b.bottom, b.left, b.top]"
+    )
     right, bottom, *_ = browser.run(box, "[data-part=overlap] table")
     *_, left, top = browser.run(box, "[data-part=layers]")
     assert bottom <= top or right <= left
