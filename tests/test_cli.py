@@ -328,6 +328,8 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         ("dissociate nowhere --dev 0", ("--dev",)),
         ("dissociate nowhere --random -1", ("--random",)),
         ("dissociate nowhere --fractions ''", ("0.1,0.3,0.5",)),
+        ("dissociate nowhere --fractions 0.1,30", ("share of 30", "0.3 for 30 %")),
+        ("dissociate nowhere --fractions nan", ("share of nan", "from 0 to 1")),
         ("importance nowhere --examples 0", ("--examples",)),
         ("probe bert-tiny --tasks corpus.topic --limit -4", ("--limit",)),
         (f"train --model bert-tiny {OWN} --max-length -3", ("--max-length",)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from headwise.evaluate import evaluate
 from headwise.importance import importance
 from headwise.lesions import dissociate, null_matrices
 from headwise.selection import top
+from headwise.tasks import Rows
 from headwise.testing import planted, toy_model
 
 
@@ -54,6 +57,20 @@ def test_collapsed_lesions_are_marked(apart):
         everything = evaluate(model, task, torch.zeros(1, 2, 4))[0]
         assert found.collapsed[1, i, 1] == (len(set(everything.predictions)) == 1)
     assert not found.collapsed[:, :, 0].any()
+
+
+@pytest.mark.parametrize("alike", [("toy0",), ("toy0", "toy1")])
+def test_answers_of_one_class_have_no_d_above_chance(alike):
+    """One row, or rows of one class: naming that class is right every time, so nothing is left to be above."""
+    model = toy_model(rows=48)
+    for name in alike:
+        task = model.tasks[name]
+        same = [row for row in task.rows("dev") if row["label"] == "a"]
+        model.tasks[name] = replace(task, source=Rows(train=task.rows("train"), dev=same))
+    found = dissociate(model, {task: torch.rand(2, 4) for task in model.tasks}, undefined="leave")
+    above = found.on["chance_corrected"]
+    assert np.isnan(above.scores()[[list(model.tasks).index(name) for name in alike]]).all()
+    assert np.array_equal(found.on["accuracy"].performance, found.performance)
 
 
 def test_permutation_null(apart):

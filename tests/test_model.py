@@ -115,6 +115,24 @@ def test_folders_that_do_not_fit_are_told(tmp_path):
         load_encoder(tmp_path / "model/headwise.json")
 
 
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_an_encoder_with_a_decoder_is_refused_before_any_work(family):
+    with pytest.raises(HeadwiseError, match=r"encoder with a decoder.*alone.*--stack"):
+        toy_model(family=family)
+    words = tiny(family, auto="AutoModelForTextEncoding") if family == "t5" else tiny("bert")
+    assert MultiTaskModel(words, tiny_tokenizer(), toy_tasks()).tasks
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "opt", "modernbert"])
+def test_without_a_pooling_the_vector_sees_the_whole_text(family):
+    """The first token of a decoder sees itself alone: every text would be the same to the output heads."""
+    model = toy_model(family=family).eval()
+    batch = {name: torch.tensor([row, row]) for name, row in (("input_ids", [1, 7, 9, 2]), ("attention_mask", [1] * 4))}
+    batch["input_ids"][1, 1] = 8
+    one, other = model.hidden(batch).pooled
+    assert not torch.allclose(one, other)
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
 @settings(max_examples=30)
 def test_pooling_takes_real_tokens_only(sizes):

@@ -16,8 +16,8 @@ from headwise.methods.iat import IAT
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study, weights_digest
-from headwise.tasks import own
-from headwise.testing import playground, toy_model
+from headwise.tasks import Rows, own
+from headwise.testing import playground, tiny, toy_model
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
@@ -261,6 +261,13 @@ def free(share, kept):
     return {"fraction": share, "kept": kept, "task scores": {"reviews": 0.9, "news": 0.9}}
 
 
+def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
+    for share in (0.25, 0.0):
+        monkeypatch.setattr(home, "cheapest", lambda rows, share=share: share)
+        run(place, copy)
+        assert (copy / "small").exists() == bool(share)
+
+
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     folder, whole = finished
     study = run(place, tmp_path / "s", replace(SMALL, skip=("train",)), model=folder / "model")
@@ -318,7 +325,37 @@ def test_one_task_is_no_study(place, tmp_path):
         Study(place / "bert-tiny", tasks_in(place)[:1], SMALL, tmp_path)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1), (7, 1), (1, 24)])
+def test_a_share_of_no_head_is_told_with_one_that_is(place, tmp_path, shape):
+    layers, heads = shape
+    tiny("bert", num_hidden_layers=layers, num_attention_heads=heads).save_pretrained(tmp_path / "few")
+    for file in (place / "bert-tiny").glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "few")
+    with pytest.raises(HeadwiseError, match=f"none of {layers * heads} heads") as told:
+        Study(tmp_path / "few", tasks_in(place), replace(SMALL, alpha=0.9 / (layers * heads)), tmp_path)
+    least = float(told.value.hint.removeprefix("--alpha "))
+    Study(tmp_path / "few", tasks_in(place), replace(SMALL, alpha=least), tmp_path)
+
+
 def test_stages_are_named_on_the_screen():
     from headwise.cli.screen import NAMES
 
     assert set(NAMES) == set(STAGES)
+
+
+@pytest.mark.parametrize("nothing", [1, 2])
+def test_tasks_that_score_nothing_have_no_d_and_are_named(place, tmp_path, nothing):
+    """Matthews' correlation is 0 where all answers are of one class, whatever the model says."""
+    tasks = tasks_in(place)
+    for i in range(nothing):
+        task = tasks[i].ready()
+        alike = [row for row in task.rows("dev") if row["label"] == task.kind.labels[0]]
+        tasks[i] = replace(task, source=Rows(train=task.rows("train"), dev=alike), metric="mcc")
+    settings = replace(SMALL, skip=("train", "looks", "iat", "prune"))
+    study = Study(place / "bert-tiny", tasks, settings, tmp_path).run()
+    table = study["dissociation"]["D"][0]
+    assert [table["tasks"][name]["value"] is None for name in ("reviews", "news")] == [True, nothing == 2]
+    assert (table["mean"]["value"] is None) == (nothing == 2)
+    named = "reviews, news" if nothing == 2 else "reviews"
+    assert f"Without D, as they score 0 or less with all their heads: {named}." in study["verdict"]
+    assert (tmp_path / "report.html").exists()

@@ -14,17 +14,20 @@ import torch
 from headwise.evaluate import evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
-from headwise.model import MultiTaskModel
+from headwise.model import MultiTaskModel, positions
 from headwise.prune import prune
 from headwise.selection import bottom, close_groups
 
-BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on
+BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
 POINT = 0.01  # a loss up to this is called cheap
 
 
 def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
-    """The heads with the lowest importance over all tasks, each task's scores scaled to sum 1, in whole groups."""
-    total = torch.stack([found / found.nansum() for found in scores.values()]).sum(0)
+    """The heads with the lowest importance over all tasks, in whole groups; each task's scores have size 1 in all.
+
+    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round.
+    """
+    total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
     return close_groups(bottom(total, fraction), kv_heads)[0]
 
 
@@ -37,13 +40,14 @@ def trials(
     gates = torch.stack([(~mask).float() for mask in masks])
     found = {task: [score.value for score in evaluate(model, task, gates, limit=limit)] for task in scores}
     whole = seconds(model.encoder) if heads.exact else None
+    length = tokens(model.encoder) if heads.exact else LENGTH
     rows = []
     for number, (fraction, mask) in enumerate(zip((0.0, *fractions), masks)):
         row: dict[str, Any] = {"fraction": fraction, "kept": int((heads.alive & ~mask).sum())}
         row["task scores"] = {task: values[number] for task, values in found.items()}
         if whole is not None:
             cut = prune(copy.deepcopy(model.encoder), mask) if number else model.encoder
-            row |= {"speedup": whole / seconds(cut), "ceiling": ceiling(heads, mask, model.config)}
+            row |= {"speedup": whole / seconds(cut), "ceiling": ceiling(heads, mask, model.config, length)}
         rows.append(row)
     return rows
 
@@ -62,10 +66,10 @@ def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], frac
     return export(model.encoder, mask, path, "sliced", tokenizer=model.tokenizer)
 
 
-def ceiling(heads: Heads, mask: torch.Tensor, config: Any) -> float:
+def ceiling(heads: Heads, mask: torch.Tensor, config: Any, length: int = LENGTH) -> float:
     """The speed-up that the share of operations allows: multiplications per token before over after the cut."""
     width, inner = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    per_head = 4 * width * heads.head_dim + 2 * LENGTH * heads.head_dim  # q, k, v, o; scores and their use
+    per_head = 4 * width * heads.head_dim + 2 * length * heads.head_dim  # q, k, v, o; scores and their use
     rest = heads.num_layers * 2 * width * inner
     count = int(heads.alive.sum())
     return (count * per_head + rest) / ((count - int((mask & heads.alive).sum())) * per_head + rest)
@@ -74,14 +78,31 @@ def ceiling(heads: Heads, mask: torch.Tensor, config: Any) -> float:
 @torch.no_grad()
 def seconds(encoder: Any, repeats: int = 5) -> float:
     """The best time of a forward over a fixed batch."""
-    device = next(encoder.parameters()).device
-    ids = torch.randint(5, 50, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0)).to(device)
-    best = float("inf")
+    batch, best = _batch(encoder), float("inf")
     with evaluating(encoder):
         for _ in range(repeats + 1):  # the first warms up
             start = time.perf_counter()
-            encoder(input_ids=ids, attention_mask=torch.ones_like(ids))
-            if device.type == "cuda":
+            encoder(**batch)
+            if encoder.device.type == "cuda":
                 torch.cuda.synchronize()
             best = min(best, time.perf_counter() - start)
     return best
+
+
+@torch.no_grad()
+def tokens(encoder: Any) -> int:
+    """How many tokens, or patches, each example of that batch has."""
+    with evaluating(encoder):
+        return encoder(**_batch(encoder)).last_hidden_state.shape[1]
+
+
+def _batch(encoder: Any) -> dict[str, torch.Tensor]:
+    """Always the same texts, no longer than the encoder can take, or pictures of its size."""
+    generator = torch.Generator().manual_seed(0)
+    if encoder.main_input_name == "pixel_values":
+        size = encoder.config.image_size
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        pictures = torch.rand(BATCH, encoder.config.num_channels, *sides, generator=generator)
+        return {"pixel_values": pictures.to(encoder.device, encoder.dtype)}
+    ids = torch.randint(5, 50, (BATCH, min(LENGTH, positions(encoder))), generator=generator).to(encoder.device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -94,6 +94,7 @@ def _assembled(
         return result
     accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
     floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
+    floors = [floor if floor < 1 else np.nan for floor in floors]  # answers of one class leave no room above chance
     return result.beside(counts=accuracy, chance=floors, resamples=resamples, seed=seed)
 
 

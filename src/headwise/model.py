@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.families import DECODERS
 from headwise.heads import Heads, captured, gated
 from headwise.store import folder, plain, read_json, write_json
 from headwise.tasks.task import Hidden, Task
@@ -47,7 +48,7 @@ class MultiTaskModel(nn.Module):
         encoder: nn.Module,
         tokenizer: Any,
         tasks: Iterable[Task],
-        pooling: str = "cls",
+        pooling: str | None = None,
         layer: int | None = None,
         use_heads: torch.Tensor | None = None,
         max_length: int = 128,
@@ -59,7 +60,8 @@ class MultiTaskModel(nn.Module):
             encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
             tokenizer: its tokenizer, or its image processor.
             tasks: the tasks, each with a name of its own.
-            pooling: the example's vector: first token (cls), mean of all, or last token.
+            pooling: the example's vector: first token (cls), mean of all, or last token; without, the last for
+                decoders, whose first token sees nothing else, and the first otherwise.
             layer: take this layer's output (0 is the embeddings) in place of the last.
             use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
             max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
@@ -67,6 +69,9 @@ class MultiTaskModel(nn.Module):
             share: tasks that use another's output head, such as one task in several languages.
         """
         super().__init__()
+        _refuse_several(encoder)
+        if pooling is None:
+            pooling = "last" if encoder.config.model_type in DECODERS else "cls"
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if max_length < 1:
@@ -348,6 +353,17 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _refuse_several(encoder: nn.Module) -> None:
+    """Of an encoder with a decoder it is not said whose states, and whose heads, the tasks would stand on."""
+    config = getattr(encoder, "config", None)
+    if getattr(config, "is_encoder_decoder", False) and hasattr(encoder, "decoder"):
+        raise HeadwiseError(
+            f"{type(encoder).__name__} is an encoder with a decoder",
+            "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
+            "headwise heads or prune with --stack, which take one of its stacks",
+        )
 
 
 def _refuse_cut(path: Path, about: Any) -> None:

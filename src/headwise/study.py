@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,7 @@ from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
-from headwise.selection import top
+from headwise.selection import budget, top
 from headwise.store import digest, file_digest, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
@@ -64,7 +66,8 @@ class Settings:
     """Shares of least important heads to try cutting."""
     skip: tuple[str, ...] = ()
     """Stages to leave out."""
-    pooling: str = "cls"
+    pooling: str | None = None
+    """The text's vector; without, the last token for decoders and the first otherwise."""
     max_length: int = 128
 
     def __post_init__(self) -> None:
@@ -102,6 +105,7 @@ class Study:
         self.called = called or name_of(self.name)
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
+        _check_share(settings.alpha, self.heads.num_layers * self.heads.num_heads)
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base["tokenizer"] = fingerprint(self.model.tokenizer)
@@ -114,12 +118,14 @@ class Study:
         if self._written:  # what headwise train or study wrote: goes on from there
             model = MultiTaskModel.load(self.name, tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
-            if self.settings != s:
+            if self.settings != replace(s, pooling=s.pooling or model.pooling):
                 self.told("", f"as the model was trained: pooling {model.pooling}, max length {model.max_length}")
             return model
         encoder, tokenizer = load_encoder(self.name)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
-        return MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+        model = MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+        self.settings = replace(s, pooling=model.pooling)
+        return model
 
     @property
     def _written(self) -> bool:
@@ -251,9 +257,8 @@ class Study:
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
-            return dissociate(
-                self.model, self._scores(study), shares, random=s.random, limit=s.dev, told=told
-            ).to_record()
+            how = {"random": s.random, "limit": s.dev, "told": told, "undefined": "leave"}  # the verdict names them
+            return dissociate(self.model, self._scores(study), shares, **how).to_record()
 
         found = self._kept("dissociation", config, make)
         return {"dissociation": found | {"default": s.alpha}}  # what the verdict, trust and the page start from
@@ -318,11 +323,11 @@ class Study:
         s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
         found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
-        fraction = cheapest(found["rows"])
+        fraction, small = cheapest(found["rows"]), self.out / "small"
         if fraction and self.heads.exact:
-            self.told(
-                "", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, self.out / 'small')}"
-            )
+            self.told("", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, small)}")
+        elif small.exists():
+            shutil.rmtree(small)  # cut by other settings
         return {"prune": found}
 
     def _trust(self, study: dict) -> dict[str, Any]:
@@ -340,7 +345,7 @@ class Study:
             first = 1 + len(self.tasks)
             for i, task in enumerate(self.tasks):
                 row = d["performance"][at][i]
-                if row[first:]:
+                if row[first:] and row[0] > 0:
                     band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
                     trust.setdefault("random_band", {})[task] = band
             closed = ["as it is", *(f"when the heads of {task} are closed" for task in self.tasks)]
@@ -349,6 +354,15 @@ class Study:
             fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
             trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
         return trust
+
+
+def _check_share(alpha: float, heads: int) -> None:
+    """Tasks with no heads of their own cannot come apart; told before training."""
+    if not budget(alpha, heads):
+        least = math.ceil(100 / heads) / 100
+        raise HeadwiseError(
+            f"alpha={alpha} is none of {heads} heads", "a share of one head or more", f"--alpha {least}"
+        )
 
 
 def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:

@@ -56,6 +56,10 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         return []
     table = next(row for row in d["D"] if row["fraction"] == d["default"])
     mean = table["mean"]
+    without = [task for task, d in table.get("tasks", {}).items() if d["value"] is None]
+    doubt = [f"Without D, as they score 0 or less with all their heads: {', '.join(without)}."] if without else []
+    if mean["value"] is None:
+        return doubt
     own = f"Closing a task's own heads (α = {d['default']:g})"
     less = "less" if mean["value"] < 0 else "more"
     lines = [f"{own} costs it {100 * abs(mean['value']):.1f} % {less} than closing another task's ({_signed(mean)})."]
@@ -69,7 +73,7 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         lines.append(f"They come apart (double dissociation, p < 0.05): {'; '.join(distinct)}.")
     if none:
         lines.append(f"No dissociation is seen between: {'; '.join(none)}.")
-    return lines
+    return lines + doubt
 
 
 def _iat(study: Mapping[str, Any]) -> list[str]:

@@ -161,6 +161,19 @@ def test_lesion_cell_tells_the_absolute_value(window, study):
     assert f"{study['dissociation']['performance'][3][1][1]:.4f}".rstrip("0") in shown
 
 
+@pytest.mark.parametrize("base", [0.0, -0.3])
+def test_a_task_that_scores_nothing_has_no_shares_of_it(browser, tmp_path, base):
+    study = fake_study.make(2, 4, 3)
+    study["dissociation"]["performance"][:, 1] *= base
+    browser.open(report(study, tmp_path / "r.html"))
+    rows = browser.run(
+        "return [...document.querySelectorAll('[data-part=matrix] tbody tr')]"
+        ".map((row) => [...row.querySelectorAll('td b')].slice(1).map((b) => b.innerText))"
+    )
+    assert set(rows[1]) == {"–"} and "–" not in rows[0] + rows[2]
+    assert browser.console() == []
+
+
 def test_each_colouring_can_be_chosen(window):
     seen = set()
     for mode in ("owner", "importance", "probe", "gate"):
@@ -217,12 +230,45 @@ def test_phone_has_no_sideways_scroll(window):
     assert window.run("return document.querySelector('.cell').getBoundingClientRect().width") >= 18
 
 
+@pytest.mark.parametrize("width", [360, 1600])
+def test_long_names_leave_the_numbers_in_sight(browser, tmp_path, monkeypatch, width):
+    long = "a name as long as anybody may give to a task, and then some more of it to fill the line up"
+    monkeypatch.setattr(fake_study, "NAMES", tuple(f"{name} {long}" for name in fake_study.NAMES))
+    study = fake_study.make(2, 4, 4)
+    study["reproduce"]["hashes"] = dict.fromkeys(study["importance"], "5f1c22ab90de4411")
+    browser.size(width, 900)
+    browser.open(report(study, tmp_path / "r.html"))
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    for part in ("overlap", "matrix"):
+        name, room = browser.run(
+            "const p = document.querySelector(`[data-part=${arguments[0]}]`);"
+            "return [p.querySelector('tbody th'), p].map((e) => e.getBoundingClientRect().width)",
+            part,
+        )
+        assert name < room / 2, f"{part}: a name of {name} of {room} px stays in front of the numbers"
+
+
 def test_prints_on_light_paper(window):
     window.prefer("dark", media="print")
     assert window.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert window.run("return getComputedStyle(document.querySelector('nav')).display") == "none"
     window.prefer("dark")
     assert base64.b64decode(window.devtools("Page.printToPDF")["data"]).startswith(b"%PDF")
+
+
+def test_no_printed_table_lies_over_its_neighbour(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_study, "NAMES", tuple(f"{name} in another language" for name in fake_study.NAMES))
+    browser.size(750, 1000)  # A4, margins left out
+    browser.open(report(fake_study.make(12, 12, 10), tmp_path / "r.html"))
+    browser.prefer("light", media="print")
+    box = (
+        "const b = document.querySelector(arguments[0]).getBoundingClientRect();"
+        "return [b.right, b.bottom, b.left, b.top]"
+    )
+    right, bottom, *_ = browser.run(box, "[data-part=overlap] table")
+    *_, left, top = browser.run(box, "[data-part=layers]")
+    assert bottom <= top or right <= left
+    browser.prefer("light")
 
 
 def test_hostile_names_are_shown_as_text(browser, tmp_path):
@@ -248,6 +294,15 @@ def test_policy_stops_foreign_script_and_requests(browser, page):
     time.sleep(0.2)
     assert browser.run("return [window.hacked, window.stopped]") == [0, 1]
     browser.console()
+
+
+def test_a_single_measurement_is_a_spot(browser, tmp_path, study):
+    """A training that was measured once, at its end, has no line to draw."""
+    runs = {n: r | {"metric_step": [2000], "metric": [0.9]} for n, r in study["training"]["tasks"].items()}
+    browser.open(report(study | {"training": {"tasks": runs}}, tmp_path / "r.html"))
+    spots = "return [...document.querySelectorAll(`[data-part=${arguments[0]}] .spot`)].map((c) => c.getBBox().width)"
+    assert browser.run(spots, "metric") == [7] * len(runs) and browser.run(spots, "loss") == []
+    assert browser.console() == []
 
 
 def test_studies_are_switched(browser, tmp_path, study):

@@ -224,6 +224,12 @@ def test_relative_performance_of_the_intact_model_is_one(study):
         assert [row[0] for row in relative(part, at)] == [1.0] * len(part["tasks"])
 
 
+@pytest.mark.parametrize("base", [0.0, -0.4, None])
+def test_there_is_no_share_of_what_is_not_above_zero(base):
+    part = {"lesions": ["none", "a"], "performance": [[[base, -0.2], [0.5, 0.25]]]}
+    assert relative(part, 0) == [[None, None], [1.0, 0.5]]
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8, unique=True), st.floats(0, 1))
 def test_nearest_is_nearest(fractions, wanted):
     found = abs(fractions[nearest(fractions, wanted)] - wanted)

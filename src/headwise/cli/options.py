@@ -40,6 +40,9 @@ OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to w
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
 ]
+PoolingOption = Annotated[
+    str | None, typer.Option("--pooling", help="cls, mean or last; without, last for decoders and cls otherwise")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
 # Choices are written out where their registries would import torch; a test holds them to those.
@@ -103,13 +106,16 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def shares_in(text: str) -> list[float]:
-    """Numbers with commas."""
+    """Numbers from 0 to 1 with commas."""
     try:
         found = [float(part) for part in names_in(text)]
     except ValueError as error:
         raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
     if not found:
         raise HeadwiseError("no shares of heads", "numbers with commas", "0.1,0.3,0.5")
+    if wrong := [share for share in found if not 0 <= share <= 1]:
+        hint = f"{wrong[0] / 100:g} for {wrong[0]:g} %" if wrong[0] > 1 else "0.1,0.3,0.5"
+        raise HeadwiseError(f"a share of {wrong[0]:g}", "numbers from 0 to 1 with commas", hint)
     return found
 
 

@@ -109,10 +109,13 @@ def nearest(fractions: list[float], wanted: float) -> int:
 
 
 def relative(part: dict[str, Any], fraction: int, field: str = "performance") -> list[list[float | None]]:
-    """Relative performance RP_i(H_j) = P_i(H_j) / P_i(none) of each task under each lesion (Li et al. 2023, Eq. 5)."""
+    """Relative performance RP_i(H_j) = P_i(H_j) / P_i(none) of each task under each lesion (Li et al. 2023, Eq. 5).
+
+    None where the intact model is not above 0: a share of nothing, or of less, says nothing.
+    """
     intact = part["lesions"].index("none")
     bases = [row[intact] for row in part["performance"][fraction]]
     return [
-        [None if value is None or not base else value / base for value in row]
+        [value / base if value is not None and (base or 0) > 0 else None for value in row]
         for base, row in zip(bases, part[field][fraction])
     ]

@@ -33,7 +33,10 @@ function lineChart(place, spec) {
 
 function linePaths(line, x, y) {
   const pairs = (values) => line.x.map((v, i) => [v, values[i]]).filter(([, v]) => known(v)).map(([a, b]) => [x(a), y(b)]);
-  const middle = svg("path", { class: `line ${line.colour || ""}${line.strong ? " strong" : ""}`, d: path(pairs(line.y)) }, svg("title", {}, line.name));
+  const points = pairs(line.y);
+  const middle = points.length === 1 /* no line goes through a single point */
+    ? svg("circle", { class: `spot ${line.colour || ""}`, cx: points[0][0], cy: points[0][1], r: line.strong ? 4.5 : 3.5 }, svg("title", {}, line.name))
+    : svg("path", { class: `line ${line.colour || ""}${line.strong ? " strong" : ""}`, d: path(points) }, svg("title", {}, line.name));
   if (!line.low || !line.low.some(known)) return [middle];
   return [svg("path", { class: "band", d: `${path([...pairs(line.low), ...pairs(line.high).reverse()])}Z` }), middle];
 }

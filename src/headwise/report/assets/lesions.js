@@ -15,7 +15,7 @@ function drawLesions(view) {
 function drawMatrix(view, data, at) {
   const dense = data.lesions.length > 11;
   const head = el("tr", {}, el("td", {}), data.lesions.map((lesion) => lesionHead(view, lesion, dense)));
-  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, name), name),
+  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row", title: name }, taskDot(view, name), name),
     data.lesions.map((lesion, j) => lesionCell(data, at, i, j, dense))));
   show(view, "matrix", el("table", { class: dense ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
 }
@@ -24,7 +24,7 @@ const taskDot = (view, name) => (view.byName[name] ? dot(view.byName[name].posit
 
 function lesionHead(view, lesion, upright) {
   const text = lesion === "none" ? "intact" : lesion;
-  return el("th", { scope: "col", class: upright ? "upright" : "" }, el("span", {}, taskDot(view, lesion), text));
+  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskDot(view, lesion), text));
 }
 
 function lesionCell(data, at, i, j, dense) {
@@ -33,19 +33,22 @@ function lesionCell(data, at, i, j, dense) {
   const describe = () => lesionTip(data, at, i, j, base, value, bounds);
   const on = { mouseenter: (event) => showTip(describe(), event.target), mouseleave: hideTip, click: (event) => showTip(describe(), event.currentTarget) };
   if (data.lesions[j] === "none") return el("td", { class: "base", on }, el("b", {}, number(value)), el("small", {}, known(bounds[0]) && !dense ? `${number(bounds[0], 2)}–${number(bounds[1], 2)}` : ""));
-  const left = known(value) && base ? value / base : NaN;
+  const left = remaining(value, base);
   const t = clamp((1 - left) / (1 - worst(data))) * 0.92;
   const classes = [data.tasks[i] === data.lesions[j] ? "own" : "", data.collapsed && data.collapsed[at][i][j] ? "collapsed" : ""];
   return el("td", { class: classes.join(" ").trim(), on, style: known(left) ? { background: shade(t), color: inkOn(t) } : {} },
     el("b", {}, known(left) ? `${Math.round(100 * left)}` : "–"),
-    el("small", {}, known(bounds[0]) && base && !dense ? `${Math.round((100 * bounds[0]) / base)}–${Math.round((100 * bounds[1]) / base)}` : ""));
+    el("small", {}, known(left) && known(bounds[0]) && !dense ? `${Math.round((100 * bounds[0]) / base)}–${Math.round((100 * bounds[1]) / base)}` : ""));
 }
+
+/* What is left of an intact score; of one that is not above 0 there is no share. */
+const remaining = (value, base) => (known(value) && base > 0 ? value / base : NaN);
 
 /* One scale for all fractions, so that colours keep their meaning while the slider moves. */
 function worst(data) {
   if (data.worst === undefined) {
     const none = data.lesions.indexOf("none");
-    const all = data.performance.flatMap((rows) => rows.flatMap((row) => row.map((value) => value / row[none]))).filter(known);
+    const all = data.performance.flatMap((rows) => rows.flatMap((row) => row.map((value) => remaining(value, row[none])))).filter(known);
     data.worst = Math.min(0.9, ...all);
   }
   return data.worst;
@@ -56,7 +59,7 @@ function lesionTip(data, at, i, j, base, value, [low, high]) {
   const title = lesion === "none" ? `${data.tasks[i]}, intact` : `${data.tasks[i]} without the heads of ${lesion}`;
   const interval = known(low) ? ` (${number(low)} to ${number(high)})` : "";
   return [el("b", {}, title), el("p", {}, `${number(value, 4)}${interval}`),
-    lesion === "none" ? null : el("p", {}, `${percent(value / base, 1)} of ${number(base, 4)}`),
+    lesion === "none" || !(base > 0) ? null : el("p", {}, `${percent(remaining(value, base), 1)} of ${number(base, 4)}`),
     data.collapsed && data.collapsed[at][i][j] ? el("p", {}, "Nearly all predictions fell into one class: read this cell with care.") : null].filter(Boolean);
 }
 

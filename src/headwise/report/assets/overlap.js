@@ -1,11 +1,11 @@
 /* What the slider moves first: heads in common, and heads per layer. */
-const heading = (task, upright) => el("th", { scope: "col", class: upright ? "upright" : "" }, el("span", {}, dot(task.position), task.name));
+const heading = (task, upright) => el("th", { scope: "col", class: upright ? "upright" : "", title: task.name }, el("span", {}, dot(task.position), task.name));
 
 function drawOverlap(view) {
   if (!part(view, "overlap")) return;
   const { tasks } = view, k = taken(view), upright = tasks.length > 5;
   const head = el("tr", {}, el("td", {}), tasks.slice(0, -1).map((task) => heading(task, upright)));
-  const rows = tasks.slice(1).map((task, i) => el("tr", {}, el("th", { scope: "row" }, dot(task.position), task.name),
+  const rows = tasks.slice(1).map((task, i) => el("tr", {}, el("th", { scope: "row", title: task.name }, dot(task.position), task.name),
     tasks.slice(0, -1).map((other, j) => (j <= i ? overlapCell(view, i + 1, j, k) : el("td", { class: "void" })))));
   show(view, "overlap", el("table", { class: upright ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
   show(view, "overlap-note", `Of the ${k} heads taken for each; ${number((k * k) / (view.L * view.H), 2)} would be shared by chance.`);

@@ -1,0 +1,44 @@
+"""What a cut costs and gains is measured on inputs that the encoder takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise.cutting import LENGTH, ceiling, least_needed, seconds, tokens
+from headwise.heads import Heads
+from headwise.testing import tiny
+
+
+@pytest.mark.parametrize("positions", [24, 200])
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "gpt2"])
+def test_speed_is_measured_within_the_positions_there_are(family, positions):
+    name = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    encoder = tiny(family, **{name: positions})
+    assert seconds(encoder, repeats=1) > 0
+    assert tokens(encoder) <= min(LENGTH, positions)
+    assert positions < LENGTH or tokens(encoder) == LENGTH
+
+
+@pytest.mark.parametrize("family", ["vit", "deit", "dinov2"])
+def test_speed_of_an_encoder_of_pictures_is_measured_on_pictures(family):
+    encoder = tiny(family)
+    assert seconds(encoder, repeats=1) > 0
+    assert tokens(encoder) in (5, 6)  # four patches, one token for the whole, and deit's second
+
+
+def test_ceiling_grows_with_what_is_cut_from_one():
+    encoder = tiny("vit")
+    heads, every = Heads.of(encoder), torch.arange(8).view(2, 4)
+    found = [ceiling(heads, every < count, encoder.config, tokens(encoder)) for count in range(9)]
+    assert found[0] == 1 and found == sorted(set(found))
+
+
+@pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
+def test_the_head_that_helps_least_goes_first_whatever_the_sign(others):
+    """Also where closing most heads helps, and where a task's scores are all 0."""
+    scores = torch.full((2, 4), others)
+    scores[1, 2] = others - 1
+    for more in ({}, {"nothing": torch.zeros(2, 4)}):
+        cut = least_needed({"task": scores, **more}, 1 / 8, kv_heads=4)
+        assert cut.nonzero().tolist() == [[1, 2]]
