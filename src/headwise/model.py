@@ -71,7 +71,7 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         _refuse_several(encoder)
         if pooling is None:
-            pooling = "last" if encoder.config.model_type in DECODERS else "cls"
+            pooling = "last" if encoder.config.model_type in DECODERS else "cls"  # type: ignore[union-attr]
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if max_length < 1:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headwise.jobs import in_order, perform
-from headwise.recipes import Scale, pages, recipes
+from headwise.recipes import Scale, pages, pooling, recipes
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
-from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs, pooling
+from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
 from headwise.recipes.mesh.tables import Records, label, relation, shared_heads, table_one
 from headwise.results import Results
 

@@ -246,6 +246,16 @@ def test_another_learning_rate_stands_in_a_table_of_its_own(trainings):
     assert rows[1][4] == pytest.approx(41.0), "and does not move the mean of plain training elsewhere, 71"
 
 
+def test_a_decoder_is_read_at_its_last_token(tmp_path):
+    """Its first one sees nothing else."""
+    (tmp_path / "config.json").write_text('{"model_type": "opt"}')
+    found = {
+        model: {job.config["pooling"] for job in jobs(Scale("small", {model: str(where)})) if "pooling" in job.config}
+        for model, where in {"mine": tmp_path, "stories15m": tmp_path / "a", "minilm-l6": tmp_path / "b"}.items()
+    }
+    assert found == {"mine": {"last"}, "stories15m": {"last"}, "minilm-l6": {"cls"}}
+
+
 def test_every_variant_has_a_name_of_its_own():
     made = [job for job in jobs(Scale("full")) if job.work == "train" and "cola" in job.config["tasks"]]
     main = [job for job in made if job.config["model"] == "bert-base" and job.config["plan"]["seed"] == 0]

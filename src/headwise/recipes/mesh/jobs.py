@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.jobs import Job
 from headwise.plan import Plan
-from headwise.recipes import Scale
+from headwise.recipes import Scale, pooling
 from headwise.recipes.mesh.published import PAIRS
 from headwise.recipes.mesh.works import found_pair
-from headwise.store import plain, read_json
+from headwise.store import plain
 from headwise.study import data_digest
 from headwise.works import weights_of
 
@@ -43,7 +42,6 @@ STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
         **{"trim": {"prune": 0.3, "train": 0.3, "each": "language"}},
     },
 }
-DECODERS = ("gemma", "smollm", "gpt", "llama", "qwen", "mistral", "stories")
 BASE = Plan(evaluate_every=0, checkpoint_every=0, sampling="temperature", clip=1.0)
 
 
@@ -221,13 +219,6 @@ class Build:
 
     def _digests(self, pairs: Sequence[str], config: Mapping[str, Any]) -> dict[str, str | None]:
         return {name: digest_of(name, config, self.at) for name in pairs}
-
-
-def pooling(model: str, where: str) -> str:
-    """The last token of a decoder, which has seen the others; told by its name, its folder's or its configuration."""
-    file = Path(where) / "config.json"
-    names = (model, Path(where).name, read_json(file).get("model_type", "") if file.is_file() else "")
-    return "last" if any(str(name).lower().startswith(DECODERS) for name in names) else "cls"
 
 
 _digests: dict[tuple, str | None] = {}

@@ -12,7 +12,7 @@ from headwise.jobs import Job
 from headwise.lesions import GRID
 from headwise.methods.mtdnn import PLAN as MTDNN_PLAN
 from headwise.plan import Plan
-from headwise.recipes import Scale
+from headwise.recipes import Scale, pooling
 from headwise.store import plain
 from headwise.transfer import PLAN as SHOT_PLAN
 from headwise.transfer import SHOTS
@@ -70,7 +70,6 @@ class Size:
     deltas: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.3)
     conditions: tuple[Mapping[str, Any], ...] = ()  # changes of the plan under which IAT is tried as well
     own: tuple[Mapping[str, Any], ...] = ({},)  # those under which our own methods are
-    pooling: str = "cls"
     max_length: int = 128
 
 
@@ -159,7 +158,7 @@ class Build:
     def __init__(self, size: Size, model: str, seed: int, seeds: Sequence[int], at: Mapping[str, str]):
         self.size, self.model, self.seed, self.seeds, self.at = size, model, seed, seeds, at
         self.plan = size.plan.with_(seed=seed)
-        self.pooling = "last" if model in DECODERS else size.pooling
+        self.pooling = pooling(model, at[model])
 
     def everything(self) -> list[list[Job]]:
         """All parts, the main results first."""
