@@ -12,13 +12,14 @@ from transformers import AutoModel, AutoTokenizer
 
 import headwise
 from headwise.batching import encode
+from headwise.encoders import load_encoder, positions
 from headwise.errors import HeadwiseError
 from headwise.exports import load
 from headwise.heads import Heads, captured
 from headwise.methods.l0 import L0
 from headwise.methods.meta import Meta
 from headwise.methods.prune_least import PruneLeast
-from headwise.model import MultiTaskModel, default_device, load_encoder, pool, positions
+from headwise.model import MultiTaskModel, default_device, pool
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.tasks.image import Picture

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from headwise import store
+from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
-from headwise.model import load_encoder
 from headwise.report.page import render
 from headwise.results import Results
 from headwise.tasks.formats import formats
@@ -224,7 +224,7 @@ for line in Path("verbs.txt").read_text().split("\\n"):
             sys.exit(f"{line}: {type(error).__name__}: {error}")
         assert not asked, f"{line}: {asked}"
 from headwise.errors import HeadwiseError
-from headwise.model import load_encoder
+from headwise.encoders import load_encoder
 try:
     load_encoder("somebody/some-model")
 except HeadwiseError:

@@ -265,7 +265,7 @@ class Work:
         self.record("counts", {}, lambda: counted(self.made))
 
     def model(self, name: str, folder: str) -> None:
-        from headwise.model import load_encoder
+        from headwise.encoders import load_encoder
         from headwise.study import weights_digest
 
         encoder, tokenizer = load_encoder(folder)
@@ -275,7 +275,7 @@ class Work:
 
     def control(self, name: str, folder: str) -> None:
         """Encoders of the same shape with random weights; the first of them is probed as well."""
-        from headwise.model import load_encoder
+        from headwise.encoders import load_encoder
         from headwise.probing import untrained
 
         encoder, tokenizer = load_encoder(folder)

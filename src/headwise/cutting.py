@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from headwise.encoders import positions
 from headwise.evaluate import evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
-from headwise.model import MultiTaskModel, positions
+from headwise.model import MultiTaskModel
 from headwise.prune import prune
 from headwise.selection import bottom, close_groups
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import socket
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlparse
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from headwise.encoders import first_line, load_encoder, positions, refuse_cut, refuse_several
 from headwise.errors import HeadwiseError, unknown
 from headwise.families import DECODERS
 from headwise.heads import Heads, captured, gated
@@ -69,7 +67,7 @@ class MultiTaskModel(nn.Module):
             share: tasks that use another's output head, such as one task in several languages.
         """
         super().__init__()
-        _refuse_several(encoder)
+        refuse_several(encoder)
         if pooling is None:
             pooling = "last" if encoder.config.model_type in DECODERS else "cls"  # type: ignore[union-attr]
         if pooling not in POOLINGS:
@@ -244,7 +242,7 @@ class MultiTaskModel(nn.Module):
         """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
         path = Path(path)
         about = read_json(path / "headwise.json")
-        _refuse_cut(path, about)
+        refuse_cut(path, about)
         form = about.get("format") if isinstance(about, dict) else None
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
@@ -253,7 +251,7 @@ class MultiTaskModel(nn.Module):
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             if isinstance(error, HeadwiseError):
                 raise
-            raise HeadwiseError(f"{path} is not as it was written ({_first_line(error)})", "a whole model") from error
+            raise HeadwiseError(f"{path} is not as it was written ({first_line(error)})", "a whole model") from error
 
     @classmethod
     def _opened(
@@ -288,12 +286,6 @@ class MultiTaskModel(nn.Module):
         return model
 
 
-def name_of(model: str | Path) -> str:
-    """What people call a model: its folder's name, or that of the folder above where it is just "model"."""
-    path = Path(model)
-    return path.parent.name if path.name in ("model", "encoder") and path.parent.name else path.name or str(model)
-
-
 def default_device(asked: str | None = None) -> torch.device:
     """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -302,15 +294,6 @@ def default_device(asked: str | None = None) -> torch.device:
     if asked and str(asked) not in there:
         raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
     return torch.device(asked) if asked else found or torch.device("cpu")
-
-
-def positions(encoder: nn.Module) -> int:
-    """How many sub-words an encoder can take."""
-    most: Any = getattr(encoder.config, "max_position_embeddings", None)
-    for name, module in encoder.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
-    return most if isinstance(most, int) and most > 0 else sys.maxsize
 
 
 def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:
@@ -322,88 +305,6 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
         return states_BTE[torch.arange(len(place), device=place.device), place]
     weight = mask_BT.unsqueeze(-1).to(states_BTE.dtype)
     return (states_BTE * weight).sum(1) / weight.sum(1).clamp_min(1)
-
-
-def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
-    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
-
-    Of a model that headwise trained it is the encoder inside.
-    """
-    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForTextEncoding, AutoTokenizer
-
-    if (Path(name) / "headwise.json").exists():
-        _refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
-        name = Path(name) / "encoder"
-    name = str(name)
-    local = Path(name).exists()
-    if not local:
-        _check_hub(name)
-    try:
-        safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
-        config = AutoConfig.from_pretrained(name, **safe)
-        alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
-        kind = AutoModelForTextEncoding if alone else AutoModel
-        model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
-        loader = (
-            AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
-        )
-        tokenizer = loader.from_pretrained(name, **safe)
-    except Exception as error:  # every library below has its own; a user needs one line
-        raise HeadwiseError(f"cannot load a model from {name!r}: {_first_line(error)}", _what_loads(name)) from error
-    if getattr(tokenizer, "pad_token_id", 0) is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
-
-
-def _refuse_several(encoder: nn.Module) -> None:
-    """Of an encoder with a decoder it is not said whose states, and whose heads, the tasks would stand on."""
-    config = getattr(encoder, "config", None)
-    if getattr(config, "is_encoder_decoder", False) and hasattr(encoder, "decoder"):
-        raise HeadwiseError(
-            f"{type(encoder).__name__} is an encoder with a decoder",
-            "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
-            "headwise heads or prune with --stack, which take one of its stacks",
-        )
-
-
-def _refuse_cut(path: Path, about: Any) -> None:
-    """What prune wrote has shapes that only `headwise.exports.load` knows."""
-    if isinstance(about, dict) and "form" in about:
-        raise HeadwiseError(
-            f"{path} is a {about['form']} model of headwise prune", "a whole model", "what it was cut from"
-        )
-
-
-def _check_hub(name: str) -> None:
-    """Say at once that a name is neither a folder nor, without a network, to be had from the Hub."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    offline = constants.is_offline_mode() if hasattr(constants, "is_offline_mode") else constants.HF_HUB_OFFLINE
-    try:
-        cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # not even the form of a Hub name
-        raise HeadwiseError(f"no folder {name!r}", _what_loads(name)) from None
-    if not cached and (offline or not _resolves(constants.ENDPOINT)):
-        raise HeadwiseError(f"no folder {name!r}, and no network to look for it on the Hub", _what_loads(name))
-
-
-def _resolves(address: str) -> bool:
-    try:
-        return bool(socket.getaddrinfo(urlparse(address).hostname, 443))
-    except OSError:
-        return False
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[:300]
-
-
-def _what_loads(name: str) -> str:
-    if Path(name).is_dir():
-        return "a folder with config.json, model.safetensors and the tokenizer's files"
-    if Path(name).exists():
-        return "a folder, not a file"
-    return "a folder written by save_pretrained, or a model's name on the Hugging Face Hub and a network"
 
 
 def _key(task: str) -> str:

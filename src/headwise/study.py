@@ -16,6 +16,7 @@ from headwise import checkpoint
 from headwise.attention import looks
 from headwise.batching import fingerprint
 from headwise.cutting import cheapest, export_small, trials
+from headwise.encoders import load_encoder, name_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, evaluate
 from headwise.heads import Heads
@@ -23,7 +24,7 @@ from headwise.importance import Importance, estimators, importance
 from headwise.journal import History
 from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
-from headwise.model import MultiTaskModel, load_encoder, name_of
+from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
 from headwise.report import report

@@ -188,8 +188,9 @@ def probe(
 
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
+    from headwise.encoders import name_of
     from headwise.heads import Heads
-    from headwise.model import default_device, name_of
+    from headwise.model import default_device
     from headwise.probing import probe as measure
     from headwise.report.probes import write_probes
 

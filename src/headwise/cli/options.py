@@ -144,7 +144,7 @@ def pairs_in(texts: list[str]) -> dict[str, str]:
 
 def named_folders(texts: list[str]) -> dict[str, str]:
     """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part (not "model") is the name."""
-    from headwise.model import name_of
+    from headwise.encoders import name_of
 
     found: dict[str, str] = {}
     for text in texts:
@@ -197,8 +197,8 @@ def _known(name: str, data: Path | None) -> Any:
 
 def plain_encoder(model: str) -> tuple[Any, Any]:
     """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
+    from headwise.encoders import load_encoder
     from headwise.exports import load
-    from headwise.model import load_encoder
 
     path = Path(model)
     if (path / "encoder").is_dir():

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.batching import Encoded, batches, fingerprint
+from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.evaluate import TOKENS, evaluating
 from headwise.heads import Heads, captured, unwrap
 from headwise.memory import Budget
-from headwise.model import MultiTaskModel, load_encoder, pool
+from headwise.model import MultiTaskModel, pool
 from headwise.probing import mapped
 from headwise.store import cache_folder, digest
 from headwise.tasks.columns import Ragged

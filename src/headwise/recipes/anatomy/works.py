@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from headwise.encoders import load_encoder
 from headwise.evaluate import evaluate
 from headwise.heads import Heads
 from headwise.jobs import Made, Place
-from headwise.model import MultiTaskModel, default_device, load_encoder
+from headwise.model import MultiTaskModel, default_device
 from headwise.plan import Plan
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
 from headwise.probing.splits import splits

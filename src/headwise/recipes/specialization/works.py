@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headwise.batching import Encoded, batches, encode
+from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
 from headwise.evaluate import default_tokens, evaluate, evaluating
 from headwise.glue import submit
@@ -23,7 +24,7 @@ from headwise.jobs import Made, Place
 from headwise.lesions import dissociate, null_matrices
 from headwise.methods.distill import Distill
 from headwise.methods.mtdnn import prepare
-from headwise.model import MultiTaskModel, default_device, load_encoder
+from headwise.model import MultiTaskModel, default_device
 from headwise.plan import Plan
 from headwise.rounds import cut_in_rounds
 from headwise.selection import top
