@@ -88,7 +88,7 @@ class Fit:
     def joined(cls, fits: list[Fit]) -> Fit:
         parts = {name: torch.cat([getattr(fit, name) for fit in fits]) for name in cls.PARTS}
         more = {name: torch.cat([fit.more[name] for fit in fits]) for name in fits[0].more}
-        return cls(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits))
+        return cls(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits), beside=())
 
 
 Protocol = Callable[..., Fit]
@@ -142,7 +142,7 @@ def _best(fits: list[Fit]) -> Fit:
         return fits[0]
     which, head = torch.stack([fit.dev for fit in fits]).argmax(0), torch.arange(len(fits[0].dev))
     parts = {name: torch.stack([getattr(fit, name) for fit in fits])[which, head] for name in Fit.PARTS}
-    found = Fit(**parts, unsettled=sum(fit.unsettled for fit in fits))
+    found = Fit(**parts, more={}, unsettled=sum(fit.unsettled for fit in fits), beside=())
     if shuffled := tuple(_best(list(same)) for same in zip(*(fit.beside for fit in fits))):
         found = found.beyond(shuffled)
     if codes := [fit.more["code"] for fit in fits if "code" in fit.more]:
