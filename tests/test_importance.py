@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy.stats import spearmanr
@@ -10,7 +12,9 @@ from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.heads import gated
 from headwise.importance import estimators, importance
+from headwise.prune import prune
 from headwise.selection import top
+from headwise.tasks.task import Rows
 from headwise.testing import planted, toy_model
 
 CONTROLS = ("random", "magnitude", "confidence")
@@ -177,3 +181,35 @@ def test_bad_use(model):
 def test_scores_stand_on_one_example_or_more(model, examples):
     with pytest.raises(HeadwiseError, match=f"examples={examples}; expected 1 or more"):
         importance(model, "toy0", examples=examples, split="not even read")
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": "l2"}], ids=["plain", "l2"])
+@pytest.mark.parametrize("by", ["gradient", "fisher", "taylor", "token", "batch", "weight", "ablation", "magnitude"])
+def test_the_trace_after_all_examples_is_the_result(by, options):
+    model = toy_model(1, rows=128)
+    prune(model.encoder, torch.tensor([[False, True, False, False], [False] * 4]))
+    found = importance(model, "toy0", by, tokens=256, **({"last_layer": "none"} if by == "token" else {}), **options)
+    assert list(found.trace)[-1] == 128
+    assert torch.allclose(found.trace[128], found.scores, equal_nan=True)
+
+
+@pytest.mark.parametrize("by", ["token", "weight"])
+def test_the_error_of_scores_over_tokens_or_batches_is_that_of_a_ratio(by):
+    model = toy_model(1, rows=24)
+    task, options = model.tasks["toy0"], {"size": 1} if by == "weight" else {}
+    whole, values = importance(model, "toy0", by, **options), []
+    rows = task.rows("train")
+    sizes = [len(row["text"].split()) + 2 if by == "token" else 1 for row in rows]
+    for row, size in zip(rows, sizes):
+        model.tasks["toy0"] = replace(task, source=Rows(train=[row]))
+        values.append(size * importance(model, "toy0", by, **options).scores)
+    values, sizes = torch.stack(values), torch.tensor(sizes)
+    ratio = values.sum(0) / sizes.sum()
+    apart = values - ratio * sizes[:, None, None]
+    assert torch.allclose(whole.scores, ratio, rtol=1e-4)
+    assert torch.allclose(whole.stderr, apart.square().sum(0).sqrt() / sizes.sum(), rtol=1e-3)
+
+
+def test_batches_of_one_size_have_the_error_of_their_mean(model):
+    batch, weight = (importance(model, "toy0", by, size=10) for by in ("batch", "weight"))
+    assert torch.allclose(batch.scores, weight.scores) and torch.allclose(batch.stderr, weight.stderr)

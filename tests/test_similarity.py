@@ -274,3 +274,9 @@ def test_matrices_print_and_names_are_known():
 def test_wrong_calls_are_refused(call):
     with pytest.raises(HeadwiseError):
         call()
+
+
+def test_whole_numbers_in_a_matrix_do_not_round_the_other_side():
+    matrix = np.array([[9, 1, 2, 5], [1, 9, 3, 4], [2, 3, 9, 1], [5, 4, 1, 9]])
+    values = np.array([0.3, 0.1, 0.7, 0.2, 0.6, 0.4])
+    assert mantel(matrix, values) == mantel(matrix.astype(float), values)

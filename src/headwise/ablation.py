@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from headwise.heads import Heads, captured, eager, gated, touched
-from headwise.importance import Importance, Moments, Sample
+from headwise.importance import Importance, Moments, Sample, spread
 
 
 @torch.no_grad()
@@ -70,17 +71,18 @@ def mean_ablation(sample: Sample) -> Importance:
 
 
 def _mean_outputs(sample: Sample) -> torch.Tensor:
+    """Each head's mean output over real tokens, (L, H, D), before the task's factors: where it is put in."""
     total: torch.Tensor | float = 0.0
-    tokens = 0
     for _, batch in sample.batches():
         for real, inputs in sample.inputs(batch):
-            mask = real[..., None, None]
-            with captured(
-                sample.model.encoder, lambda z, m=mask: (z * m).sum((0, 1)).double(), heads=sample.heads
-            ) as sums:
+
+            def reduce(z: torch.Tensor, mask: torch.Tensor = real[..., None, None]) -> torch.Tensor:
+                return (nn.functional.pad(z, (0, 1), value=1.0) * mask).sum((0, 1), dtype=torch.float64)  # and tokens
+
+            with captured(sample.model.encoder, reduce, heads=sample.heads) as sums, sample.model._scaled(sample.task):
                 sample.model.encoder(**inputs)
-            total, tokens = total + torch.stack(sums), tokens + int(mask.sum())
-    return total / tokens  # type: ignore[return-value]
+            total = total + torch.stack(sums)
+    return total[..., :-1] / total[..., -1:]  # type: ignore[index]
 
 
 # -- controls: they know nothing of the task
@@ -103,9 +105,12 @@ def magnitude(sample: Sample) -> Importance:
     for _, batch in sample.batches():
         total, tokens = _zero(sample), _zero(sample)
         for real, inputs in sample.inputs(batch):
-            with captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs:
+            with (
+                sample.model._scaled(sample.task),
+                captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs,
+            ):
                 sample.model.encoder(**inputs)
-            pairs = zip(outputs, grams)
+            real, pairs = real.expand(outputs[0].shape[:2]), zip(outputs, grams)
             sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in pairs]
             total = total + (torch.stack(sizes, 2) * real[:, :, None, None]).sum(1)
             tokens = tokens + real.sum(1)[:, None, None]
@@ -130,12 +135,17 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
 def confidence(sample: Sample) -> Importance:
     """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
     moments = Moments(sample.heads.shape)
-    with eager(sample.model.encoder) as maps:
+    with eager(sample.model.encoder) as maps, sample.model._scaled(sample.task):
         for _, batch in sample.batches():
             total, tokens = _zero(sample), _zero(sample)
             for real, inputs in sample.inputs(batch):
                 attention = maps(**inputs)  # per layer (B, H, T, T)
-                total = total + torch.stack([(a.amax(-1) * real[:, None]).sum(-1) for a in attention], 1)
+                real = real.expand(attention[0].shape[0], attention[0].shape[-1])
+                largest = [(a.amax(-1) * real[:, None]).sum(-1) for a in attention]
+                sites = sample.heads.sites
+                total = total + torch.stack(
+                    [spread(a, s.kept, sample.heads.num_heads) for a, s in zip(largest, sites)], 1
+                )
                 tokens = tokens + real.sum(1)[:, None, None]
             moments.add(total / tokens)
     return moments.result(sample.task, "confidence", len(sample.items))

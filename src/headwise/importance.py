@@ -93,41 +93,58 @@ class Sample(NamedTuple):
         return self.model(self.task, batch).loss
 
     def inputs(self, batch: dict[str, torch.Tensor]) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """The encoder's inputs, window after window, and which of their tokens are real, (B, T)."""
+        """The encoder's inputs, window after window, and which of their tokens are real, (B, T) or (B, 1)."""
         columns = {name: batch[name] for name in self.model._inputs if name in batch}
+        if "pixel_values" in columns:  # every token is real, and how many there are the encoder knows
+            pixels = columns["pixel_values"].to(self.model.encoder.dtype)
+            yield torch.ones(len(pixels), 1, dtype=torch.bool, device=pixels.device), {"pixel_values": pixels}
+            return
         for place, part in parts(columns, batch.get("window")):
             yield place >= 0, part
 
 
 class Moments:
-    """Running sums of per-example scores in two halves: memory does not grow with the examples."""
+    """Running sums of scores in two halves: memory does not grow with the examples."""
 
     def __init__(self, shape: tuple[int, int]):
         self.sums = torch.zeros(2, *shape, dtype=torch.float64)
         self.squares = torch.zeros(shape, dtype=torch.float64)
+        self.weighted = torch.zeros(shape, dtype=torch.float64)  # scores times their weights
         self.weights = torch.zeros(2, dtype=torch.float64)
-        self.seen = 0
+        self.squared_weights = 0.0
+        self.rows = self.seen = 0
         self.trace: dict[int, torch.Tensor] = {}
 
-    def add(self, values_BLH: torch.Tensor, weight: float | None = None) -> None:
-        """Per-example scores; ``weight`` takes the place of their number in the mean (tokens, batches)."""
+    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, examples: int | None = None) -> None:
+        """Scores, of an example each unless told of how many; weights (tokens, say) take their number's place."""
         values_BLH = values_BLH.detach().double().cpu()
-        share = 1.0 if weight is None else weight / len(values_BLH)
+        weights_B = torch.ones(len(values_BLH)) if weights_B is None else weights_B.cpu()
+        weights_B = weights_B.double()
         for half in (0, 1):
-            part = values_BLH[(half + self.seen) % 2 :: 2]
-            self.sums[half] += part.sum(0)
-            self.weights[half] += len(part) * share
+            part = slice((half + self.rows) % 2, None, 2)
+            self.sums[half] += values_BLH[part].sum(0)
+            self.weights[half] += weights_B[part].sum()
         self.squares += values_BLH.square().sum(0)
-        before, self.seen = self.seen, self.seen + len(values_BLH)
+        self.weighted += torch.einsum("blh,b->lh", values_BLH, weights_B)
+        self.squared_weights += float(weights_B.square().sum())
+        self.rows += len(values_BLH)
+        before, self.seen = self.seen, self.seen + (len(values_BLH) if examples is None else examples)
         if self.seen >= 64 and self.seen.bit_length() > before.bit_length():
             self.trace[self.seen] = (self.sums.sum(0) / self.weights.sum()).float()
 
+    def scale(self, layer: int, factor: float) -> None:
+        """Multiply a layer's scores, those of all examples before too."""
+        for sums in (self.sums[0], self.sums[1], self.weighted, *self.trace.values()):
+            sums[layer] *= factor
+        self.squares[layer] *= factor**2
+
     def result(self, task: str, by: str, examples: int) -> Importance:
+        """The sum of scores over that of weights; its error is that of a ratio (with weights 1, of a mean)."""
         total = self.weights.sum()
         mean = self.sums.sum(0) / total
-        variance = (self.squares / total - mean.square()).clamp_min(0)
+        apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
         halves = self.sums / self.weights.clamp_min(1)[:, None, None]
-        stderr = (variance / total).sqrt().float()
+        stderr = (apart.clamp_min(0).sqrt() / total).float()
         return Importance(task, by, mean.float(), stderr, examples, halves.float(), dict(self.trace))
 
 
@@ -211,12 +228,16 @@ def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> I
 
 
 def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
+    """Without scores for cut heads, and scaled as asked for; the maps of fewer examples like that of all."""
+
+    def finished(scores: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        lengths = like.masked_fill(absent, 0).norm(dim=-1, keepdim=True).clamp_min(1e-20)
+        return scores.masked_fill(absent, torch.nan) / (lengths if normalize == "l2" else 1)
+
     absent = ~heads.alive
-    maps = [m.masked_fill(absent, torch.nan) for m in (found.scores, found.stderr, found.halves)]
-    if normalize == "l2":
-        lengths = maps[0].nan_to_num(0).norm(dim=1, keepdim=True).clamp_min(1e-20)
-        maps = [m / lengths for m in maps]
-    return replace(found, scores=maps[0], stderr=maps[1], halves=maps[2])
+    scores, stderr = (finished(one, found.scores) for one in (found.scores, found.stderr))
+    trace = {seen: finished(one, one) for seen, one in found.trace.items()}
+    return replace(found, scores=scores, stderr=stderr, halves=finished(found.halves, found.halves), trace=trace)
 
 
 @contextmanager
@@ -248,7 +269,7 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
             product = (values_BTHD * grad_BTHD).sum(
                 axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
             )
-            product, before = _spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
+            product, before = spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
             if before is not None:  # a forward for each window of long rows
                 product = torch.cat([before, product], 1) if per_token else before + product
             found[layer] = product
@@ -263,8 +284,9 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
     return torch.stack([torch.zeros_like(empty) if f is None else f for f in found], -2)
 
 
-def _spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:
-    if kept is None:
+def spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:
+    """The values of a layer's heads with zeros for those that were cut away."""
+    if kept is None or len(kept) == num_heads:
         return values
     whole = values.new_zeros(*values.shape[:-1], num_heads)
     whole[..., list(kept)] = values
@@ -279,10 +301,14 @@ def _per_example(name: str, take: Callable[[torch.Tensor], torch.Tensor]) -> Non
         for size, batch in sample.batches():
             moments.add(take(head_gradients(sample, batch, per_token=False)))
             seen += size
-            if stable is not None and seen >= 512 and moments.result("", "", seen).split_half(stable) >= 0.95:
+            if stable is not None and seen >= 512 and _unsigned(moments.result("", "", 0)).split_half(stable) >= 0.95:
                 break
-        found = moments.result(sample.task, name, seen)
-        return replace(found, scores=found.scores.abs(), halves=found.halves.abs())
+        return _unsigned(moments.result(sample.task, name, seen))
+
+
+def _unsigned(found: Importance) -> Importance:
+    trace = {seen: scores.abs() for seen, scores in found.trace.items()}
+    return replace(found, scores=found.scores.abs(), halves=found.halves.abs(), trace=trace)
 
 
 _per_example("gradient", torch.abs)  # E |∂L/∂ξ|
@@ -301,12 +327,11 @@ def token(sample: Sample, last_layer: str = "tokens") -> Importance:
         raise HeadwiseError(f"last_layer={last_layer!r}", "tokens, examples or none")
     moments, seen, tokens = Moments(sample.heads.shape), 0, 0
     for size, batch in sample.batches():
-        real = int(batch["attention_mask"].sum()) if "attention_mask" in batch else size
-        moments.add(head_gradients(sample, batch, per_token=True).abs().sum(1), weight=real)
-        seen, tokens = seen + size, tokens + real
-    scale = {"tokens": 1.0, "examples": tokens / seen, "none": float(tokens)}[last_layer]
-    moments.sums[:, -1] *= scale
-    moments.squares[-1] *= scale**2
+        found = head_gradients(sample, batch, per_token=True).abs()
+        real = batch["attention_mask"].sum(1) if "attention_mask" in batch else torch.full((size,), found.shape[1])
+        moments.add(found.sum(1), real)
+        seen, tokens = seen + size, tokens + int(real.sum())
+    moments.scale(-1, {"tokens": 1.0, "examples": tokens / seen, "none": float(tokens)}[last_layer])
     return moments.result(sample.task, "token", seen)
 
 
@@ -319,8 +344,10 @@ def _per_batch(name: str, divide: bool) -> None:
             total = torch.zeros(1, *sample.heads.shape)
             for _, batch in part.batches():
                 total += head_gradients(sample, batch, per_token=False).sum(0).cpu().float()
-            moments.add(total.abs(), weight=len(part.items)) if divide else moments.add(total.abs() / len(part.items))
-            seen += len(part.items)
+            count = len(part.items)
+            found, weight = (total.abs(), torch.tensor([count])) if divide else (total.abs() / count, None)
+            moments.add(found, weight, examples=count)
+            seen += count
         return moments.result(sample.task, name, seen)
 
 

@@ -86,7 +86,7 @@ def mantel(matrix: np.ndarray, values: np.ndarray, how: str = "pearson", rounds:
     upper = np.triu_indices(len(matrix), 1)
     ranked = scipy_stats.rankdata if how == "spearman" else np.asarray
     x = ranked(matrix[upper])
-    full = np.zeros_like(matrix)
+    full = np.zeros(matrix.shape)  # whatever numbers the matrix has
     full[upper] = ranked(values)
     full += full.T
     if len(matrix) <= 7:

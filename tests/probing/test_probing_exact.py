@@ -36,6 +36,18 @@ def test_one_head_alone_equals_scikit_learn(classes, reach):
         assert right == pytest.approx(model.score(x[0].numpy(), y.numpy()), abs=1e-4)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_long_vectors_have_the_optimum_of_scikit_learn(classes):
+    x, y = clouds(1, 300, 6, classes)
+    x = 50 * x  # layers of decoders are as long: their variance is far above the weakest penalty
+    found = logistic(x, y[None], L2, classes)
+    assert found.settled.all()
+    for k, strength in enumerate(L2):
+        model = LogisticRegression(C=1 / (strength * len(y)), tol=1e-9, max_iter=5000, solver="newton-cholesky")
+        expected = model.fit(x[0].double().numpy(), y.numpy()).predict_proba(x[0].double().numpy())
+        np.testing.assert_allclose(found.at(x)[0, 0, k].softmax(0).T, expected, atol=5e-3)
+
+
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_probe_in_company_is_the_probe_alone(classes):
     x, y = clouds(5, 200, 8, classes)

@@ -8,12 +8,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from plants import marked, planted
+from plants import clouds, marked, planted
 from scipy.stats import binom
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.model import MultiTaskModel
 from headwise.probing import probe
+from headwise.probing.fitting import Labels, Vectors, fit
 from headwise.probing.splits import splits
 from headwise.prune import prune
 from headwise.tasks import Classify, Regress, Rows, Tag, Task
@@ -87,12 +88,23 @@ def test_pairs_are_probed_apart_or_together(plant):
 def test_little_memory_changes_nothing(plant, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
     task = marked(120)
-    for protocol in ("sklearn", "anatomy", "control"):
+    for protocol in ("sklearn", "anatomy", "control", "mdl"):
         whole = probe(plant[0], task, tokenizer=plant[1], protocol=protocol)
         small = probe(plant[0], task, tokenizer=plant[1], protocol=protocol, memory=20_000)
         assert list(tmp_path.rglob("*.safetensors"))
         assert (whole.about["features"]["train"]["kept"], small.about["features"]["train"]["kept"]) == ("cpu", "disk")
         assert torch.equal(whole.accuracy, small.accuracy) and torch.equal(whole.dev, small.dev)
+
+
+@pytest.mark.parametrize("protocol", ["control", "mdl"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_strengths_fitted_one_by_one_say_the_same_beside_the_score(protocol, classes):
+    x, y = clouds(4, 120, 6, classes, reach=0.3)
+    vectors, answers = Vectors(x[:, :60], x[:, 60:90], x[:, 90:]), y.numpy()
+    labels = Labels(answers[:60], answers[60:90], answers[90:], classes)
+    whole, small = fit(protocol, vectors, labels), fit(protocol, vectors, labels, memory=1)
+    for name, expected in whole.more.items():
+        torch.testing.assert_close(small.more[name], expected, rtol=1e-3, atol=1e-6)
 
 
 def test_a_multi_task_model_is_its_encoder(plant):

@@ -125,7 +125,7 @@ class _Logistic:
         floor[..., -1] = 0.1 / self.scores  # all biases together are free to move: any floor will do
         diagonal = spread * self.share_of + floor
         part = self.share_of / diagonal
-        whole = 1 - (spread * self.share_of * part).sum(2, keepdim=True)
+        whole = (floor * part).sum(2, keepdim=True)  # 1 - Σ λππ/(λπ + floor), which is no difference of near equals
         pull = spread * (part * gradient).sum(2, keepdim=True) / whole
         return gradient / diagonal + part * pull
 

@@ -6,6 +6,7 @@ Legend: P vectors of a sentence (heads, layers or any other), N sentences, D dim
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -67,19 +68,27 @@ class Fit:
     predictions: Tensor = field(repr=False)  # (P, N) on the test side: classes, or grades from 0 to 1
     more: dict[str, Tensor] = field(default_factory=dict, repr=False)  # (P,) each
     unsettled: int = 0  # converged probes that were stopped before their optimum
+    beside: tuple[Fit, ...] = field(default=(), repr=False)  # the same with shuffled labels, each set of them
 
     PARTS = ("dev", "test", "l2", "predictions")
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Fit:
         """The same with every tensor changed."""
         parts = {name: change(getattr(self, name)) for name in self.PARTS}
-        return replace(self, **parts, more={name: change(tensor) for name, tensor in self.more.items()})
+        more = {name: change(tensor) for name, tensor in self.more.items()}
+        return replace(self, **parts, more=more, beside=tuple(each.map(change) for each in self.beside))
+
+    def beyond(self, shuffled: tuple[Fit, ...]) -> Fit:
+        """This, with what it brings beyond the mean of the same with shuffled labels."""
+        baseline = torch.stack([each.test for each in shuffled]).mean(0)
+        more = {"control": baseline, "selectivity": self.test - baseline}
+        return replace(self, more=self.more | more, beside=shuffled)
 
     @classmethod
     def joined(cls, fits: list[Fit]) -> Fit:
         parts = {name: torch.cat([getattr(fit, name) for fit in fits]) for name in cls.PARTS}
         more = {name: torch.cat([fit.more[name] for fit in fits]) for name in fits[0].more}
-        return cls(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits))
+        return cls(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits), beside=())
 
 
 Protocol = Callable[..., Fit]
@@ -124,10 +133,20 @@ def _together(vectors: Vectors, labels: Labels, problems: int, memory: int | Non
 
 
 def _best(fits: list[Fit]) -> Fit:
-    """Of fits that differ in their L2 strengths, the one with the best development score for each head."""
+    """Of fits that differ in their L2 strengths, the one with the best development score for each head.
+
+    What comes beside it is what all strengths together would have given: shuffled labels have a strength of their own,
+    and a code takes the shortest and names its strength.
+    """
     if len(fits) == 1:
         return fits[0]
     which, head = torch.stack([fit.dev for fit in fits]).argmax(0), torch.arange(len(fits[0].dev))
     parts = {name: torch.stack([getattr(fit, name) for fit in fits])[which, head] for name in Fit.PARTS}
-    more = {name: torch.stack([fit.more[name] for fit in fits])[which, head] for name in fits[0].more}
-    return Fit(**parts, more=more, unsettled=sum(fit.unsettled for fit in fits))
+    found = Fit(**parts, more={}, unsettled=sum(fit.unsettled for fit in fits), beside=())
+    if shuffled := tuple(_best(list(same)) for same in zip(*(fit.beside for fit in fits))):
+        found = found.beyond(shuffled)
+    if codes := [fit.more["code"] for fit in fits if "code" in fit.more]:
+        code = torch.stack(codes).amin(0) + math.log2(len(codes))
+        uncoded = fits[0].more["compression"] * fits[0].more["code"]
+        found = replace(found, more={"code": code, "compression": uncoded / code})
+    return found

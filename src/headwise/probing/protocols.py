@@ -50,9 +50,7 @@ def control(vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, c
     found = _solved(vectors.train, train, l2, labels.classes)
     dev, test = _scores(found, vectors.dev, labels), _scores(found, vectors.test, labels)
     fits = [_chosen(dev[:, t], test[:, t], each, l2) for t, each in enumerate(every)]
-    baseline = torch.stack([fit.test for fit in fits[1:]]).mean(0)
-    more = {"control": baseline, "selectivity": fits[0].test - baseline}
-    return replace(fits[0], more=more, unsettled=_unsettled(found))
+    return replace(fits[0].beyond(tuple(fits[1:])), unsettled=_unsettled(found))
 
 
 @protocols("mdl")
