@@ -24,6 +24,7 @@ from headwise.tasks.windows import stitched
 
 POOLINGS = ("cls", "mean", "last")
 FORMAT = 1
+TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
 class Output(NamedTuple):
@@ -391,4 +392,5 @@ def _what_loads(name: str) -> str:
 
 
 def _key(task: str) -> str:
-    return task.replace(".", "__")
+    name = task.replace(".", "__")
+    return f"{name}__" if name in TAKEN else name
