@@ -80,6 +80,11 @@ def fail(place: Place) -> dict[str, Any]:
     raise RuntimeError("no such luck")
 
 
+def give(place: Place) -> Any:
+    """Something that is no result."""
+    return {"nothing": None, "list": [1], "three": ({}, {}, {})}[place.config["what"]]
+
+
 def refuse(place: Place) -> dict[str, Any]:
     note(place, "refusing")
     raise HeadwiseError("bad input", "good input")

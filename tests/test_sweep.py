@@ -152,6 +152,14 @@ def test_refused_input_is_not_tried_again(tmp_path):
     assert notes(tmp_path) == ["refusing"]
 
 
+def test_what_is_no_result_fails_and_leaves_a_folder_that_is_read_again(tmp_path):
+    jobs = [job("give", what=what) for what in ("nothing", "list", "three")]
+    for _ in range(2):
+        swept = run([*jobs, job("square", 4)], tmp_path, workers=1)
+        assert len(swept.done) == 1 and all("expected a dict" in error for _, error in swept.failed.values())
+    assert len(list(Results(tmp_path / "records"))) == 1
+
+
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
     script += f"    swept = run([job('square', n, wait=0.4) for n in range(4)], {str(tmp_path)!r}, workers=2)\n"

@@ -171,7 +171,10 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
         if record is None or place.lost(record):
             began = time.perf_counter()
             made = work_named(job.work)(place)
-            result, arrays = made if isinstance(made, tuple) else (made, None)
+            result, arrays = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+            if not isinstance(result, Mapping):  # a record of it could not be read again
+                seen = f"the work {job.work!r} returned a {type(result).__name__}"
+                raise HeadwiseError(seen, "a dict, or a dict and arrays by name", "return {}")
             about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
             place.results.save(job.work, plain(job.config), result, arrays, about)
     return job.key
