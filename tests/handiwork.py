@@ -85,6 +85,10 @@ def give(place: Place) -> Any:
     return {"nothing": None, "list": [1], "three": ({}, {}, {})}[place.config["what"]]
 
 
+def fail_oddly(place: Place) -> dict[str, Any]:
+    raise OSError(f"no {os.fsdecode(b'caf' + bytes([233]))}")
+
+
 def refuse(place: Place) -> dict[str, Any]:
     note(place, "refusing")
     raise HeadwiseError("bad input", "good input")

@@ -147,6 +147,13 @@ def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_pat
     assert notes(tmp_path).count("failing") == 3  # and again when asked again
 
 
+def test_an_error_about_a_name_that_is_no_text_is_kept_as_any_other(tmp_path):
+    bad = job("fail_oddly")
+    swept = run([bad, job("square", 4)], tmp_path, workers=1, retries=0)
+    assert len(swept.done) == 1 and "no caf" in swept.failed[bad.key][1]
+    assert "no caf" in (tmp_path / "failed" / f"{bad.key}.json").read_text()
+
+
 def test_refused_input_is_not_tried_again(tmp_path):
     run([job("refuse")], tmp_path, workers=1, retries=3)
     assert notes(tmp_path) == ["refusing"]

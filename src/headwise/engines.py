@@ -69,7 +69,8 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
             return "KeyboardInterrupt: stopped"
         except Exception:
             traceback.print_exc()
-            return traceback.format_exc()
+            # Names of files may hold bytes that are no text, and could not be written down.
+            return traceback.format_exc().encode(errors="backslashreplace").decode()
         finally:
             release_memory()
     return ""
