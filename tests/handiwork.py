@@ -89,6 +89,14 @@ def fail_oddly(place: Place) -> dict[str, Any]:
     raise OSError(f"no {os.fsdecode(b'caf' + bytes([233]))}")
 
 
+def wander(place: Place) -> dict[str, Any]:
+    """Leave for another folder."""
+    before = os.getcwd()
+    os.chdir("/")
+    note(place, "wandered")
+    return {"began": before}
+
+
 def refuse(place: Place) -> dict[str, Any]:
     note(place, "refusing")
     raise HeadwiseError("bad input", "good input")

@@ -167,6 +167,13 @@ def test_what_is_no_result_fails_and_leaves_a_folder_that_is_read_again(tmp_path
     assert len(list(Results(tmp_path / "records"))) == 1
 
 
+def test_jobs_that_go_to_other_folders_lose_nothing_and_take_no_other_along(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swept = run([job("wander", n) for n in range(3)], "out", workers=1)
+    assert not swept.failed and notes(tmp_path / "out") == ["wandered"] * 3
+    assert [one.result["began"] for one in Results(tmp_path / "out" / "records")] == [str(tmp_path)] * 3
+
+
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
     script += f"    swept = run([job('square', n, wait=0.4) for n in range(4)], {str(tmp_path)!r}, workers=2)\n"
