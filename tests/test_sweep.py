@@ -64,10 +64,19 @@ def test_a_grid_has_every_combination():
     assert all(one["plan"]["lr"] == 0.1 and one["by"] == "token" for one in found)
 
 
-@pytest.mark.parametrize("axes, word", [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")])
+BAD_AXES = [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")]
+BAD_AXES += [({"plan": {"seed": [0, 1]}}, '"plan.seed" ='), ({"plan.seed": [0, 1], "plan": [{"lr": 1}]}, "undoes")]
+
+
+@pytest.mark.parametrize("axes, word", BAD_AXES)
 def test_a_bad_axis_is_refused(axes, word):
     with pytest.raises(HeadwiseError, match=word):
         grid({"by": "token"}, axes)
+
+
+def test_an_axis_inside_another_follows_it():
+    found = grid({}, {"plan": [{"lr": 1}, {"lr": 2}], "plan.seed": [0, 1]})
+    assert [(one["plan"]["lr"], one["plan"]["seed"]) for one in found] == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 def test_a_job_has_a_title_whatever_its_config_holds():
@@ -370,12 +379,19 @@ def test_a_seed_in_place_of_the_files_takes_the_axis_of_seeds(place):
             "a list of names",
         ),
         (("plan = {", "plan = 3 # {"), "no field 'seed'"),
+        (('work = "train"', "work = 3"), "work = 3"),
+        (('"train"', '":"'), "module:function"),
+        (('"train"', '".a:b"'), "module:function"),
+        (('model = "tiny"', 'model = ["tiny"]'), "an axis"),
+        (('"news=news.csv:text,label"]', "3]"), "a list of names"),
+        (('tiny = "', 'data = 3\ntiny = "'), "data = 3"),
     ],
 )
 def test_mistakes_in_a_file_are_named(place, change, word):
     (place / "grid.toml").write_text(TOML.format("bert-tiny").replace(*change, 1))
-    with pytest.raises(HeadwiseError, match=word):
-        read("grid.toml")
+    for seed in (None,) if change[0] == "[0, 1]" else (None, 7):  # a seed takes the place of that axis
+        with pytest.raises(HeadwiseError, match=word):
+            read("grid.toml", seed=seed)
 
 
 @pytest.mark.parametrize("part", ["config", "grid", "at"])

@@ -159,7 +159,7 @@ def work_named(name: str) -> Work:
     module, _, function = name.partition(":")
     try:
         return getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # no module, or no name of one
         raise HeadwiseError(f"the work {name!r}: {error}", "module:function that workers can import") from None
 
 
@@ -188,9 +188,14 @@ def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[d
         [0, 1]
     """
     configs = [plain(config)]
-    for name, values in axes.items():
+    for place, (name, values) in enumerate(axes.items()):
+        if isinstance(values, Mapping) and values:  # TOML takes a bare dot for a table
+            hint = f'"{name}.{next(iter(values))}" = […], in quotes'
+            raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values", hint)
         if not isinstance(values, list | tuple) or not values:
             raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values")
+        for undone in (other for other in list(axes)[:place] if other.startswith(f"{name}.")):
+            raise HeadwiseError(f"the axis {name!r} undoes {undone!r} before it", f"{name!r} first, then {undone!r}")
         configs = [_with(one, name, value) for one in configs for value in values]
     return configs
 
