@@ -91,7 +91,7 @@ def fail_oddly(place: Place) -> dict[str, Any]:
 
 def wander(place: Place) -> dict[str, Any]:
     """Leave for another folder."""
-    before = os.getcwd()
+    before = str(Path.cwd())
     os.chdir("/")
     note(place, "wandered")
     return {"began": before}
