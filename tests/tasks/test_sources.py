@@ -429,12 +429,14 @@ BAD_SPECS = [
     ("mine={}/r.csv:text", "text,label or text,text_b,label"),
     ("mine={}/r.csv:text,lable", "unknown column 'lable'"),
     ("mine={}/r.csv:text,label", "only one label"),
+    ("mine={}/half.csv:text,label", "only one label"),  # grades need a range
 ]
 
 
 @pytest.mark.parametrize(("spec", "message"), BAD_SPECS)
 def test_bad_specs_of_own_tasks_are_told(tmp_path, spec, message):
     put(tmp_path, "r.csv", "text,label\nx,1\ny,1\n")
+    put(tmp_path, "half.csv", "text,label\nx,0.5\ny,0.50\n")
     put(tmp_path, "r.txt", "x")
     with pytest.raises(HeadwiseError) as error:
         own(spec.format(tmp_path))
