@@ -382,6 +382,17 @@ def test_own_table_alone_is_cut_and_grades_are_seen(tmp_path):
     assert isinstance(task.rows("dev")[0]["label"], float)
 
 
+@pytest.mark.parametrize("name", ["a*b", "a|b", "a[x]b", "a?b", "a b", "{train}"])
+def test_own_files_are_read_whatever_their_names_and_no_others(tmp_path, name):
+    for other in ("a", "b", "aXb", "ab", "axb"):
+        put(tmp_path, f"{other}.csv", "text,label\nother,1\nothers,0\n")
+    put(tmp_path, f"{name}.csv", "text,label\n" + "".join(f"mine {i},{i % 2}\n" for i in range(10)))
+    put(tmp_path, f"{name}.dev.csv", "text,label\nmine,1\n")
+    task = own(f"mine={tmp_path}/{name}.csv:text,label")
+    assert [len(task.rows(split)) for split in ("train", "dev")] == [10, 1]
+    assert all(row["text"].startswith("mine") for split in ("train", "dev") for row in task.rows(split))
+
+
 BLANKS = [
     (("fine,good", "bad,bad", "foo,"), "reviews.csv:4: label ''"),
     (("fine,1.5", "bad,2.5", "foo, "), "reviews.csv:4: label ' '"),

@@ -120,6 +120,8 @@ class Files:
         return found
 
     def _find(self, pattern: str) -> list[Path]:
+        if (self.root / pattern).is_file():  # one's own file may have any name
+            return [self.root / pattern]
         for choice in pattern.split("|"):
             found = sorted(self.root.glob(choice)) if "*" in choice else [self.root / choice]
             if found := [path for path in found if path.exists()]:
