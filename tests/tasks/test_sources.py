@@ -196,6 +196,18 @@ BAD = [  # task, records, what the message says
     ("ewt_srl", [{"tokens": ["a"], "srl": [{"predicate": 0, "tags": ["O", "O"]}]}], "2 tags for 1 words"),
     ("squad_v11", [answer("abc", 1)], "a span inside it"),
     ("squad_v11", [answer("b", 0)], "is not what stands at 0"),
+    ("squad_v11", [answer("b", "1")], "answer 'b' at '1'"),
+    ("squad_v11", [answer("b", 1.0)], "answer 'b' at 1.0"),
+    ("squad_v11", [answer("b", None)], "answer 'b' at None"),
+    ("squad_v11", [answer(3, 1)], "answer 3 at 1"),
+    ("squad_v11", [answer("b", 1) | {"answers": None}], "the columns of the kind answer"),
+    ("sst2", [sentence("x", [1])], "label [1]"),
+    ("sst2", [sentence("x", {"a": 1})], "one label"),
+    ("wnut17", [{"tokens": ["a"], "labels": None}], "the columns of the kind spans"),
+    ("wnut17", [{"tokens": ["a"], "labels": [None]}], "the columns of the kind spans"),
+    ("ewt_dep", [{"tokens": ["a"], "heads": None, "deprels": ["x"]}], "heads"),
+    ("gum_con", [{"tokens": ["a"], "tree": 3}], "the columns of the kind"),
+    ("ewt_srl", [{"tokens": ["a"], "srl": [{"predicate": None, "tags": ["O"]}]}], "srl"),
 ]
 
 
@@ -391,6 +403,14 @@ def test_own_files_are_read_whatever_their_names_and_no_others(tmp_path, name):
     task = own(f"mine={tmp_path}/{name}.csv:text,label")
     assert [len(task.rows(split)) for split in ("train", "dev")] == [10, 1]
     assert all(row["text"].startswith("mine") for split in ("train", "dev") for row in task.rows(split))
+
+
+@pytest.mark.parametrize("labels", [(["a"], ["a", "b"]), ({"a": 1}, {"b": 2})])
+def test_a_label_of_an_own_table_is_one_label(tmp_path, labels):
+    records = ({"text": f"text {i}", "label": labels[i % 2]} for i in range(20))
+    put(tmp_path, "many.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
+    with pytest.raises(HeadwiseError, match="many.jsonl:1: label .* one label"):
+        own(f"mine={tmp_path}/many.jsonl:text,label")
 
 
 BLANKS = [
