@@ -32,7 +32,7 @@ def model():
     return made.eval()
 
 
-CUTS = {"uneven": [[0, 0, 1, 0], [1, 1, 0, 0]], "even": [[1, 0, 0, 1], [0, 1, 1, 0]], "a layer": [[0, 1, 0, 0], [1] * 4]}
+CUTS = {"uneven": [[0, 0, 1, 0], [1, 1, 0, 0]], "even": [[1, 0, 0, 1], [0, 1, 1, 0]], "layer": [[0, 1, 0, 0], [1] * 4]}
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)

@@ -409,7 +409,7 @@ def test_own_files_are_read_whatever_their_names_and_no_others(tmp_path, name):
 def test_a_label_of_an_own_table_is_one_label(tmp_path, labels):
     records = ({"text": f"text {i}", "label": labels[i % 2]} for i in range(20))
     put(tmp_path, "many.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
-    with pytest.raises(HeadwiseError, match="many.jsonl:1: label .* one label"):
+    with pytest.raises(HeadwiseError, match=r"many\.jsonl:1: label .* one label"):
         own(f"mine={tmp_path}/many.jsonl:text,label")
 
 

@@ -145,7 +145,7 @@ def read_jsonl(path: Path) -> Numbered:
 
 
 def _json(text: str) -> Any:
-    """What a text says; half of a surrogate pair, which only an escape can say, is no text and no tokenizer takes it."""
+    """What a text says; half of a surrogate pair, which only an escape can say, is no text for a tokenizer."""
     found = json.loads(text)
     if "\\u" in text:
         json.dumps(found, ensure_ascii=False).encode()

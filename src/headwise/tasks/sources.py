@@ -81,7 +81,7 @@ def rows_of(
             row = shape(record, layout.columns, names)
         except HeadwiseError as error:
             raise HeadwiseError(f"{place}: {error.seen}", error.expected, error.hint) from None
-        except (TypeError, ValueError, LookupError, AttributeError) as error:  # lists where numbers belong, and the like
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # lists for numbers, and the like
             expected = f"the columns of the kind {kind}: {', '.join(layout.column_names())}"
             raise HeadwiseError(f"{place}: {type(error).__name__} {error}", expected) from None
         counts["empty"] += any(not text.strip() for text in row_texts(row).values())
