@@ -80,6 +80,23 @@ def fail(place: Place) -> dict[str, Any]:
     raise RuntimeError("no such luck")
 
 
+def give(place: Place) -> Any:
+    """Something that is no result."""
+    return {"nothing": None, "list": [1], "three": ({}, {}, {})}[place.config["what"]]
+
+
+def fail_oddly(place: Place) -> dict[str, Any]:
+    raise OSError(f"no {os.fsdecode(b'caf' + bytes([233]))}")
+
+
+def wander(place: Place) -> dict[str, Any]:
+    """Leave for another folder."""
+    before = str(Path.cwd())
+    os.chdir("/")
+    note(place, "wandered")
+    return {"began": before}
+
+
 def refuse(place: Place) -> dict[str, Any]:
     note(place, "refusing")
     raise HeadwiseError("bad input", "good input")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from headwise.attention import looks
+from headwise.prune import fold, prune
 from headwise.testing import toy_model
 
 
@@ -18,3 +20,16 @@ def test_looking_leaves_every_modules_mode_and_the_kernel_as_they_were(texts):
     with pytest.raises((TypeError, ValueError)) if 3 in texts else nullcontext():
         looks(model, texts)
     assert ([module.training for module in model.modules()], model.config._attn_implementation) == before
+
+
+def test_heads_of_a_cut_model_keep_their_names():
+    gone = torch.tensor([[1, 0, 0, 1], [1, 1, 1, 0]]).bool()
+    smaller, closed = toy_model(), toy_model()
+    prune(smaller.encoder, gone)
+    fold(closed.encoder, (~gone).float())
+    found, expected = (looks(one, ["w1 w2 w3", "w4"], shown=1) for one in (smaller, closed))
+    for name, values in expected.features.items():
+        torch.testing.assert_close(found.features[name], values.masked_fill(gone, torch.nan), equal_nan=True)
+    kept = {f"{layer}.{head}" for layer, head in (~gone).nonzero().tolist()}
+    maps, whole = found.examples[0]["attention"], expected.examples[0]["attention"]
+    assert maps == {name: rows for name, rows in whole.items() if name in kept}

@@ -89,6 +89,21 @@ def test_task_heads_and_tied_weights(tmp_path, form, auto):
     assert error(outputs(back, inputs)["logits"], expected) < 1e-5
 
 
+@pytest.mark.parametrize("form", ["masked", "sliced"])
+def test_models_that_choose_between_texts(tmp_path, form):
+    model = tiny("roberta", auto="AutoModelForMultipleChoice")
+    mask = mask_of(Heads.of(model), "uneven")
+    back, inputs = load(export(model, mask, tmp_path / "m", form)), sample_inputs(model)
+    with gated(model, (~mask).float()):
+        assert error(outputs(back, inputs)["logits"], outputs(model, inputs)["logits"]) < 1e-5
+
+
+def test_a_link_that_points_nowhere_is_there_already(tmp_path):
+    (tmp_path / "m").symlink_to(tmp_path / "nothing")
+    with pytest.raises(HeadwiseError, match="there already"):
+        export(tiny("bert"), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_number_formats(tmp_path, dtype):
     model = tiny("llama", dtype=dtype)
@@ -198,6 +213,13 @@ class TestOnnx:
             load(path)
 
     @pytest.mark.slow
+    def test_what_onnxruntime_cannot_run_is_told(self, tmp_path):
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+        model = tiny("bert", dtype=torch.bfloat16)
+        with pytest.raises(HeadwiseError, match=r"bfloat16.*float32"):
+            export(model, mask_of(Heads.of(model), "uneven"), tmp_path / "m", "onnx")
+
     @pytest.mark.parametrize(("family", "stack"), CASES)
     def test_every_family(self, tmp_path, family, stack):
         pytest.importorskip("onnxruntime")

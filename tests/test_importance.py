@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.heads import gated
 from headwise.importance import estimators, importance
-from headwise.prune import prune
+from headwise.prune import fold, prune
 from headwise.selection import top
 from headwise.tasks.task import Rows
 from headwise.testing import planted, toy_model
@@ -31,6 +32,20 @@ def plant():
 def model():
     made = toy_model(2, rows=40).double()
     return made.eval()
+
+
+CUTS = {"uneven": [[0, 0, 1, 0], [1, 1, 0, 0]], "even": [[1, 0, 0, 1], [0, 1, 1, 0]], "layer": [[0, 1, 0, 0], [1] * 4]}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("by", ["magnitude", "confidence", "gradient", "ablation", "weight"])
+def test_heads_of_a_cut_model_are_scored_as_those_beside_closed_ones(model, by, cut):
+    gone = torch.tensor(cut, dtype=torch.bool)
+    smaller, closed = copy.deepcopy(model), copy.deepcopy(model)
+    prune(smaller.encoder, gone)
+    fold(closed.encoder, (~gone).double())
+    found, expected = (importance(one, "toy0", by, examples=12).scores for one in (smaller, closed))
+    torch.testing.assert_close(found, expected.masked_fill(gone, torch.nan), equal_nan=True)
 
 
 def test_the_random_control_draws_for_each_task_anew(model):

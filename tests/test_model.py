@@ -222,6 +222,19 @@ def test_names_are_checked():
         toy_model(pooling="max")
 
 
+@pytest.mark.parametrize("name", ["type", "train", "training", "keys", "copy", "forward", "_modules", "a.b", "weight"])
+def test_a_task_may_have_any_name_also_one_that_torch_has_taken(tmp_path, name):
+    tasks = [replace(task, name=name if i else task.name) for i, task in enumerate(toy_tasks(2, rows=16))]
+    model = toy_model(1, rows=16)
+    model.add(tasks[1])
+    model.give_scales()
+    with torch.no_grad():
+        model.scales_of(name).fill_(0.5)
+    again = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), tasks).eval()
+    batch = batch_of(model)
+    assert torch.equal(again(name, batch).loss, model.eval()(name, batch).loss)
+
+
 def test_fresh_output_heads_are_seeded(tmp_path):
     toy_model().encoder.save_pretrained(tmp_path)
     toy_model().tokenizer.save_pretrained(tmp_path)

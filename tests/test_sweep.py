@@ -64,10 +64,19 @@ def test_a_grid_has_every_combination():
     assert all(one["plan"]["lr"] == 0.1 and one["by"] == "token" for one in found)
 
 
-@pytest.mark.parametrize("axes, word", [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")])
+BAD_AXES = [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")]
+BAD_AXES += [({"plan": {"seed": [0, 1]}}, '"plan.seed" ='), ({"plan.seed": [0, 1], "plan": [{"lr": 1}]}, "undoes")]
+
+
+@pytest.mark.parametrize("axes, word", BAD_AXES)
 def test_a_bad_axis_is_refused(axes, word):
     with pytest.raises(HeadwiseError, match=word):
         grid({"by": "token"}, axes)
+
+
+def test_an_axis_inside_another_follows_it():
+    found = grid({}, {"plan": [{"lr": 1}, {"lr": 2}], "plan.seed": [0, 1]})
+    assert [(one["plan"]["lr"], one["plan"]["seed"]) for one in found] == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 def test_a_job_has_a_title_whatever_its_config_holds():
@@ -147,9 +156,31 @@ def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_pat
     assert notes(tmp_path).count("failing") == 3  # and again when asked again
 
 
+def test_an_error_about_a_name_that_is_no_text_is_kept_as_any_other(tmp_path):
+    bad = job("fail_oddly")
+    swept = run([bad, job("square", 4)], tmp_path, workers=1, retries=0)
+    assert len(swept.done) == 1 and "no caf" in swept.failed[bad.key][1]
+    assert "no caf" in (tmp_path / "failed" / f"{bad.key}.json").read_text()
+
+
 def test_refused_input_is_not_tried_again(tmp_path):
     run([job("refuse")], tmp_path, workers=1, retries=3)
     assert notes(tmp_path) == ["refusing"]
+
+
+def test_what_is_no_result_fails_and_leaves_a_folder_that_is_read_again(tmp_path):
+    jobs = [job("give", what=what) for what in ("nothing", "list", "three")]
+    for _ in range(2):
+        swept = run([*jobs, job("square", 4)], tmp_path, workers=1)
+        assert len(swept.done) == 1 and all("expected a dict" in error for _, error in swept.failed.values())
+    assert len(list(Results(tmp_path / "records"))) == 1
+
+
+def test_jobs_that_go_to_other_folders_lose_nothing_and_take_no_other_along(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swept = run([job("wander", n) for n in range(3)], "out", workers=1)
+    assert not swept.failed and notes(tmp_path / "out") == ["wandered"] * 3
+    assert [one.result["began"] for one in Results(tmp_path / "out" / "records")] == [str(tmp_path)] * 3
 
 
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
@@ -348,12 +379,19 @@ def test_a_seed_in_place_of_the_files_takes_the_axis_of_seeds(place):
             "a list of names",
         ),
         (("plan = {", "plan = 3 # {"), "no field 'seed'"),
+        (('work = "train"', "work = 3"), "work = 3"),
+        (('"train"', '":"'), "module:function"),
+        (('"train"', '".a:b"'), "module:function"),
+        (('model = "tiny"', 'model = ["tiny"]'), "an axis"),
+        (('"news=news.csv:text,label"]', "3]"), "a list of names"),
+        (('tiny = "', 'data = 3\ntiny = "'), "data = 3"),
     ],
 )
 def test_mistakes_in_a_file_are_named(place, change, word):
     (place / "grid.toml").write_text(TOML.format("bert-tiny").replace(*change, 1))
-    with pytest.raises(HeadwiseError, match=word):
-        read("grid.toml")
+    for seed in (None,) if change[0] == "[0, 1]" else (None, 7):  # a seed takes the place of that axis
+        with pytest.raises(HeadwiseError, match=word):
+            read("grid.toml", seed=seed)
 
 
 @pytest.mark.parametrize("part", ["config", "grid", "at"])

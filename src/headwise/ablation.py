@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.heads import Heads, captured, eager, gated, touched
-from headwise.importance import Importance, Moments, Sample, spread
+from headwise.heads import Heads, captured, eager, gated, touched, whole_maps
+from headwise.importance import Importance, Moments, Sample
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def _zero(sample: Sample) -> torch.Tensor:
 def _gram(site: Any, heads: Heads) -> torch.Tensor:
     weight = site.module.weight.detach()
     weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
-    per_head = weight.view(len(site.kept), heads.head_dim, -1)
+    per_head = weight.view(len(site.kept), heads.head_dim, weight.shape[1])
     whole = weight.new_zeros(heads.num_heads, heads.head_dim, heads.head_dim)
     whole[list(site.kept)] = per_head @ per_head.transpose(1, 2)
     return whole
@@ -139,13 +139,9 @@ def confidence(sample: Sample) -> Importance:
         for _, batch in sample.batches():
             total, tokens = _zero(sample), _zero(sample)
             for real, inputs in sample.inputs(batch):
-                attention = maps(**inputs)  # per layer (B, H, T, T)
+                attention = whole_maps(maps(**inputs), sample.heads)
                 real = real.expand(attention[0].shape[0], attention[0].shape[-1])
-                largest = [(a.amax(-1) * real[:, None]).sum(-1) for a in attention]
-                sites = sample.heads.sites
-                total = total + torch.stack(
-                    [spread(a, s.kept, sample.heads.num_heads) for a, s in zip(largest, sites)], 1
-                )
+                total = total + torch.stack([(a.amax(-1) * real[:, None]).sum(-1) for a in attention], 1)
                 tokens = tokens + real.sum(1)[:, None, None]
             moments.add(total / tokens)
     return moments.result(sample.task, "confidence", len(sample.items))

@@ -32,6 +32,8 @@ def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:
         inputs = {"input_ids": ids, "attention_mask": seen}
         if getattr(config, "is_encoder_decoder", False):
             inputs["decoder_input_ids"] = ids.flip(1)
+        if "MultipleChoice" in type(model).__name__:  # texts are (B, choices, T)
+            inputs = {name: value.unsqueeze(1).repeat(1, 2, 1) for name, value in inputs.items()}
     if hasattr(picture, "image_size"):
         size = picture.image_size if isinstance(picture.image_size, (list, tuple)) else (picture.image_size,) * 2
         inputs["pixel_values"] = torch.randn(batch, getattr(picture, "num_channels", 3), *size, generator=generator)

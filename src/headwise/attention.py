@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headwise.evaluate import evaluating
-from headwise.heads import Heads, eager
+from headwise.heads import Heads, eager, whole_maps
 from headwise.model import MultiTaskModel
 
 FEATURES = ("entropy", "previous", "next", "first", "separator")
@@ -17,7 +17,7 @@ FEATURES = ("entropy", "previous", "next", "first", "separator")
 
 @dataclass(frozen=True)
 class Looks:
-    """A head's habits, each (L, H), averaged over the texts' tokens; entropy in nats."""
+    """A head's habits, each (L, H), averaged over the texts' tokens, NaN for heads that were cut; entropy in nats."""
 
     features: dict[str, torch.Tensor]
     examples: list[dict[str, Any]]  # {"tokens": [...], "attention": {"layer.head": rows}}
@@ -44,20 +44,21 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
         shown: keep the whole maps of this many short texts.
         batch_size: texts in one forward.
     """
-    shape = Heads.of(model.encoder).shape
-    sums = {name: torch.zeros(shape, dtype=torch.float64) for name in FEATURES}
+    heads = Heads.of(model.encoder)
+    sums = {name: torch.zeros(heads.shape, dtype=torch.float64) for name in FEATURES}
     tokens = 0
     special = [i for i in (model.tokenizer.sep_token_id, model.tokenizer.eos_token_id) if i is not None]
     examples = []
     with evaluating(model), eager(model.encoder) as maps:
         for start in range(0, len(texts), batch_size):
             batch = _coded(model, texts[start : start + batch_size])
-            found = _features(torch.stack(maps(**batch), 1), batch["input_ids"], batch["attention_mask"], special)
+            whole_BLHTT = torch.stack(whole_maps(maps(**batch), heads), 1)
+            found = _features(whole_BLHTT, batch["input_ids"], batch["attention_mask"], special)
             for name, value in found.items():
                 sums[name] += value.double().cpu()
             tokens += int(batch["attention_mask"].sum())
         for text in sorted(texts, key=len)[len(texts) // 3 :][:shown]:
-            examples.append(_example(model, maps, text))
+            examples.append(_example(model, heads, maps, text))
     return Looks({name: value / max(1, tokens) for name, value in sums.items()}, examples, len(texts))
 
 
@@ -88,14 +89,14 @@ def _features(
     }
 
 
-def _example(model: MultiTaskModel, maps: Any, text: str) -> dict[str, Any]:
+def _example(model: MultiTaskModel, heads: Heads, maps: Any, text: str) -> dict[str, Any]:
     batch = _coded(model, [text])
     batch = {name: value[:, :24] for name, value in batch.items()}
     words = model.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
     found = maps(**batch)
     attention = {
-        f"{layer}.{head}": [[round(x, 2) for x in row] for row in matrix.tolist()]
-        for layer, heads in enumerate(found)
-        for head, matrix in enumerate(heads[0])
+        f"{site.layer}.{head}": [[round(x, 2) for x in row] for row in matrix.tolist()]
+        for site, layer in zip(heads.sites, found)
+        for head, matrix in zip(site.kept, layer[0])
     }
     return {"tokens": words, "attention": attention}

@@ -61,7 +61,7 @@ def log_of(root: Path, job: Job) -> Path:
 def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
     """Do one job in this process, its output going to its log; the error, or ""."""
     job = Job(record["work"], record["config"], record["at"])
-    with _logged(log_of(Path(root), job)):
+    with _logged(log_of(Path(root), job)), contextlib.chdir("."):  # the next job starts where this one did
         print(f"{time.strftime('%F %T')} {job.title}", flush=True)
         try:
             perform(job, root, device)
@@ -69,7 +69,8 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
             return "KeyboardInterrupt: stopped"
         except Exception:
             traceback.print_exc()
-            return traceback.format_exc()
+            # Names of files may hold bytes that are no text, and could not be written down.
+            return traceback.format_exc().encode(errors="backslashreplace").decode()
         finally:
             release_memory()
     return ""
@@ -108,7 +109,8 @@ class Local:
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
         if address:
             raise HeadwiseError(f"address={address!r} with the local engine", 'engine="ray"', "--engine ray")
-        self.root, self.workers, self.device, self.around = root, workers, device, surroundings(workers)
+        self.root, self.workers, self.device = root.absolute(), workers, device  # jobs may go to other folders
+        self.around = surroundings(workers)
         self.idle: list[_Process] = []
         self.busy: dict[Any, tuple[_Process, Job]] = {}
 

@@ -57,7 +57,7 @@ def export(
     if form not in FORMS:
         raise unknown("export form", form, FORMS)
     path, (write, read) = Path(path), FORMS[form]
-    if path.exists():
+    if path.exists() or path.is_symlink():  # also one that points nowhere
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
     refuse_wrapped(model, "exporting")
     own: Any = copy.deepcopy(unwrap(model)).eval()
@@ -215,6 +215,9 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "onnx", "the export form onnx")
+    if model.dtype == torch.bfloat16:
+        seen = "weights in bfloat16, which onnxruntime does not run on a processor"
+        raise HeadwiseError(seen, "float32 or float16 for the form onnx", "model.float()")
     prune(model, mask, heads.stack)
     if heads.family in BIAS_OF_FIRST:  # torch 2.13 cannot take its fused attention with a bias apart
         model.set_attn_implementation("eager")

@@ -9,7 +9,7 @@ Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError
 from headwise.families import EXACT
 from headwise.finding import Site, find, stacks_of, unwrap
 
-__all__ = ["Heads", "Site", "captured", "eager", "gated", "stacks_of", "touched", "unwrap"]
+__all__ = ["Heads", "Site", "captured", "eager", "gated", "stacks_of", "touched", "unwrap", "whole_maps"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 Touch = Callable[[int, torch.Tensor], torch.Tensor | None]
 
@@ -239,6 +239,12 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
         yield maps
     finally:
         inner.set_attn_implementation(before)
+
+
+def whole_maps(maps: Iterable[torch.Tensor], heads: Heads) -> list[torch.Tensor]:
+    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that were cut away are NaN."""
+    pairs = zip(maps, heads.sites, strict=True)
+    return [_whole(a.flatten(2), site, heads.num_heads).unflatten(2, a.shape[2:]) for a, site in pairs]
 
 
 class _Calls:

@@ -269,7 +269,7 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
             product = (values_BTHD * grad_BTHD).sum(
                 axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
             )
-            product, before = spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
+            product, before = _spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
             if before is not None:  # a forward for each window of long rows
                 product = torch.cat([before, product], 1) if per_token else before + product
             found[layer] = product
@@ -284,7 +284,7 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
     return torch.stack([torch.zeros_like(empty) if f is None else f for f in found], -2)
 
 
-def spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:
+def _spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:
     """The values of a layer's heads with zeros for those that were cut away."""
     if kept is None or len(kept) == num_heads:
         return values

@@ -159,7 +159,7 @@ def work_named(name: str) -> Work:
     module, _, function = name.partition(":")
     try:
         return getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # no module, or no name of one
         raise HeadwiseError(f"the work {name!r}: {error}", "module:function that workers can import") from None
 
 
@@ -171,7 +171,10 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
         if record is None or place.lost(record):
             began = time.perf_counter()
             made = work_named(job.work)(place)
-            result, arrays = made if isinstance(made, tuple) else (made, None)
+            result, arrays = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+            if not isinstance(result, Mapping):  # a record of it could not be read again
+                seen = f"the work {job.work!r} returned a {type(result).__name__}"
+                raise HeadwiseError(seen, "a dict, or a dict and arrays by name", "return {}")
             about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
             place.results.save(job.work, plain(job.config), result, arrays, about)
     return job.key
@@ -185,9 +188,14 @@ def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[d
         [0, 1]
     """
     configs = [plain(config)]
-    for name, values in axes.items():
+    for place, (name, values) in enumerate(axes.items()):
+        if isinstance(values, Mapping) and values:  # TOML takes a bare dot for a table
+            hint = f'"{name}.{next(iter(values))}" = […], in quotes'
+            raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values", hint)
         if not isinstance(values, list | tuple) or not values:
             raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values")
+        for undone in (other for other in list(axes)[:place] if other.startswith(f"{name}.")):
+            raise HeadwiseError(f"the axis {name!r} undoes {undone!r} before it", f"{name!r} first, then {undone!r}")
         configs = [_with(one, name, value) for one in configs for value in values]
     return configs
 

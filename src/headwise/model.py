@@ -23,6 +23,7 @@ from headwise.tasks.windows import stitched
 
 POOLINGS = ("cls", "mean", "last")
 FORMAT = 1
+TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
 class Output(NamedTuple):
@@ -308,4 +309,5 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
 
 
 def _key(task: str) -> str:
-    return task.replace(".", "__")
+    name = task.replace(".", "__")
+    return f"{name}__" if name in TAKEN else name

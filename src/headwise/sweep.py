@@ -215,10 +215,11 @@ def read(path: str | Path, data: str | None = None, seed: int | None = None) -> 
 
     at = {**said.get("at", {}), **({"data": data} if data else {})}
     work = said.get("work", "train")
+    for name, value in {"work": work, **at}.items():
+        if not isinstance(value, str):
+            raise HeadwiseError(f"{name} = {value!r} in {path}", "a text", f'{name} = "…"')
     axes = {name: values for name, values in said.get("grid", {}).items() if seed is None or name != "plan.seed"}
-    configs = grid(said.get("config", {}), axes)
-    if seed is not None:
-        configs = [{**one, "plan": {**one.get("plan", {}), "seed": seed}} for one in configs]
+    configs = grid(said.get("config", {}), axes if seed is None else {**axes, "plan.seed": [seed]})
     combinations = product(*axes.values())
     names = [" ".join(f"{name}={_word(value)}" for name, value in zip(axes, one)) or work for one in combinations]
     return [asked(work, config, {**at, "title": name}) for config, name in zip(configs, names)]

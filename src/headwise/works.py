@@ -101,7 +101,10 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     for name in ("model", "tasks"):
         if not given.get(name):
             raise HeadwiseError(f"the config of {work} has no {name}", 'model = "…" and tasks = ["…", "…"]')
-    if not isinstance(given["tasks"], list | tuple) or not isinstance(given.get("plan", {}), Mapping):
+    if not isinstance(given["model"], str):
+        raise HeadwiseError(f"model = {given['model']!r}", "a folder or a name", "several are an axis of [grid]")
+    named = isinstance(given["tasks"], list | tuple) and all(isinstance(name, str) for name in given["tasks"])
+    if not named or not isinstance(given.get("plan", {}), Mapping):
         seen = f"tasks = {given['tasks']!r}, plan = {given.get('plan', {})!r}"
         raise HeadwiseError(seen, "a list of names, and a table", 'tasks = ["sst2", "qnli"]')
     model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))

@@ -241,6 +241,8 @@ BROKEN = [
     ("csv", "a,b\nx,y,z\n", ":2: 3 columns; expected 2"),
     ("jsonl", '{"a": 1}\n{"a": \n', ":2: "),
     ("jsonl", "[1]\n", ":1: a list"),
+    ("jsonl", '{"a": "\\ud83d\\ude00"}\n{"a": "\\ud800"}\n', ":2: "),  # half of a pair
+    ("squad", '{"data": [], "x": "\\ud800"}', "surrogates"),
     ("squad", '{"data": [{"paragraphs": [{"qas": []}]}, {}]}', "KeyError"),
     ("squad", "{", "JSONDecodeError"),
     ("conllu", "1\tword\n", ":1: 2 columns"),

@@ -196,6 +196,18 @@ BAD = [  # task, records, what the message says
     ("ewt_srl", [{"tokens": ["a"], "srl": [{"predicate": 0, "tags": ["O", "O"]}]}], "2 tags for 1 words"),
     ("squad_v11", [answer("abc", 1)], "a span inside it"),
     ("squad_v11", [answer("b", 0)], "is not what stands at 0"),
+    ("squad_v11", [answer("b", "1")], "answer 'b' at '1'"),
+    ("squad_v11", [answer("b", 1.0)], "answer 'b' at 1.0"),
+    ("squad_v11", [answer("b", None)], "answer 'b' at None"),
+    ("squad_v11", [answer(3, 1)], "answer 3 at 1"),
+    ("squad_v11", [answer("b", 1) | {"answers": None}], "the columns of the kind answer"),
+    ("sst2", [sentence("x", [1])], "label [1]"),
+    ("sst2", [sentence("x", {"a": 1})], "one label"),
+    ("wnut17", [{"tokens": ["a"], "labels": None}], "the columns of the kind spans"),
+    ("wnut17", [{"tokens": ["a"], "labels": [None]}], "the columns of the kind spans"),
+    ("ewt_dep", [{"tokens": ["a"], "heads": None, "deprels": ["x"]}], "heads"),
+    ("gum_con", [{"tokens": ["a"], "tree": 3}], "the columns of the kind"),
+    ("ewt_srl", [{"tokens": ["a"], "srl": [{"predicate": None, "tags": ["O"]}]}], "srl"),
 ]
 
 
@@ -382,6 +394,25 @@ def test_own_table_alone_is_cut_and_grades_are_seen(tmp_path):
     assert isinstance(task.rows("dev")[0]["label"], float)
 
 
+@pytest.mark.parametrize("name", ["a*b", "a|b", "a[x]b", "a?b", "a b", "{train}"])
+def test_own_files_are_read_whatever_their_names_and_no_others(tmp_path, name):
+    for other in ("a", "b", "aXb", "ab", "axb"):
+        put(tmp_path, f"{other}.csv", "text,label\nother,1\nothers,0\n")
+    put(tmp_path, f"{name}.csv", "text,label\n" + "".join(f"mine {i},{i % 2}\n" for i in range(10)))
+    put(tmp_path, f"{name}.dev.csv", "text,label\nmine,1\n")
+    task = own(f"mine={tmp_path}/{name}.csv:text,label")
+    assert [len(task.rows(split)) for split in ("train", "dev")] == [10, 1]
+    assert all(row["text"].startswith("mine") for split in ("train", "dev") for row in task.rows(split))
+
+
+@pytest.mark.parametrize("labels", [(["a"], ["a", "b"]), ({"a": 1}, {"b": 2})])
+def test_a_label_of_an_own_table_is_one_label(tmp_path, labels):
+    records = ({"text": f"text {i}", "label": labels[i % 2]} for i in range(20))
+    put(tmp_path, "many.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
+    with pytest.raises(HeadwiseError, match=r"many\.jsonl:1: label .* one label"):
+        own(f"mine={tmp_path}/many.jsonl:text,label")
+
+
 BLANKS = [
     (("fine,good", "bad,bad", "foo,"), "reviews.csv:4: label ''"),
     (("fine,1.5", "bad,2.5", "foo, "), "reviews.csv:4: label ' '"),
@@ -429,12 +460,14 @@ BAD_SPECS = [
     ("mine={}/r.csv:text", "text,label or text,text_b,label"),
     ("mine={}/r.csv:text,lable", "unknown column 'lable'"),
     ("mine={}/r.csv:text,label", "only one label"),
+    ("mine={}/half.csv:text,label", "only one label"),  # grades need a range
 ]
 
 
 @pytest.mark.parametrize(("spec", "message"), BAD_SPECS)
 def test_bad_specs_of_own_tasks_are_told(tmp_path, spec, message):
     put(tmp_path, "r.csv", "text,label\nx,1\ny,1\n")
+    put(tmp_path, "half.csv", "text,label\nx,0.5\ny,0.50\n")
     put(tmp_path, "r.txt", "x")
     with pytest.raises(HeadwiseError) as error:
         own(spec.format(tmp_path))

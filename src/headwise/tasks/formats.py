@@ -136,12 +136,20 @@ def read_jsonl(path: Path) -> Numbered:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = _json(line)
         except (ValueError, RecursionError) as error:
             raise HeadwiseError(f"{path}:{number}: {error}", "one JSON object per line") from None
         if not isinstance(record, dict):
             raise HeadwiseError(f"{path}:{number}: a {type(record).__name__}", "one JSON object per line")
         yield number, record
+
+
+def _json(text: str) -> Any:
+    """What a text says; half of a surrogate pair, which only an escape can say, is no text for a tokenizer."""
+    found = json.loads(text)
+    if "\\u" in text:
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def write_jsonl(path: Path, records: Sequence[Record]) -> Path:
@@ -229,7 +237,7 @@ def read_squad(path: Path) -> Numbered:
     """SQuAD's json (XQuAD, MLQA and TyDi-QA use it too); numbers count the questions."""
     text = read_text(path)
     try:
-        articles = json.loads(text)["data"]
+        articles = _json(text)["data"]
         number = 0
         for article in articles:
             for paragraph in article["paragraphs"]:

@@ -253,11 +253,11 @@ def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
     labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
     _refuse_empty(source, fields[:-1])
     grades = _grades(labels)
+    if len(set(grades or labels)) < 2:
+        raise HeadwiseError(f"{path}: only one label, {labels}", "two labels or more")
     if grades:
         kind = kind_class("regress")(low=min(grades), high=max(grades))
         return Task(name, kind, Files(layout, path.parent, "regress"), "spearman", language)
-    if len(labels) < 2:
-        raise HeadwiseError(f"{path}: only one label, {labels}", "two labels or more")
     return Task(name, kind_class("classify")(tuple(labels)), source, "accuracy", language)
 
 

@@ -29,6 +29,8 @@ def label_of(raw: Any, names: Names) -> str:
         raw = int(raw)
     if raw is None or (isinstance(raw, float) and math.isnan(raw)):
         raise HeadwiseError(f"label {raw!r}", "a label on every row")
+    if isinstance(raw, list | dict):
+        raise HeadwiseError(f"label {raw!r}"[:80], "one label, a text or a number")
     if not names:
         if not str(raw).strip():
             raise HeadwiseError(f"label {raw!r}", "a label on every row", "fill it in, or remove the row")
@@ -209,6 +211,8 @@ def _answer(record: Record, columns: Mapping[str, Any], names: Names) -> Row:
     for answer, start in zip(answers, starts):
         if not answer:
             raise HeadwiseError("an empty answer", "a split with its answers", "use another: these are hidden")
+        if not isinstance(answer, str) or not isinstance(start, int):
+            raise HeadwiseError(f"answer {answer!r} at {start!r}"[:80], "a text, and the number of its first letter")
         if not 0 <= start <= start + len(answer) <= len(row["context"]):
             raise HeadwiseError(
                 f"answer {answer!r} at {start} in a context of {len(row['context'])} letters", "a span inside it"

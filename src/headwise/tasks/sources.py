@@ -81,6 +81,9 @@ def rows_of(
             row = shape(record, layout.columns, names)
         except HeadwiseError as error:
             raise HeadwiseError(f"{place}: {error.seen}", error.expected, error.hint) from None
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # lists for numbers, and the like
+            expected = f"the columns of the kind {kind}: {', '.join(layout.column_names())}"
+            raise HeadwiseError(f"{place}: {type(error).__name__} {error}", expected) from None
         counts["empty"] += any(not text.strip() for text in row_texts(row).values())
         rows.append(row)
     return rows
@@ -120,6 +123,8 @@ class Files:
         return found
 
     def _find(self, pattern: str) -> list[Path]:
+        if (self.root / pattern).is_file():  # one's own file may have any name
+            return [self.root / pattern]
         for choice in pattern.split("|"):
             found = sorted(self.root.glob(choice)) if "*" in choice else [self.root / choice]
             if found := [path for path in found if path.exists()]:
