@@ -70,7 +70,7 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         refuse_several(encoder)
         if pooling is None:
-            pooling = "last" if encoder.config.model_type in DECODERS else "cls"  # type: ignore[union-attr]
+            pooling = "last" if getattr(encoder.config, "model_type", "") in DECODERS else "cls"
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if max_length < 1:

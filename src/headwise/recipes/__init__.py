@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from headwise import families
 from headwise.errors import HeadwiseError, unknown
 from headwise.jobs import Job
 from headwise.registry import Registry
@@ -94,6 +93,8 @@ for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
 
 def pooling(model: str, where: str) -> str:
     """The last token of a decoder, which has seen the others; told by its name, its folder's or its configuration."""
+    from headwise import families  # with torch, which pages are written without
+
     file = Path(where) / "config.json"
     kind = str(read_json(file).get("model_type", "")) if file.is_file() else ""
     named = any(name.lower().startswith(DECODERS) for name in (model, Path(where).name, kind))
