@@ -224,6 +224,19 @@ def test_widths_come_in_steps_and_never_beyond_the_longest():
         assert torch.equal(wide["attention_mask"].sum(1), narrow["attention_mask"].sum(1))
 
 
+def replays_seen(monkeypatch):
+    """A list that every replay adds its recording to."""
+    seen = []
+
+    class Counted(passes._Recording):
+        def replay(self, *args):
+            seen.append(self)
+            return super().replay(*args)
+
+    monkeypatch.setattr(passes, "_Recording", Counted)
+    return seen
+
+
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
@@ -274,14 +287,7 @@ def test_replay_on_an_accelerator_trains_like_no_replay(precision, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 def test_gates_replay_on_an_accelerator(monkeypatch):
     """The noise of replayed gates goes on from draw to draw, as it does without replay."""
-    seen = []
-
-    class Counted(passes._Recording):
-        def replay(self, *args):
-            seen.append(self)
-            return super().replay(*args)
-
-    monkeypatch.setattr(passes, "_Recording", Counted)
+    seen = replays_seen(monkeypatch)
     plan, found = PLANS["decay"].with_(steps=60), []
     for replays in (True, False):
         monkeypatch.setattr(passes, "_plain_loss", lambda method, replays=replays: replays)
@@ -301,14 +307,7 @@ def test_gates_replay_on_an_accelerator(monkeypatch):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_masked_gradients_replay_on_an_accelerator(precision, monkeypatch):
     """Without momentum and decay, rows whose gradients are masked stay as they are, to the bit."""
-    seen = []
-
-    class Counted(passes._Recording):
-        def replay(self, *args):
-            seen.append(self)
-            return super().replay(*args)
-
-    monkeypatch.setattr(passes, "_Recording", Counted)
+    seen = replays_seen(monkeypatch)
     model, mask = toy_model(), torch.tensor([[True, False, False, True]] * 2)
     before = {name: value.clone() for name, value in model.encoder.state_dict().items()}
     plan = Plan(steps=40, lr=0.05, batch_size=8, evaluate_every=0, precision=precision, optimizer="sgd", beta1=0.0)

@@ -177,7 +177,7 @@ def fit(
 
 def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progress: Progress | None) -> History:
     plan, method = run.plan, run.method
-    run.model.zero_grad(set_to_none=True)  # what another training left when it broke off
+    run.model.zero_grad(set_to_none=True)  # of a backward pass of the caller
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
     if not isinstance(resume, bool):
         run.checkpoints.restore(checkpoint.load(Path(resume)), whole=True)

@@ -132,7 +132,6 @@ HUB = {  # the paper's models
     "roberta-base": "FacebookAI/roberta-base",
     "deberta-v3-base": "microsoft/deberta-v3-base",
 }
-DECODERS = ("gpt", "gpt2-medium")
 
 
 def jobs(scale: Scale) -> list[Job]:
@@ -174,7 +173,8 @@ class Build:
 
     def published(self) -> list[list[Job]]:
         """What the paper has for every model: the pairs, and GLUE plain and with IAT (not for decoders)."""
-        tables = [] if self.model in DECODERS else [self.main(s) for s in ("proportional", "annealed")]
+        decoder = self.pooling == "last"
+        tables = [] if decoder else [self.main(s) for s in ("proportional", "annealed")]
         return [self.pairs(), *tables]
 
     def compared(self) -> list[Job]:

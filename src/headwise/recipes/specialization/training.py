@@ -83,18 +83,17 @@ def _whole(scores: Scores, seeds: Mapping[int, float]) -> Scores:
     return {seed: scores[seed] for seed in seeds} or scores
 
 
-def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
-    """The mean difference over common seeds and its p-value, which needs two seeds."""
-    common = [seed for seed in mine if seed in base]
-    if not common:
-        return None, None
-    a, b = (np.array([scores[seed] for seed in common]) for scores in (mine, base))
-    return float((a - b).mean()), None if len(common) < 2 else float(paired_t(a, b).p)  # type: ignore[arg-type]
-
-
 def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
     """The difference of every common seed."""
     return [mine[seed] - base[seed] for seed in sorted(mine) if seed in base]
+
+
+def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
+    """The mean difference over common seeds and its p-value, which needs two seeds."""
+    each = np.array(gaps(mine, base))
+    if not len(each):
+        return None, None
+    return float(each.mean()), None if len(each) < 2 else float(paired_t(each, np.zeros_like(each)).p)  # type: ignore[arg-type]
 
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
