@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +16,7 @@ from headwise.heads import Heads
 from headwise.jobs import in_order
 from headwise.plan import Plan
 from headwise.recipes import Scale, pages, recipes
+from headwise.recipes.specialization import figures as figures
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
@@ -38,9 +39,10 @@ def config(tasks, seed=0, train="all", sampling="proportional", method=None, mod
     return {"model": model, "weights": None, "tasks": dict.fromkeys(tasks), "plan": plan, "method": method}
 
 
-def save_lesions(results, tasks, performance, scores=None, **rest):
+def save_lesions(results, tasks, performance, scores=None, fell=False, **rest):
     """A record as the work ``lesions`` writes it; performances in percent, none first, then each task's heads."""
-    found = Dissociation.of(tasks, np.array(performance) / 100)
+    found = Dissociation.of(tasks, np.array(performance) / 100, undefined="leave")
+    found = replace(found, collapsed=np.full(found.collapsed.shape, fell))
     rng = np.random.default_rng(len(tasks))
     maps = scores or {task: rng.random((12, 12)) for task in tasks}
     result = {"importance": {t: {"scores": np.asarray(m).tolist()} for t, m in maps.items()}}
@@ -154,6 +156,41 @@ def test_similarity_that_goes_with_shared_heads(tmp_path):
     save_lesions(results, FIVE, rows, {task: scores.reshape(12, 12) for task, scores in maps.items()})
     found = {row[0]: row[1:] for row in similarity_table(Records(results), "bert-base")["rows"]}
     assert found["overlap"][0] < -0.9 and found["overlap"][4] <= 0.05
+
+
+def test_a_training_that_failed_stands_in_a_table_of_its_own_and_moves_no_other(published, tmp_path):
+    results = Results(tmp_path)
+    rows = [[paper.TABLE_3[row][i] for row in ("none", *paper.TASKS, "random")] for i in range(5)]
+    for seed in range(3):
+        save_lesions(results, FIVE, rows, _overlapping(seed), seed=seed)
+    before = [apart.five_table(published, "bert-base"), apart.mutual_table(published, "bert-base")]
+    save_lesions(results, FIVE, [[33.0] * 7, [0.0] * 7, *[[50.0] * 7] * 3], fell=True, seed=3)
+    found = Records(results)
+    assert [apart.five_table(found, "bert-base"), apart.mutual_table(found, "bert-base")] == before
+    assert apart.fell_table(published) is None
+    assert apart.fell_table(found)["rows"] == [["bert-base", "MNLI, QQP, QNLI, AG, SST-2", "multi", 3]]
+
+
+def test_a_d_that_one_seed_does_not_have_is_the_mean_of_the_others(published, tmp_path):
+    """A task that scores 0 has no D; the other tasks of its seed have."""
+    results = Results(tmp_path)
+    rows = [[paper.TABLE_3[row][i] for row in ("none", *paper.TASKS, "random")] for i in range(5)]
+    save_lesions(results, FIVE, rows, _overlapping(0), seed=0)
+    save_lesions(results, FIVE, [rows[0], [0.0] * 7, *rows[2:]], _overlapping(1), seed=1)
+    found, whole = (apart.mutual_table(records, "bert-base") for records in (Records(results), published))
+    for row, expected in zip(found["rows"], whole["rows"]):
+        assert row[1:] == pytest.approx(expected[1:])
+
+
+def test_a_d_that_no_seed_has_is_an_empty_cell(tmp_path):
+    results = Results(tmp_path)
+    rows = [[paper.TABLE_3[row][i] for row in ("none", *paper.TASKS, "random")] for i in range(5)]
+    save_lesions(results, FIVE, [rows[0], [0.0] * 7, *rows[2:]], _overlapping(0))
+    records = Records(results)
+    cells = {row[0]: row[1:] for row in apart.mutual_table(records, "bert-base")["rows"]}
+    assert all(cells[task][1] is None for task in cells), "QQP has no D against any task"
+    assert None not in (cells["QQP"][0], *cells["QQP"][2:]), "the others have theirs against QQP"
+    assert len(figures.scatter(records, "bert-base").axes) == 2  # shared heads and ranks need no other record
 
 
 # -- GLUE

@@ -68,7 +68,7 @@ def _part(title: str, tables: Sequence[dict[str, Any] | None], drawn: dict[str, 
 
 
 def _inventory(records: Records) -> Part:
-    return _part("Tasks and models", training.inventory_tables(records))
+    return _part("Tasks and models", [*training.inventory_tables(records), apart.fell_table(records)])
 
 
 def _pairs(records: Records) -> Part:

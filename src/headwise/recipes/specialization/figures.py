@@ -67,15 +67,15 @@ def shares(found: Sequence[Lesioned]) -> Figure:
 
 def scatter(records: Records, model: str) -> Figure:
     """Figures 3 and 5 to 7: D of each pair against their similarity, one panel per measure."""
-    alike, d = similarities(records, model), pairwise_d(records.five(model))
-    figure, axes = _sheet(len(alike), 2.3, 2.2)
-    for axis, (by, one) in zip(axes, alike.items()):
-        x, y = list(one.pairs().values()), [100 * d[pair] for pair in one.pairs()]
+    measures, d = similarities(records, model), pairwise_d(records.five(model))
+    figure, axes = _sheet(len(measures), 2.3, 2.2)
+    for axis, (by, one) in zip(axes, measures.items()):
+        x, y = np.array([[alike, 100 * d[pair]] for pair, alike in one.pairs().items() if pair in d]).reshape(-1, 2).T
         axis.plot(x, y, "o", color=RAMP[3], markersize=4)
         axis.set_xlabel(by)
         try:
             fit = one.against(d).fit
-        except HeadwiseError:  # all pairs alike: no line
+        except HeadwiseError:  # all pairs alike, or one without D: no line
             continue
         ends = np.array([min(x), max(x)])
         axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)

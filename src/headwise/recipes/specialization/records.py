@@ -85,6 +85,11 @@ class Lesioned(NamedTuple):
     def at(self) -> int:
         return int(np.abs(np.array(self.result["dissociation"]["fractions"]) - ALPHA).argmin())
 
+    @property
+    def fell(self) -> bool:
+        """Whether training failed: with all heads open, every task answers with one class."""
+        return bool(self.cells("collapsed")[:, 0].all())
+
     def cells(self, name: str = "performance") -> np.ndarray:
         """Tasks by lesions at α = 0.3."""
         return np.array(self.result["dissociation"][name][self.at])
@@ -113,7 +118,9 @@ class Records:
             for r in self.all
             if r.kind == "lesions" and r.config["trained"] and r.config["by"] == "gradient"
         ]
-        self.lesioned = [one for one in found if self._usual(one.trained)]
+        found = [one for one in found if self._usual(one.trained)]
+        self.lesioned = [one for one in found if not one.fell]
+        self.fell = [one for one in found if one.fell]  # heads of a model that learned nothing would dilute D
 
     def _usual(self, one: Trained) -> bool:
         """Whether a training has the setting most of its model's have: others stand in a table of their own."""

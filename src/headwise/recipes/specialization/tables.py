@@ -250,7 +250,7 @@ def mutual_table(records: Records, model: str) -> Table | None:
     if not found:
         return None
     tasks, d = in_order(found[0].trained.tasks), mutual(found)
-    rows = [[label(b), *(None if a == b else 100 * d[a, b] for a in tasks)] for b in tasks]
+    rows = [[label(b), *(None if (a, b) not in d else 100 * d[a, b] for a in tasks)] for b in tasks]
     known = paper.TABLE_10 if real(tasks) else {}
     published = [[None, *known.get(row[0], [None] * len(tasks))] for row in rows]
     note = "D_A of column A when the heads of row B are closed in place of A's, in percent." + (
@@ -260,13 +260,21 @@ def mutual_table(records: Records, model: str) -> Table | None:
 
 
 def mutual(found: Sequence[Lesioned]) -> dict[Pair, float]:
-    """D_A(B) over seeds, by (A, B)."""
+    """D_A(B) over the seeds in which it is defined, by (A, B)."""
     seen: dict[Pair, list[float]] = {}
     for one in found:
         for pair in one.entry()["pairs"]:
-            seen.setdefault((pair["a"], pair["b"]), []).append(pair["d_a"])
-            seen.setdefault((pair["b"], pair["a"]), []).append(pair["d_b"])
+            for a, b, d in ((pair["a"], pair["b"], pair["d_a"]), (pair["b"], pair["a"], pair["d_b"])):
+                if d is not None:
+                    seen.setdefault((a, b), []).append(d)
     return {pair: float(np.mean(values)) for pair, values in seen.items()}
+
+
+def fell_table(records: Records) -> Table | None:
+    """Trainings whose heads stand in no other table."""
+    rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t, _ in records.fell]
+    note = "After training every task answers with one class: such models are left out wherever heads are closed."
+    return table("Trainings that failed", ["model", "tasks", "method", "seed"], rows, note) if rows else None
 
 
 def overlap_table(records: Records, model: str) -> Table | None:
@@ -320,6 +328,6 @@ def layer_table(records: Records, model: str) -> Table | None:
 
 
 def pairwise_d(found: Sequence[Lesioned]) -> dict[Pair, float]:
-    """D of each pair of tasks trained with all, over seeds."""
-    d = mutual(found)
-    return {(a, b): (d[a, b] + d[b, a]) / 2 for a, b in combinations(in_order(found[0].trained.tasks), 2)}
+    """D of each pair of tasks trained with all, over seeds; pairs with an undefined D are not there."""
+    d, pairs = mutual(found), combinations(in_order(found[0].trained.tasks), 2)
+    return {(a, b): (d[a, b] + d[b, a]) / 2 for a, b in pairs if {(a, b), (b, a)} <= set(d)}
