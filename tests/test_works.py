@@ -118,6 +118,11 @@ def test_curves_are_thinned_to_their_end(length):
     assert made["step"] == made["loss"] and len(made["step"]) <= 50 and made["step"][-1:] == list(range(length))[-1:]
 
 
+def test_losses_are_kept_in_five_digits_and_steps_whole():
+    made = _thinned({"a": {"step": [1234567, 2345678], "loss": [0.00123456789, float("nan")]}})["a"]
+    assert made["step"] == [1234567, 2345678] and made["loss"][0] == 0.0012346 and made["loss"][1] != made["loss"][1]
+
+
 def test_a_job_is_known_by_ones_own_files_as_they_are_now(place):
     before = training("tiny", TASKS, PLAN, at=AT).key
     assert training("tiny", TASKS, PLAN, at=AT).key == before

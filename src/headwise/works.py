@@ -170,11 +170,18 @@ def method_of(settings: Mapping[str, Any] | None) -> Method:
 
 
 def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, dict[str, list]]:
-    """At most so many points of every curve, the last among them: records are kept and committed by the hundred."""
+    """At most so many points of every curve, the last among them, in five digits: records are kept by the hundred."""
     return {
-        task: {name: values[:: -max(1, -(-len(values) // points))][::-1] for name, values in curve.items()}
+        task: {
+            name: [_short(v) for v in values[:: -max(1, -(-len(values) // points))][::-1]]
+            for name, values in curve.items()
+        }
         for task, curve in curves.items()
     }
+
+
+def _short(number: float) -> float:
+    return number if isinstance(number, int) else float(f"{number:.5g}")
 
 
 def _branch(place: Place, method: Any) -> Path | None:

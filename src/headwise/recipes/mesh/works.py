@@ -89,9 +89,15 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     }
     result["tests"] = {name: one.to_record() for name, one in tests.items()}
     each = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
-    arrays = {name: counts.astype(np.float32) for name, counts in each.items()}  # small whole numbers, or shares
+    arrays = {name: _small(counts) for name, counts in each.items()}
     shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: what dies before goes on from them
     return result, arrays
+
+
+def _small(counts: np.ndarray) -> np.ndarray:
+    """Whole numbers in as few bytes as they need; shares, which some metrics count in, as float32."""
+    whole = counts.size and (counts >= 0).all() and (counts == counts.round()).all()
+    return counts.astype(np.min_scalar_type(int(counts.max())) if whole else np.float32)
 
 
 def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str, MetaTest], float]:
