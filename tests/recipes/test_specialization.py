@@ -16,6 +16,7 @@ from headwise.heads import Heads
 from headwise.jobs import in_order
 from headwise.plan import Plan
 from headwise.recipes import Scale, pages, recipes
+from headwise.recipes.specialization import estimating as estimating
 from headwise.recipes.specialization import figures as figures
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization import tables as apart
@@ -191,6 +192,17 @@ def test_a_d_that_no_seed_has_is_an_empty_cell(tmp_path):
     assert all(cells[task][1] is None for task in cells), "QQP has no D against any task"
     assert None not in (cells["QQP"][0], *cells["QQP"][2:]), "the others have theirs against QQP"
     assert len(figures.scatter(records, "bert-base").axes) == 2  # shared heads and ranks need no other record
+
+
+def test_three_seeds_cannot_be_sure_that_rounds_help(tmp_path):
+    """All three gain: by exchange of signs that happens by chance once in four, so p < 0.001 would be a lie."""
+    results = Results(tmp_path)
+    for seed, gain in enumerate((0.01, 0.08, 0.03)):
+        found = {"curve": {"mnli": []}, "area": {"mnli": [0.5 + gain, 0.5]}}
+        results.save("headwise.recipes.specialization.works:rounds", {"model": "bert-base", "seed": seed}, found)
+    ((task, anew, once, gap, p),) = estimating.rounds_table(Records(results), "bert-base")["rows"]
+    assert (task, anew, once, gap) == ("MNLI", pytest.approx(54.0), pytest.approx(50.0), pytest.approx(4.0))
+    assert 0.1 < p < 0.3
 
 
 # -- GLUE

@@ -9,9 +9,10 @@ import numpy as np
 
 from headwise.recipes.specialization.jobs import ESTIMATORS
 from headwise.recipes.specialization.records import Records, label, seeds
+from headwise.recipes.specialization.training import against
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
-from headwise.stats import correlation, paired_bootstrap
+from headwise.stats import correlation
 
 Table = dict[str, Any]
 
@@ -99,11 +100,9 @@ def rounds_table(records: Records, model: str) -> Table | None:
         return None
     rows = []
     for task in found[0].result["curve"]:
-        areas = 100 * np.array([r.result["area"][task] for r in found])
-        gap = paired_bootstrap(areas[:, 0], areas[:, 1]) if len(found) > 1 else None
-        rows.append(
-            [label(task), *areas.mean(0), float(np.diff(areas[:, ::-1]).mean()), None if gap is None else gap.p]
-        )
+        anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(found)} for at in (0, 1))
+        means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
+        rows.append([label(task), *means, *against(anew, once)])
     note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
     note += "importance is estimated anew after every tenth."
     return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)
