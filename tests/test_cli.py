@@ -277,6 +277,22 @@ def test_train_says_metric_rows_and_whether_anything_was_trained(headwise):
     assert "(n = 10)" in headwise(f"train --model bert-tiny {OWN} {SHORT} --max-dev 10 --out runs/few")[1]
 
 
+def test_train_says_when_nothing_was_learned(headwise, place):
+    """Planted: of rows with one label in ten a rate of nothing learns no more than the most common answer."""
+    rows = [f"text {i % 7},{'rare' if i % 10 == 0 else 'common'}" for i in range(200)]
+    (place / "skewed.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    line = "train --model bert-tiny --task skewed=skewed.csv:text,label --steps 40 --lr 1e-9 --head-lr 1e-2 --out runs/skewed"
+    said, again = headwise(line)[1], json.loads(headwise(f"{line} --json")[1])
+    assert "the same answer to all" in said and "no task was learned" in said and "--clip 1" in said
+    assert again["one_class"] == ["skewed"]
+
+
+def test_train_is_silent_where_something_was_learned(headwise):
+    line = f"train --model bert-tiny {OWN} --steps 60 --lr 1e-3 --out runs/learned"
+    said, again = headwise(line)[1], json.loads(headwise(f"{line} --json")[1])
+    assert "answer to all" not in said and again["one_class"] == []
+
+
 def test_a_flag_overrides_the_plan_file(headwise, place):
     (place / "plan.toml").write_text("steps = 3\nbatch_size = 8\nlr = 0.5\n")
     line = f"train --model bert-tiny {OWN} --plan plan.toml --lr 0.001 --out runs/plan --json"

@@ -255,8 +255,11 @@ def _evaluate(run: Run, log: Journal) -> bool:
     """Whether the mean development score is the best so far."""
     log.flush()
     with run.method.around(run):
-        scores = {name: evaluate(run.model, name, limit=run.plan.max_dev).value for name in run.names}
-    log.scores({"step": run.step, "scores": scores, "mean": float(np.mean(list(scores.values())))})
+        found = {name: evaluate(run.model, name, limit=run.plan.max_dev) for name in run.names}
+    scores = {name: score.value for name, score in found.items()}
+    entry = {"step": run.step, "scores": scores, "mean": float(np.mean(list(scores.values())))}
+    alike = [name for name, score in found.items() if score.collapsed]
+    log.scores({**entry, "examples": {name: score.examples for name, score in found.items()}, "one_class": alike})
     best = run.history.best(run.best_after)
     better = best is not None and best["step"] == run.step
     if better and run.plan.patience is not None:

@@ -191,8 +191,8 @@ def test_anything_typed_is_answered_or_refused_in_one_line(place, number, record
     record_property("cases", cases)
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", "..", "x" * 300])
-def test_a_task_is_not_named_after_a_path(place, name):
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", "..", "x" * 300, "none", "mean", "random 1"])
+def test_a_task_is_not_named_after_a_path_or_a_row(place, name):
     code, _, err = typed(["study", "--model", "bert-tiny", "--task", f"{name}=reviews.csv:text,label"])
     assert code == 2 and "name" in err, err
 

@@ -123,7 +123,6 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
-    from headwise.batching import sample
     from headwise.model import MultiTaskModel
     from headwise.train import fit
     from headwise.works import method_of
@@ -137,17 +136,19 @@ def train(
     chosen = method_of({"name": method, **settings})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
     made.save_pretrained(out / "model")
-    last = history.scores[-1]["scores"] if history.scores else {}
+    last: dict[str, Any] = history.scores[-1] if history.scores else {"scores": {}}
     if progress.first == history.steps:
         screen.say(f"nothing was trained: all {history.steps} steps of {out} were done before")
-    for name, value in last.items():
-        one = made.tasks[name]
-        rows = sample(one.rows("dev"), plan.max_dev)
-        screen.say(f"  {name}: {one.metric} {100 * value:.2f} (n = {len(one.kind.gold(rows))})")
+    alike = last.get("one_class", [])
+    for name, value in last["scores"].items():
+        more = ", the same answer to all" if name in alike else ""
+        screen.say(f"  {name}: {made.tasks[name].metric} {100 * value:.2f} (n = {last['examples'][name]}{more})")
+    if alike and len(alike) == len(last["scores"]):
+        screen.say(f"no task was learned: try longer training, --clip 1, or a learning rate other than {plan.lr:g}")
     screen.say(f"model in {out / 'model'}")
     shown = {"model": str(out / "model"), "steps": history.steps, "trained": history.steps - progress.first}
     if as_json:
-        print(json.dumps({**shown, "seconds": history.seconds, "scores": last}))
+        print(json.dumps({**shown, "seconds": history.seconds, "scores": last["scores"], "one_class": alike}))
 
 
 @app.command()

@@ -157,7 +157,8 @@ def dissociate(
     for name in made.tasks:
         scores[name] = measure(made, name, by, examples=examples, seed=seed)
         screen.say(str(scores[name]))
-    found = lesion(made, scores, shares, random=random, limit=dev, seed=seed, told=screen.say)
+    how = {"random": random, "limit": dev, "seed": seed, "undefined": "leave"}  # the table says which
+    found = lesion(made, scores, shares, told=screen.say, **how)
     if out:
         write_json(out, found.to_record())
     closed = top(scores[found.tasks[0]].scores, found.default)

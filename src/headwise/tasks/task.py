@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,6 +131,12 @@ class Task:
         if not 0 < len(self.name) <= 100 or set(self.name) & set("/\\\0\n\r\t") or self.name.strip(". ") == "":
             raise HeadwiseError(
                 f"a task with the name {self.name[:120]!r}", "a name of up to 100 letters without slashes"
+            )
+        if re.fullmatch(r"none|mean|random \d+", self.name):  # rows and columns of the tables beside tasks
+            raise HeadwiseError(
+                f"a task with the name {self.name!r}",
+                "a name that no row of a table has",
+                f"{self.name.split()[0]}_task",
             )
 
     def rows(self, split: str) -> list[Row]:
