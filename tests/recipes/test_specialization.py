@@ -113,6 +113,16 @@ def test_table_9_through_our_tables_is_table_9(published):
     assert row[3] == pytest.approx(6.31, abs=0.005)
 
 
+def test_training_and_a_frozen_encoder_are_compared_over_the_same_pairs(tmp_path):
+    results = Results(tmp_path)
+    save_lesions(results, ["mnli", "qqp"], pair_performance(10.0, 20.0))
+    for pair, d in ((["mnli", "qqp"], 1.0), (["agnews", "sst2"], 50.0)):
+        save_lesions(results, pair, pair_performance(d, d), train="heads")
+    (row,) = apart.rise_table(Records(results))["rows"]
+    assert row[1:] == [pytest.approx(15.0), pytest.approx(1.0), pytest.approx(14.0), 1]
+    assert apart.paradigm_table(Records(results)) is None, "one pair of two tasks tells nothing of paradigms"
+
+
 def test_input_paradigms_as_the_paper_has_them(published):
     table = apart.paradigm_table(published)
     assert_equal_beside(table, ["D across", "D within"])

@@ -35,7 +35,7 @@ class Anatomy:
 
 def _inventory(records: Records) -> Part:
     found = [tables.model_table(records), tables.task_table(records)]
-    text = "What was probed, and for what. Numbers in brackets are the published ones throughout."
+    text = "What was probed, and for what. Published numbers stand beside ours throughout."
     return Part("Models and tasks", text, [each for each in found if each])
 
 

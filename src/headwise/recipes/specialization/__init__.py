@@ -18,7 +18,7 @@ from headwise.recipes.specialization.similarity import similarity_table
 from headwise.results import Results
 
 WORDS = {
-    "Tasks and models": """What was trained on, and what was trained. Numbers in brackets are the published ones
+    "Tasks and models": """What was trained on, and what was trained. Published numbers stand beside ours
         throughout; they are of the paper's own models, trained on its full data.""",
     "Two tasks": """Every two tasks trained together, each task's top 30 % of heads closed in turn (Figure 2, Table 9).
         A double dissociation has D_A and D_B above zero; it is distinct from 10 % on. A lesion that drives all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -58,7 +59,7 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
         rows.append([label(a), label(b), d["d_a"], d["d_b"], d["d"], d["sd"], exact["d"], lifted["d"], said])
         rows[-1] += [collapsed(one), int(d["n"] or 0)]
         published.append([None, None, *_published_pair(model, frozen, a, b), *[None] * 6])
-    rows.append(["mean", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", len(rows)])
+    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", None])
     published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 6])
     columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance", "verdict", "collapsed", "seeds"]
     same = real(task for pair in found for task in pair)
@@ -89,35 +90,38 @@ def rise_table(records: Records) -> Table | None:
     """Mean D over the pairs, after training and with a frozen encoder (Section 6.1)."""
     rows, published = [], []
     for model in records.models():
-        trained, frozen = (_mean_d(records, model, kind) for kind in (False, True))
-        if trained is not None:
-            rows.append([model, trained, frozen, None if frozen is None else trained - frozen])
+        trained, frozen = (_pairs_d(records, model, kind) for kind in (False, True))
+        same = [pair for pair in trained if not frozen or pair in frozen]  # means of other pairs would not compare
+        if same:
+            means = [float(np.mean([one[pair] for pair in same])) for one in (trained, frozen) if one]
+            rows.append([model, *means, *([means[0] - means[1]] if frozen else [None, None]), len(same)])
             known = paper.TABLE_9.get(model)
             theirs = [None if known is None else float(np.mean(known)), None, None]
             if model == "bert-base":
                 theirs[1:] = [float(np.mean(paper.TABLE_9["bert-base frozen"])), 0.0]
                 theirs[2] = theirs[0] - theirs[1]
-            published.append([None, *theirs])
-    columns = ["model", "mean D", "mean D, frozen encoder", "difference"]
+            published.append([None, *theirs, None])
+    columns = ["model", "mean D", "mean D, frozen encoder", "difference", "pairs"]
     return table("Mean D over pairs", columns, rows, erratum("section 6.1"), published) if rows else None
 
 
-def _mean_d(records: Records, model: str, frozen: bool) -> float | None:
-    found = [pair_d(one)["d"] for pair, one in records.pairs(model, frozen).items() if _of_five(pair)]
-    return mean_sd([d for d in found if d is not None])[0]
+def _pairs_d(records: Records, model: str, frozen: bool = False) -> dict[Pair, float]:
+    """D of the pairs that have one."""
+    found = {pair: pair_d(one)["d"] for pair, one in records.pairs(model, frozen).items() if _of_five(pair)}
+    return {pair: d for pair, d in found.items() if d is not None}
 
 
 def paradigm_table(records: Records) -> Table | None:
     """D of pairs that read alike and of pairs that do not, with the test that exchanges tasks."""
     rows, published = [], []
     for model in records.models():
-        found = {pair: pair_d(one)["d"] for pair, one in records.pairs(model).items() if _of_five(pair)}
-        d = {pair: value for pair, value in found.items() if value is not None}
-        if len(d) < 3:
+        d = _pairs_d(records, model)
+        tasks = {task for pair in d for task in pair}
+        if len(tasks) < 3 or len(d) < math.comb(len(tasks), 2):  # exchanged tasks need every pair
             continue
         across, within, p = paradigm_test(d, TWO_TEXTS)
         rows.append([model, across, within, across - within, p, len(d)])
-        same = real(task for pair in d for task in pair)
+        same = real(tasks)
         theirs = paper.IN_TEXT["mean D across and within input paradigms"]
         published.append([None, *(theirs if same else (None, None)), *[None] * 3])
     if not rows:
