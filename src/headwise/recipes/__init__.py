@@ -67,7 +67,7 @@ class Part:
     tables: list[dict[str, Any]] = field(default_factory=list)
     """In the form of `headwise.report.tables`."""
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    """File name, and what draws it."""
+    """File name, and what draws it; the first line of the drawing function's docstring stands above the figure."""
 
 
 class Recipe(Protocol):
@@ -115,7 +115,8 @@ def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "
     for section in sections:
         lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
         lines += [line for table in section["tables"] for line in _markdown(table)]
-        lines += [f"![{name}]({recipe.name}/{_file_name(name)}.svg)\n" for name, _ in section["figures"]]
+        for name, caption, _ in section["figures"]:
+            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{_file_name(name)}.svg)", ""]
     lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
     write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
     return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
@@ -133,9 +134,17 @@ def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
     for name, draw in part.figures.items():
         with house_style():
             path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
-        figures.append((name, path.read_bytes()))
+        figures.append((_upper(name), _caption(draw), path.read_bytes()))
     paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
     return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
+
+
+def _upper(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+def _caption(draw: Callable[[], Any]) -> str:
+    return (getattr(draw, "func", draw).__doc__ or "").partition("\n")[0]
 
 
 def _markdown(table: Mapping[str, Any]) -> list[str]:

@@ -100,11 +100,11 @@ def _json(value: Any) -> Markup:
 def render_recipe(title: str, paper: str, sections: Sequence[Mapping], reproduce: str, command: str = "") -> str:
     """A recipe's page as text: words, tables beside the published ones, and pictures; no script.
 
-    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``, pairs of a name and the bytes of an svg.
+    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``, each a name, a caption and the bytes of an svg.
     """
     shown = []
     for section in sections:
-        pictures = [(name, _embedded(svg)) for name, svg in section["figures"]]
+        pictures = [(name, caption, _embedded(svg)) for name, caption, svg in section["figures"]]
         shown.append({**section, "tables": [finite(table) for table in section["tables"]], "figures": pictures})
     style = asset("page.css") + task_rules()
     words = {"title": title, "paper": paper, "sections": shown, "reproduce": reproduce, "command": command}
