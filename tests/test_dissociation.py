@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from headwise.dissociation import Counts, Dissociation, mean_defined, pairwise, per_task, verdict
+from headwise.dissociation import Counts, Dissociation, draws_for, mean_defined, pairwise, per_task, verdict
 from headwise.errors import HeadwiseError
 from headwise.recipes.specialization import published as published
 
@@ -390,3 +390,26 @@ def test_a_task_without_a_base_is_refused_or_left_without_d():
     assert np.isnan(found.scores()[0]) and found.mean() == pytest.approx(found.scores()[1])
     assert found.pairs()["a", "b"]["verdict"] == "undefined"
     assert found.to_record()["D"][0]["tasks"]["a"]["value"] is None
+
+
+def test_the_mean_over_draws_has_the_tasks_of_the_mean():
+    """Planted: B is all lost in some draws; the mean of A alone there would be another number's interval."""
+    rng = np.random.default_rng(0)
+    right = np.zeros((40, 1, 3))
+    right[:, 0] = rng.random((40, 3)) < [0.9, 0.4, 0.8]
+    a = np.stack([right, np.ones_like(right)], -1)
+    rare = np.zeros((40, 1, 3))
+    rare[:3, 0], rare[:1, 0, 2] = [1, 0, 1], 1  # three right answers: a draw in twenty has none
+    b = np.stack([rare[..., [0, 2, 1]], np.ones_like(rare)], -1)
+    found = Dissociation.of(["a", "b"], counts=[Counts(c, accuracy) for c in (a, b)], resamples=2000, undefined="leave")
+    draws = per_task(pairwise(found.samples[:, 0]))
+    assert np.isnan(draws[:, 1]).any() and not np.isnan(draws[:, 0]).any()
+    both = draws[~np.isnan(draws).any(1)].mean(1)
+    entry = found.to_record()["D"][0]["mean"]
+    assert (entry["low"], entry["high"]) == pytest.approx(tuple(np.quantile(both, (0.025, 0.975))))
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 11, 16])
+def test_a_pair_that_is_apart_in_every_draw_can_be_called_so_however_many_there_are(tasks):
+    assert math.comb(tasks, 2) / (draws_for(tasks) + 1) < 0.05
+    assert draws_for(1000) == 5000

@@ -50,9 +50,11 @@ def test_the_metric_of_a_group_is_the_mean_of_its_tasks():
     one = Counts(np.stack([rng.integers(0, 2, (30, 1, 4)), np.ones((30, 1, 4))], -1), ratio)
     two = Counts(np.stack([rng.random((7, 1, 4)), rng.random((7, 1, 4)), np.ones((7, 1, 4))], -1), mean)
     both = side_by_side([one, two])
-    assert both.counts.shape == (37, 1, 4, 5)
+    assert both.counts.shape == (37, 1, 4, 5 + 2)  # and how many examples of each
     wanted = (one.value(one.counts.sum(0)) + two.value(two.counts.sum(0))) / 2
     assert np.allclose(both.value(both.counts.sum(0)), wanted)
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(both.value(both.counts[:30].sum(0))).all(), "a draw without the second task has no mean"
 
 
 def test_every_task_needs_a_group(plant):

@@ -73,7 +73,7 @@ def test_scores_equal_a_batch_of_one_loop(model):
     assert torch.allclose(found.scores.double(), gradients.abs().mean(0), rtol=1e-6)
     assert torch.allclose(importance(model, "toy0", "fisher").scores.double(), gradients.square().mean(0), rtol=1e-6)
     assert torch.allclose(importance(model, "toy0", "taylor").scores.double(), gradients.mean(0).abs(), rtol=1e-6)
-    spread = gradients.abs().std(0, correction=0) / len(gradients) ** 0.5
+    spread = gradients.abs().std(0) / len(gradients) ** 0.5
     assert torch.allclose(found.stderr.double(), spread, rtol=1e-4)
     assert found.examples == 40
 
@@ -222,7 +222,9 @@ def test_the_error_of_scores_over_tokens_or_batches_is_that_of_a_ratio(by):
     ratio = values.sum(0) / sizes.sum()
     apart = values - ratio * sizes[:, None, None]
     assert torch.allclose(whole.scores, ratio, rtol=1e-4)
-    assert torch.allclose(whole.stderr, apart.square().sum(0).sqrt() / sizes.sum(), rtol=1e-3)
+    error = (apart.square().sum(0) * len(rows) / (len(rows) - 1)).sqrt() / sizes.sum()
+    assert torch.allclose(whole.stderr, error, rtol=1e-3)
+    assert importance(model, "toy0", by, **options).stderr.isnan().all(), "one row has no spread"
 
 
 def test_batches_of_one_size_have_the_error_of_their_mean(model):

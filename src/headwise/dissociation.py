@@ -6,6 +6,7 @@ All numbers are shares, not percent; only ``print`` shows percent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -51,6 +52,11 @@ def mean_defined(d: np.ndarray) -> np.ndarray:
     return np.divide(total, defined.sum(-1), out=np.full(total.shape, np.nan), where=defined.any(-1))
 
 
+def draws_for(tasks: int) -> int:
+    """Bootstrap draws with which every pair's p-value can fall below 0.05 after Holm; of 16 tasks and more 5,000."""
+    return min(max(1000, 40 * math.comb(tasks, 2)), 5000)
+
+
 def verdict(d_a: float, d_b: float) -> str:
     """``distinct`` or ``double``, ``single``, ``both negative`` or ``none`` (Li et al. 2023, Section 4.1).
 
@@ -94,7 +100,7 @@ class Dissociation:
         *,
         counts: Sequence[Counts] | None = None,
         collapsed: Any = False,
-        resamples: int = 1000,
+        resamples: int | None = None,
         seed: int = 0,
         level: float = 0.95,
         undefined: str = "refuse",
@@ -104,7 +110,7 @@ class Dissociation:
         A task that scores 0 or less without a lesion has no relative performance: an error, or (``undefined="leave"``)
         no D for it; the mean leaves it out.
         """
-        values, samples = _cells(performance, counts, resamples, seed)
+        values, samples = _cells(performance, counts, resamples or draws_for(len(tasks)), seed)
         if len(tasks) < 2 or values.shape[:-1] != (len(fractions), len(tasks)) or values.shape[-1] <= len(tasks):
             expected = f"({len(fractions)}, {len(tasks)}, none + {len(tasks)} + random lesions), for two tasks or more"
             raise HeadwiseError(f"performances of shape {values.shape}", expected)
@@ -123,7 +129,7 @@ class Dissociation:
         chance: Sequence[float] | None = None,
         *,
         counts: Sequence[Counts | None] | None = None,
-        resamples: int = 1000,
+        resamples: int | None = None,
         seed: int = 0,
     ) -> Dissociation:
         """This result with D on accuracy beside it, and on (accuracy - chance) / (1 - chance) where chance is given.
@@ -132,7 +138,7 @@ class Dissociation:
         the mean leaves them out. With counts, above chance is what stays so in all but a fortieth of the draws:
         a little more than nothing is no measure of what a lesion takes away.
         """
-        values, samples = _cells(accuracy, counts, resamples, seed)
+        values, samples = _cells(accuracy, counts, resamples or draws_for(len(self.tasks)), seed)
         if values.shape != self.performance.shape:
             raise HeadwiseError(f"accuracies of shape {values.shape}", f"{self.performance.shape}")
         on = {"accuracy": replace(self, performance=values, samples=samples, on={})}
@@ -234,7 +240,8 @@ class Dissociation:
 
     def _d(self, fraction: float) -> dict[str, Any]:
         draws = per_task(pairwise(self.samples[:, self.at(fraction)]))
-        each, mean, means = self.scores(fraction), self.mean(fraction), mean_defined(draws)
+        each, mean = self.scores(fraction), self.mean(fraction)
+        means = draws[:, ~np.isnan(each)].mean(-1) if each.size > np.isnan(each).sum() else np.full(len(draws), np.nan)
         rows = np.stack([each, *interval(draws, self.level)], -1)
         total = [mean, *interval(means, self.level), above_zero(mean, means)]
         return {

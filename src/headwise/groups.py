@@ -32,7 +32,7 @@ def dissociate_groups(
     random: int = 3,
     split: str = "dev",
     limit: int | None = None,
-    resamples: int = 1000,
+    resamples: int | None = None,
     seed: int = 0,
     told: Callable[[str], None] = lambda line: None,
 ) -> Dissociation:
@@ -45,7 +45,7 @@ def dissociate_groups(
         fractions: shares of the heads to close.
         random: random controls per fraction.
         split, limit: measured on these rows.
-        resamples: bootstrap draws over the examples of every task.
+        resamples: bootstrap draws over the examples of every task; without it enough for so many groups.
         seed: of controls and bootstrap.
         told: called with a line for every task measured.
 
@@ -71,20 +71,24 @@ def dissociate_groups(
 
 
 def side_by_side(tasks: Sequence[Counts]) -> Counts:
-    """Several tasks as one whose metric is the mean of theirs: every task's counts (n, F, K, s) in columns of its own.
+    """Several tasks as one whose metric is the mean of theirs: every task's counts (n, F, K, s) in columns of its own,
+    and one more that counts its examples.
 
     A task none of whose examples was drawn has no metric, and that draw is left out.
     """
-    widths = [task.counts.shape[-1] for task in tasks]
+    widths = [task.counts.shape[-1] + 1 for task in tasks]
     ends = np.cumsum([0, *widths])
     rows = []
     for task, start, end in zip(tasks, ends, ends[1:]):
         wide = np.zeros((*task.counts.shape[:-1], ends[-1]))
-        wide[..., start:end] = task.counts
+        wide[..., start : end - 1], wide[..., end - 1] = task.counts, 1.0
         rows.append(wide)
 
     def value(sums: np.ndarray) -> np.ndarray:
         each: list[Value] = [task.value for task in tasks]
-        return np.mean([one(sums[..., a:b]) for one, a, b in zip(each, ends, ends[1:])], 0)
+        found = [
+            np.where(sums[..., b - 1], one(sums[..., a : b - 1]), np.nan) for one, a, b in zip(each, ends, ends[1:])
+        ]
+        return np.mean(found, 0)
 
     return Counts(np.concatenate(rows), value)

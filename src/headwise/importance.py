@@ -5,6 +5,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,7 +145,8 @@ class Moments:
         mean = self.sums.sum(0) / total
         apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
         halves = self.sums / self.weights.clamp_min(1)[:, None, None]
-        stderr = (apart.clamp_min(0).sqrt() / total).float()
+        whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # one value has no spread
+        stderr = (whole * apart.clamp_min(0).sqrt() / total).float()
         return Importance(task, by, mean.float(), stderr, examples, halves.float(), dict(self.trace))
 
 

@@ -29,7 +29,7 @@ def dissociate(
     keep_per_layer: int = 0,
     split: str = "dev",
     limit: int | None = None,
-    resamples: int = 1000,
+    resamples: int | None = None,
     seed: int = 0,
     undefined: str = "refuse",
     told: Callable[[str], None] = lambda line: None,
@@ -44,7 +44,7 @@ def dissociate(
         keep_per_layer: heads per layer that random controls leave (the released code leaves one).
         split: measured on this split.
         limit: on a seeded sample of this many rows.
-        resamples: bootstrap draws over examples, for intervals and p-values.
+        resamples: bootstrap draws over examples, for intervals and p-values; without it enough for so many tasks.
         seed: of the random controls and the bootstrap.
         undefined: what to do with a task that scores 0 without a lesion: "refuse", or "leave" it without D.
         told: called with a line for every task measured.
@@ -83,7 +83,7 @@ def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep:
 
 
 def _assembled(
-    tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int, seed: int, undefined: str
+    tasks: list[str], found: dict[str, list[Score]], grid: list[float], resamples: int | None, seed: int, undefined: str
 ) -> Dissociation:
     counts = [lesion_counts(found[task], len(grid)) for task in tasks]
     collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)

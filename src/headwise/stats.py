@@ -6,9 +6,10 @@ Metrics here are additive: every example brings a row of counts, and the metric 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -18,6 +19,7 @@ from headwise.errors import HeadwiseError, unknown
 
 Value = Callable[[np.ndarray], np.ndarray]  # sums (..., s) -> metric (...)
 CELLS = 4_000_000  # draws held in memory at once
+FEW = 20  # scores below which a bootstrap is too sure: from three of them its interval misses one time in four
 
 
 @dataclass(frozen=True)
@@ -143,12 +145,22 @@ def paired_bootstrap(
     """Does A beat B? The difference, its interval and the one-sided p-value (Dror et al. 2018, paired bootstrap).
 
     Over examples: counts ``(n, s)`` of both systems on the same examples and the metric's ``value``.
-    Over seeds: ``(n,)`` scores of both systems with the same seeds.
+    Over seeds: ``(n,)`` scores of both systems with the same seeds; below 20 of them by Student's t, as a bootstrap of
+    three equal signs would call any difference certain.
     """
-    both, value = _paired(a, b, value)
+    scores, (both, value) = value is None, _paired(a, b, value)
+    if scores and len(both) < FEW:
+        return _one_sided(both[:, 0, 0], both[:, 1, 0], level)
     difference = _difference(value(both.sum(0)))
     samples = _difference(value(resample(both, resamples, seed)))
     return Estimate(difference, *interval(samples, level), above_zero(difference, samples))
+
+
+def _one_sided(a: np.ndarray, b: np.ndarray, level: float) -> Estimate:
+    if len(a) < 2:
+        return Estimate(float(np.mean(a - b)), math.nan, math.nan, math.nan)
+    both = paired_t(a, b, level)
+    return replace(both, p=both.p / 2 if both.value > 0 else 1 - both.p / 2)  # type: ignore[operator]
 
 
 def permutation_test(
@@ -187,13 +199,17 @@ def _paired(a: np.ndarray, b: np.ndarray, value: Value | None) -> tuple[np.ndarr
 
 
 def paired_t(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Estimate:
-    """Mean difference of two systems over few seeds, with Student's interval and two-sided p-value."""
+    """Mean difference of two systems over few seeds, with Student's interval and two-sided p-value.
+
+    Differences that are all the same have no spread to judge by: no interval and no p-value, but for none at all.
+    """
     a, b = _numbers(a), _numbers(b)
     if a.shape != b.shape or a.ndim != 1 or len(a) < 2:
         raise HeadwiseError(f"scores of shapes {a.shape} and {b.shape}", "the same two seeds or more for both")
     gap = a - b
-    if np.ptp(gap) == 0:  # no spread to judge by: certain if they differ, silent if they do not
-        return Estimate(gap[0], gap[0], gap[0], 1.0 if gap[0] == 0 else 0.0)
+    if np.ptp(gap) <= 1e-12 * max(np.abs(a).max(), np.abs(b).max()):  # two scores of few rows often differ by the same
+        nothing = abs(gap[0]) <= 1e-12
+        return Estimate(gap.mean(), *([0.0, 0.0, 1.0] if nothing else [math.nan] * 3))
     test = scipy_stats.ttest_rel(a, b)
     ends = test.confidence_interval(level)
     return Estimate(gap.mean(), ends.low, ends.high, float(test.pvalue))
@@ -314,6 +330,9 @@ def correlation(
         nan = math.nan
         return Correlation(nan, nan, nan, nan, nan, nan, len(x), how)
     r, p = map(float, scipy_stats.pearsonr(x, y) if how == "pearson" else scipy_stats.spearmanr(x, y))
+    if how == "spearman" and len(x) <= 8:  # where Student's t is far off, all orders can be tried
+        orders = np.array(list(itertools.permutations(scipy_stats.rankdata(y))))
+        p = float((np.abs(_row_correlations(np.tile(x, (len(orders), 1)), orders, how)) >= abs(r) - 1e-12).mean())
     if by == "fisher":
         low, high = _fisher(r, len(x), how, level)
     elif by == "bootstrap":

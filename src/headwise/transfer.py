@@ -59,7 +59,8 @@ class Transfer:
         return np.full(self.scores.shape[:2], np.nan) if one else self.scores.std(-1, ddof=1)
 
     def beats(self, a: str, b: str, shots: int) -> Estimate:
-        """Is A better than B? Their difference over seeds by the paired bootstrap (Dror et al. 2018), one-sided p."""
+        """Is A better than B? Their difference over seeds, and its one-sided p by the paired bootstrap (Dror et al.
+        2018), below 20 seeds by Student's t; NaN for one seed."""
         for name in (a, b):
             if name not in self.starts:
                 raise unknown("starting point", name, self.starts)
@@ -69,7 +70,8 @@ class Transfer:
         return paired_bootstrap(self.scores[self.starts.index(a), at], self.scores[self.starts.index(b), at])
 
     def against(self, reference: str | None = None) -> list[dict[str, Any]]:
-        """Every starting point against one of them: difference, interval, p, p after Holm, and the star of Table 6."""
+        """Every starting point against one of them: difference, interval, p, p after Holm over all of these, and a star
+        where that is below 0.05 (the paper's Table 6 has stars by p itself)."""
         reference = self.starts[0] if reference is None else reference
         rows = []
         for start, shots in itertools.product(self.starts, self.shots):
@@ -78,7 +80,7 @@ class Transfer:
                 row = {"start": start, "shots": shots, "difference": found.value, "low": found.low, "high": found.high}
                 rows.append({k: v if isinstance(v, str | int) else float(v) for k, v in row.items()} | {"p": found.p})
         for row, joint in zip(rows, adjust(np.array([row["p"] for row in rows]))):
-            row |= {"p": float(row["p"]), "holm": float(joint), "star": bool(row["p"] < LEVEL)}
+            row |= {"p": float(row["p"]), "holm": float(joint), "star": bool(joint < LEVEL)}
         return rows
 
     @classmethod
@@ -98,9 +100,10 @@ class Transfer:
 
     def to_record(self) -> dict[str, Any]:
         sd = [[None if cell != cell else cell for cell in row] for row in self.sd.tolist()]
+        tests = [{k: None if v != v else v for k, v in row.items()} for row in self.against()]
         about = {"task": self.task, "metric": self.metric, "starts": list(self.starts), "shots": list(self.shots)}
         about |= {"seeds": list(self.seeds), "examples": self.examples, "scores": self.scores.tolist()}
-        return about | {"mean": self.mean.tolist(), "sd": sd, "against": self.against()}
+        return about | {"mean": self.mean.tolist(), "sd": sd, "against": tests}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Transfer:
@@ -109,7 +112,7 @@ class Transfer:
         return cls(record["task"], record["metric"], starts, shots, seeds, scores, record["examples"])
 
     def __str__(self) -> str:
-        """The table in percent; an asterisk marks what beats the first starting point at the 5 % level."""
+        """The table in percent; an asterisk marks what beats the first starting point at the 5 % level, after Holm."""
         stars = {(row["start"], row["shots"]): "*" for row in self.against() if row["star"]}
         lines = [[self.task, *(f"{n} shots" for n in self.shots)]]
         for start, means, sds in zip(self.starts, 100 * self.mean, 100 * self.sd):
@@ -120,7 +123,8 @@ class Transfer:
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
         note = (
-            f"{self.metric} over {len(self.seeds)} seeds, n = {self.examples}; * beats {self.starts[0]} (p < {LEVEL})"
+            f"{self.metric} over {len(self.seeds)} seeds, n = {self.examples}; "
+            f"* beats {self.starts[0]} (one-sided p < {LEVEL} after Holm)"
         )
         return "\n".join([*table, note])
 

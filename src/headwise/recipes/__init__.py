@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.jobs import Job
+from headwise.recipes.summary import sentence
 from headwise.registry import Registry
 from headwise.report import tables
 from headwise.report.page import render_recipe
@@ -134,13 +135,9 @@ def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
     for name, draw in part.figures.items():
         with house_style():
             path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
-        figures.append((_upper(name), _caption(draw), path.read_bytes()))
+        figures.append((sentence(name), _caption(draw), path.read_bytes()))
     paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
     return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
-
-
-def _upper(name: str) -> str:
-    return name[:1].upper() + name[1:]
 
 
 def _caption(draw: Callable[[], Any]) -> str:

@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from headwise.stats import paired_t
+
 
 def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
     """Mean and sample standard deviation; None where there is nothing to take them of."""
     kept = np.array([value for value in values if value is not None], float)
     kept = kept[~np.isnan(kept)]
     return float(kept.mean()) if len(kept) else None, float(kept.std(ddof=1)) if len(kept) > 1 else None
+
+
+def student(values: Iterable[float | None], level: float = 0.95) -> tuple[float | None, float | None]:
+    """Student's interval of the mean over seeds; None for one seed, or for values that are all the same."""
+    kept = np.array([value for value in values if value is not None], float)
+    if len(kept) < 2:
+        return None, None
+    found = paired_t(kept, np.zeros_like(kept), level)
+    return (None, None) if np.isnan(found.low) else (float(found.low), float(found.high))
 
 
 def table(

@@ -100,7 +100,7 @@ def _json(value: Any) -> Markup:
 def render_recipe(title: str, paper: str, sections: Sequence[Mapping], reproduce: str, command: str = "") -> str:
     """A recipe's page as text: words, tables beside the published ones, and pictures; no script.
 
-    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``, each a name, a caption and the bytes of an svg.
+    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``: names, captions and the bytes of svgs.
     """
     shown = []
     for section in sections:

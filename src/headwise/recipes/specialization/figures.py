@@ -56,7 +56,8 @@ def shares(found: Sequence[Lesioned]) -> Figure:
     axis.axhline(0, color=INK, linewidth=0.6)
     for task, colour in zip(tasks, TASKS):
         values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
-        mean, sd = (of(100 * np.array(values, float), axis=0) for of in (np.mean, np.std))
+        percent = 100 * np.array(values, float)
+        mean, sd = percent.mean(0), percent.std(0, ddof=min(1, len(percent) - 1))
         axis.plot(x, mean, color=colour, label=label(task))
         axis.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
     axis.set_xlabel("share of heads closed, %")

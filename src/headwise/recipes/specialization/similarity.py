@@ -65,13 +65,11 @@ def similarity_table(records: Records, model: str) -> Table | None:
     for by, alike in similarities(records, model).items():
         try:
             one = alike.against(pairwise_d(found))
-        except HeadwiseError:  # a measure that is the same for all pairs has no correlation
-            rows.append([by, *[None] * 5])
+        except HeadwiseError:  # a pair without D
+            rows.append([by, None, None])
             continue
-        rows.append([by, one.fit.r, one.fit.low, one.fit.high, one.fit.p, one.p_mantel])
-    note = (
-        "Pearson correlation of similarity with D over pairs of tasks, its interval and p-value, and the p-value that "
-    )
-    note += "knows that pairs share tasks. CNM needs brain data of one's own: headwise.similarity.cnm."
-    columns = ["measure", "r", "low", "high", "p", "p by exchanged tasks"]
+        rows.append([by, one.fit.r, one.p_mantel])
+    note = "Pearson correlation of similarity with D over pairs of tasks; p by exchanged tasks, as pairs that share a "
+    note += "task are not independent. CNM needs brain data of one's own: headwise.similarity.cnm."
+    columns = ["measure", "r", "p"]
     return table(f"Similarity of tasks against D, {model}", columns, rows, note)

@@ -13,7 +13,7 @@ from headwise.dissociation import Dissociation, verdict
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
 from headwise.recipes.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
-from headwise.recipes.summary import mean_sd, table
+from headwise.recipes.summary import mean_sd, student, table
 from headwise.stats import overlap_test, p_value
 
 Table = dict[str, Any]
@@ -57,17 +57,25 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
         d, exact, lifted = pair_d(one), pair_d(one, "accuracy"), pair_d(one, "chance_corrected")
         said = verdict((d["d_a"] or 0) / 100, (d["d_b"] or 0) / 100) if d["d_a"] is not None else ""
         rows.append([label(a), label(b), d["d_a"], d["d_b"], d["d"], d["sd"], exact["d"], lifted["d"], said])
-        rows[-1] += [collapsed(one), int(d["n"] or 0)]
-        published.append([None, None, *_published_pair(model, frozen, a, b), *[None] * 6])
-    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", None])
-    published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 6])
-    columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance", "verdict", "collapsed", "seeds"]
+        rows[-1] += [_sure(one), collapsed(one), int(d["n"] or 0)]
+        published.append([None, None, *_published_pair(model, frozen, a, b), *[None] * 7])
+    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", "", None])
+    published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 7])
+    columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance"]
+    columns += ["verdict", "p < 0.05", "collapsed", "seeds"]
     same = real(task for pair in found for task in pair)
-    note = "In percent, α = 0.3, means over seeds." + (
+    note = "In percent, α = 0.3, means over seeds; the verdict is on the means, beside it in how many seeds both D_A "
+    note += "and D_B are above zero with p < 0.05 over examples." + (
         f" Beside: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)} of Table 9." if same else ""
     )
     kind = "a frozen encoder" if frozen else "training two tasks together"
     return table(f"D after {kind}, {model}", columns, rows, note, published)
+
+
+def _sure(found: Sequence[Lesioned]) -> str:
+    """In how many seeds a pair's double dissociation is beyond chance."""
+    each = [one.entry()["pairs"][0].get("p") for one in found]
+    return f"{sum(p is not None and p < 0.05 for p in each)} of {len(each)}"
 
 
 def _means(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[float | None]:
@@ -202,15 +210,12 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         each = [_d(found, task, on) for task in tasks]
         rows.append([name, *(e[0] for e in each)])
         if not on:
-            rows += [
-                ["sd of D", *(e[1] for e in each)],
-                ["low", *(e[2] for e in each)],
-                ["high", *(e[3] for e in each)],
-            ]
+            rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
     lines = _table_3() if real(tasks) and method == "multi" and not frozen else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
-        f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: means of the seeds' bootstrap intervals. "
+        f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
+        "seeds whose own interval over examples lies above zero. "
     )
     note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
@@ -234,11 +239,12 @@ def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[f
     return {name: np.mean(values, 0).tolist() for name, values in seen.items()}
 
 
-def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[float | None]:
-    """D_i over seeds: mean, spread, and the means of the ends of the bootstrap intervals, in percent."""
+def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
+    """D_i over seeds in percent: mean, spread, Student's interval; how many seeds' intervals over examples are > 0."""
     cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
-    percent = {k: [100 * c[k] for c in cells if c.get(k) is not None] for k in ("value", "low", "high")}
-    return [*mean_sd(percent["value"]), mean_sd(percent["low"])[0], mean_sd(percent["high"])[0]]
+    known = [c for c in cells if c["value"] is not None]
+    each, above = [100 * c["value"] for c in known], sum((c.get("low") or 0.0) > 0 for c in known)
+    return [*mean_sd(each), *student(each), f"{above} of {len(known)}"]
 
 
 def _table_3() -> dict[str, list[float]]:
@@ -291,10 +297,11 @@ def overlap_table(records: Records, model: str) -> Table | None:
         tests = [overlap_test(one.top(a), one.top(b)) for one in found]
         size = int(found[0].top(a).sum())
         shares = [100 * test.shared / size for test in tests]
-        worst = max(min(test.p_more, test.p_fewer) for test in tests)
+        more = np.mean([test.shared for test in tests]) >= tests[0].expected  # one tail for all seeds, and two of it
+        worst = min(1.0, 2 * max(test.p_more if more else test.p_fewer for test in tests))
         rows.append([label(a), label(b), *mean_sd(shares), 100 * tests[0].expected / size, worst])
         published.append([None, None, paper.TABLE_11.get((label(a), label(b))), *[None] * 3])
-    note = f"Percent of {size} heads, means over {seeds(len(found))}; p: the smaller hypergeometric tail, "
+    note = f"Percent of {size} heads, means over {seeds(len(found))}; p: hypergeometric, two-sided, "
     note += "the largest over seeds." + (f" {erratum('table 11')}" if any(row[2] for row in published) else "")
     columns = ["A", "B", "shared", "sd", "by chance", "p"]
     return table(f"Overlap of top heads, {model}", columns, rows, note, published)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,11 +90,12 @@ def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
 
 
 def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
-    """The mean difference over common seeds and its p-value, which needs two seeds."""
+    """The mean difference over common seeds and its p-value (Student's, two-sided), which needs two and a spread."""
     each = np.array(gaps(mine, base))
     if not len(each):
         return None, None
-    return float(each.mean()), None if len(each) < 2 else float(paired_t(each, np.zeros_like(each)).p)  # type: ignore[arg-type]
+    p = np.nan if len(each) < 2 else float(paired_t(each, np.zeros_like(each)).p)  # type: ignore[arg-type]
+    return float(each.mean()), None if np.isnan(p) else p
 
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
@@ -258,22 +260,28 @@ def raised_table(records: Records) -> Table | None:
 # -- few-shot transfer
 
 
-def few_shot(records: Records, model: str) -> dict[str, Transfer]:
-    """Transfer to each new task, starting points side by side, the seeds of all trainings together."""
+def few_shot(records: Records, model: str, averaged: bool = False) -> dict[str, Transfer]:
+    """Transfer to each new task, starting points side by side: every draw of rows, or the mean of each model's."""
     parts: dict[str, dict[str, list[Record]]] = {}
     for record in records.of("few_shot"):
         if record.config["model"] == model:
             parts.setdefault(record.config["task"], {}).setdefault(record.config["start"], []).append(record)
     found = {}
     for task, starts in parts.items():
-        joined = [_over_seeds([Transfer.from_record(r.result) for r in rs]) for rs in starts.values()]
+        read = [[Transfer.from_record(r.result) for r in rs] for rs in starts.values()]
+        joined = [_joined([_averaged(one) for one in parts] if averaged else parts) for parts in read]
         joined.sort(key=lambda one: one.starts[0] != "multi")
         whole = max((one.seeds for one in joined), key=len)
         found[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
     return found
 
 
-def _over_seeds(parts: Sequence[Transfer]) -> Transfer:
+def _averaged(part: Transfer) -> Transfer:
+    """One trained model as one seed: its draws of rows are no trainings of their own."""
+    return replace(part, seeds=part.seeds[:1], scores=part.scores.mean(-1, keepdims=True))
+
+
+def _joined(parts: Sequence[Transfer]) -> Transfer:
     """One starting point's seeds in order."""
     columns = {seed: part.scores[:, :, i] for part in parts for i, seed in enumerate(part.seeds)}
     order, first = tuple(sorted(columns)), parts[0]
@@ -284,21 +292,25 @@ def _over_seeds(parts: Sequence[Transfer]) -> Transfer:
 def few_shot_table(records: Records, model: str) -> Table | None:
     """Tables 6 and 8: means, spreads and stars."""
     rows, published = [], []
+    trained = few_shot(records, model, averaged=True)
     for task, found in few_shot(records, model).items():
-        tests = {(t["start"], t["shots"]): t for t in found.against()}
+        tests = {(t["start"], t["shots"]): t for t in trained[task].against()}
         for i, start in enumerate(found.starts):
             for j, shots in enumerate(found.shots):
                 test = tests.get((start, shots), {})
                 gap = None if not test else 100 * test["difference"]
                 star = "*" if test.get("star") else ""
-                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, test.get("p"), test.get("holm"), star]
-                rows.append([label(task), shots, start, *cells, len(found.seeds), found.examples])
-                published.append([None, None, None, *_table_6(label(task), shots, start), *[None] * 6])
+                p = [None if test.get(name) != test.get(name) else test.get(name) for name in ("p", "holm")]
+                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, *p, star]
+                sizes = [len(found.seeds), len(trained[task].seeds), found.examples]
+                rows.append([label(task), shots, start, *cells, *sizes])
+                published.append([None, None, None, *_table_6(label(task), shots, start), *[None] * 7])
     if not rows:
         return None
-    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "seeds", "n"]
-    note = "In percent. P: paired bootstrap over seeds, one-sided; * where it is below 0.05. A seed has its own rows, "
-    note += "order and new output head, the same for all starting points. Beside: Tables 6 and 8."
+    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "draws", "models", "n"]
+    note = "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
+    note += "draws. P: one-sided, Student's t over trained models, whose draws are averaged; * where it is below 0.05 "
+    note += "after Holm over the task. Beside: Tables 6 and 8, whose p are over draws."
     return table(f"Few-shot transfer, {model}", columns, rows, note, published)
 
 
