@@ -288,6 +288,23 @@ def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
     assert rows["iat"][3] == pytest.approx(1.1) and rows["multi"][3] is None
 
 
+def test_the_best_of_our_own_is_set_against_what_it_is_made_of(tmp_path):
+    """Planted: 3 points above its tied kin and 1 above clipping alone."""
+    results, best = Results(tmp_path), training.BEST
+    tied = "a factor per head, faster"
+    for name, gains, more in (
+        ("multi", (0.0, 0.001), {}),
+        (best, (0.03, 0.032), {"method": OWN[best]}),
+        (tied, (0.0, 0.003), {"method": OWN[tied]}),
+        ("multi clipped", (0.02, 0.021), {"clip": 1.0}),
+        (f"{best} clipped", (0.03, 0.033), {"clip": 1.0, "method": OWN[best]}),
+    ):
+        save_glue(results, name, gains, **more)
+    rows = {tuple(row[:3]): row[3] for row in training.direct_table(Records(results), "bert-base")["rows"]}
+    assert rows["–", tied, "–"] == pytest.approx(2.95) and rows["–", "multi", "1"] == pytest.approx(1.05)
+    assert rows["1", "multi", "1"] == pytest.approx(1.1) and ("1", tied, "–") not in rows
+
+
 def test_methods_of_our_own_have_a_table_without_iat_as_well(tmp_path):
     results = Results(tmp_path)
     save_glue(results, "multi", (0.0, 0.0))

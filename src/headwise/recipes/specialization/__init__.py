@@ -107,7 +107,8 @@ def _glue(records: Records) -> Part:
     for model in records.models():
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
         tables += [training.ablation_table(records, model), training.condition_table(records, model)]
-        tables += [*training.own_tables(records, model), training.released_table(records, model)]
+        tables += [*training.own_tables(records, model), training.direct_table(records, model)]
+        tables += [training.released_table(records, model)]
         tables += training.sweep_tables(records, model)
         base, swept = training.sweep_points(records, model)
         if found := training.method_gaps(records, model):

@@ -12,7 +12,7 @@ import numpy as np
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
-from headwise.recipes.summary import mean_sd, table
+from headwise.recipes.summary import mean_sd, sentence, table
 from headwise.results import Record
 from headwise.stats import adjust, paired_t
 from headwise.transfer import Transfer
@@ -27,6 +27,8 @@ FIRST = (
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
 PUBLISHED_7 |= {"iat": "train top 30 %"}
 PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
+BEST = "a factor per head and task, faster"
+DIRECT = ("multi", "iat", "mt-dnn", "a factor per layer and task, faster", "a factor per head, faster")
 MEAN = "Mean over GLUE's development sets in percent"
 
 
@@ -40,10 +42,13 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
         return None
     tasks = _columns(found["multi"])
     rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
+    for row, holm in zip(rows, adjust(np.array([np.nan if row[-3] is None else row[-3] for row in rows]))):
+        row.insert(-2, float(holm))
     theirs = beside(model, paper.TABLE_13[sampling])
     lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
-    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
-    columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "tasks better", "seeds"]
+    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 6] for row in rows]
+    columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
+    columns += ["tasks better", "seeds"]
     note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
     note += f" Beside: {theirs} of Table 13." if lines else ""
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
@@ -221,6 +226,22 @@ def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[s
         rows[name][3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
     return columns, list(rows.values()), f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
+
+
+def direct_table(records: Records, model: str) -> Table | None:
+    """The best of our own against what it is made of, against the others, and against clipping alone."""
+    means: dict[tuple[str, str], dict[int, float]] = {}
+    for setting in records.usual.get(model, {}):
+        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        clip = dict(zip(SETTING, setting))["clip"]
+        if BEST in found:
+            tasks, told = _columns(found[BEST]), "–" if clip is None else f"{clip:g}"
+            means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
+    pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
+    rows = [[clip, *b, *against(means[_, clip], means[b]), len(means[b])] for (_, clip), b in pairs]
+    columns = ["clipped at", "against", "clipped at", "difference", "p", "seeds"]
+    note = f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided, not corrected."
+    return table(f"{sentence(BEST)}: direct comparisons, {model}", columns, rows, note) if rows else None
 
 
 def condition_table(records: Records, model: str) -> Table | None:
