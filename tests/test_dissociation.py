@@ -409,7 +409,7 @@ def test_the_mean_over_draws_has_the_tasks_of_the_mean():
     assert (entry["low"], entry["high"]) == pytest.approx(tuple(np.quantile(both, (0.025, 0.975))))
 
 
-@pytest.mark.parametrize("tasks", [2, 5, 11, 16])
+@pytest.mark.parametrize("tasks", [2, 5, 10, 11, 16, 22])
 def test_a_pair_that_is_apart_in_every_draw_can_be_called_so_however_many_there_are(tasks):
     assert math.comb(tasks, 2) / (draws_for(tasks) + 1) < 0.05
-    assert draws_for(1000) == 5000
+    assert draws_for(1000) == 1000  # a million cells, each with its draws, must fit a machine
