@@ -16,7 +16,9 @@ import torch
 HOME = Path(__file__).parent.parent
 sys.path.append(str(HOME))
 
-from examples.reactions import data, study  # noqa: E402
+from examples.reactions import data, page, study, tables  # noqa: E402
+
+from headwise.results import Results  # noqa: E402
 
 TOKENS = tuple(data.TOKEN.findall("CC(=O)O.Nc1ccccc1>>CC(=O)Nc1ccccc1"))
 MAPS = (  # some of them, by hand; the two carbons beside the ring's first are the same by symmetry
@@ -83,6 +85,26 @@ def test_reactions_made_of_molecules_keep_their_atoms():
     for each in made.maps:
         assert data.element(made.tokens[each.product]) == data.element(made.tokens[each.reactant])
         assert each.reactant in each.same
+
+
+@pytest.mark.parametrize("n", [1, 5, 480])
+def test_a_share_with_all_or_none_right_is_not_known_without_error(n):
+    z = 1.959964
+    every, none = tables.share_of(1.0, n), tables.share_of(0.0, n)
+    assert [every["value"], every["low"], every["high"]] == pytest.approx([1, n / (n + z * z), 1])
+    assert [none["value"], none["low"], none["high"]] == pytest.approx([0, 0, z * z / (n + z * z)])
+
+
+def test_no_share_of_reactions_on_the_page_has_an_interval_without_width():
+    results = Results(HOME / "docs" / "results" / "reactions" / "records")
+    records = tables.Records(results)
+    for made, value in ((tables.property_table(records), "counts %"), (tables.probe_table(records), "top heads %")):
+        place = made["columns"].index(value)
+        spans = [row[place : place + 3] for row in made["rows"]]
+        assert any(share == 100 for share, _, _ in spans)
+        assert all(low <= share <= high + 1e-9 and low < high for share, low, high in spans)
+    text = "".join(part.text for part in page.Page().parts(results))
+    assert "[100.0, 100.0]" not in text and "Wilson" in text and "no such interval" in text
 
 
 def test_the_page_is_written_without_torch_or_rdkit():

@@ -64,7 +64,10 @@ def inventory(records: Records) -> Part:
         "taken out before a model reads a reaction; reactants stand in random order, there are no reagents, and no "
         f"product appears twice. These are not reactions that someone ran. Training, development and test side: "
         f"{sizes}, the same share of every class. Layers and heads are counted from 0 throughout.\n\n"
-        "Intervals are 95 % from resampled test reactions. Heads and layers are chosen on development data."
+        "Intervals are 95 %: Wilson's for shares of test reactions (probes and counts of tokens); from resampled test "
+        "reactions for shares of atoms, brackets and ring digits, of which a reaction has several, and for "
+        "differences. For the atoms, brackets and rings of random weights low and high are no such interval but mean "
+        "± sd of seeds. Heads and layers are chosen on development data."
     )
     made_of = (tables.reaction_table, tables.model_table, tables.property_table)
     return Part("Reactions and models", text, [make(records) for make in made_of])
@@ -161,9 +164,8 @@ def _random(records: Records) -> str:
     """What needs no learning: the best layer of rxnfp's shape with random weights, and counts of tokens."""
     said, free = [], []
     for asked, words in PROPERTIES.items():
-        models = (f"{BEFORE} untrained", BEFORE)
-        random, learnt = (records.probes[m, asked].result["utilization"]["scores"]["best"] for m in models)
-        counts = records.counts[asked]
+        random, learnt = (records.scored(m, asked, "best") for m in (f"{BEFORE} untrained", BEFORE))
+        counts = records.counted(asked)
         said.append(f"{words} {spanned(random)} (counts {spanned(counts)}, pretrained {spanned(learnt)})")
         free += [words] if max(random["high"], counts["high"]) >= learnt["low"] else []
     return (
@@ -196,20 +198,19 @@ def _patterns(found: tables.Moves) -> str:
 
 
 def _gained(records: Records) -> str:
-    score = {m: records.probes[m, "class"].result["utilization"]["scores"] for m in (BEFORE, AFTER)}
+    last = {m: records.scored(m, "class", "last") for m in (BEFORE, AFTER)}
     singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
     return (
-        f"The class was there before: the last layer gives {spanned(score[BEFORE]['last'])} before and "
-        f"{spanned(score[AFTER]['last'])} after. What changes is how many heads tell it: a single head of the last "
-        f"layer names the class in {singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
+        f"The class was there before: the last layer gives {spanned(last[BEFORE])} before and {spanned(last[AFTER])} "
+        "after. What changes is how many heads tell it: a single head of the last layer names the class in "
+        f"{singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
     )
 
 
 def _lost(records: Records) -> str:
     """What the last layer and the best heads have of the rest."""
     layers = {
-        asked: [records.probes[m, asked].result["utilization"]["scores"]["last"] for m in (BEFORE, AFTER)]
-        for asked in ("rings", "length", "halogen")
+        asked: [records.scored(m, asked, "last") for m in (BEFORE, AFTER)] for asked in ("rings", "length", "halogen")
     }
     said = ", ".join(f"{PROPERTIES[name]} from {spanned(a)} to {spanned(b)}" for name, (a, b) in layers.items())
     heads = []

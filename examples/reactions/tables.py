@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 
 from headwise.probing.roles import Change, change
 from headwise.recipes.summary import mean_sd, table
@@ -58,6 +58,15 @@ class Records:
     def probe(self, model: str, asked: str) -> np.ndarray:
         return self.probes[model, asked].arrays["test"]
 
+    def counted(self, asked: str) -> dict[str, float]:
+        """The share of test reactions that a probe of token counts gets right."""
+        return share_of(self.counts[asked]["value"], self.made["sizes"]["test"])
+
+    def scored(self, model: str, asked: str, what: str) -> dict[str, float]:
+        """The share of test reactions that a probe gets right: of the ``last`` or ``best`` layer, or ``top`` heads."""
+        found = self.probes[model, asked].result
+        return share_of(found["utilization"]["scores"][what]["value"], found["sizes"]["test"])
+
     def best(self, model: str, relation: str) -> dict[str, Any]:
         """The head that development data chose: ``best``, ``score``, and for a published one ``behind``."""
         return self.relations[model].result[relation]
@@ -65,6 +74,17 @@ class Records:
     def said(self, model: str, relation: str) -> str:
         found = self.best(model, relation)
         return f"head {named(found['best'])} {spanned(found['score'])}"
+
+
+def share_of(value: float, n: int) -> dict[str, float]:
+    """A share of n examples with Wilson's interval: resampled, one with all right would have no width.
+
+    Example:
+        >>> spanned(share_of(1.0, 480))
+        '100.0 % [99.2, 100.0]'
+    """
+    ends = binomtest(round(value * n), n).proportion_ci(method="wilson")
+    return {"value": value, "low": ends.low, "high": ends.high}
 
 
 def named(head: Any) -> str:
@@ -103,7 +123,7 @@ def property_table(records: Records) -> Table:
     rows = []
     for name, words in PROPERTIES.items():
         found = records.probes[BEFORE, name].result
-        counts = percent(records.counts[name])
+        counts = percent(records.counted(name))
         rows.append([words, found["classes"], 100 * found["chance"], *counts, *found["sizes"].values()])
     note = "Chance: the commonest test class. Counts: a linear probe of how often each token occurs. Lengths are cut "
     note += "into bins of equal size on the training side."
@@ -125,9 +145,10 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
             found.append(["chance", "", *percent(base["chance"]), None])
         rows += [[RELATIONS[relation], *row] for row in found]
     asked = "; ".join(f"{RELATIONS[each]}: n = {base[each]['asked']:,}" for each in relations)
-    note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights mean and mean ± "
-    note += "sd of each seed's best head. Offset: the commonest on the training side. Either end: the same head by "
-    note += "`headwise.probing.relations`, where the other end may look back and [CLS] may be chosen."
+    note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights the mean of each "
+    note += "seed's best head, and as low and high that mean less and plus one sd over seeds: no 95 % interval. "
+    note += "Offset: the commonest on the training side. Either end: the same head by `headwise.probing.relations`, "
+    note += "where the other end may look back and [CLS] may be chosen."
     return table(title, ["relation", "who", "head", "right %", "low", "high", "either end %"], rows, note)
 
 
@@ -190,7 +211,7 @@ def probe_table(records: Records) -> Table:
             record = records.probes[model, asked]
             use, dev = record.result["utilization"], record.arrays["dev"]
             best = np.unravel_index(dev.argmax(), dev.shape)
-            last, layer, top = (percent(use["scores"][name]) for name in ("last", "best", "top"))
+            last, layer, top = (percent(records.scored(model, asked, name)) for name in ("last", "best", "top"))
             lead = use["against"]["best"]
             row = [words, model, *last[:1], *layer[:1], use["layer"], *top, use["n"], *percent(lead), lead["p"]]
             rows.append([*row, named(best), 100 * float(record.arrays["test"][best])])

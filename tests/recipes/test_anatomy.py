@@ -166,9 +166,22 @@ def test_a_planted_bond_of_syntax_and_meaning_is_seen(results):
     for task, maps in zip(TASKS, (syntax, syntax / 2, syntax / 3)):
         put_probe(results, "m", task, maps=maps)
     row = roles_table(Records(results))["rows"][0]
-    assert row[2] == pytest.approx(1) and row[6] == 16
+    assert row[2] == row[6] == pytest.approx(1) and row[7] == 16
     depths = [r[4] for r in depth_table(Records(results))["rows"]]
     assert all(depth > 0.5 for depth in depths)  # scores rise with the layers
+
+
+@pytest.mark.parametrize("bond", [-1, 0])
+def test_a_bond_that_layers_make_is_not_one_of_heads(results, bond):
+    """Later layers are better at all; within a layer, heads good at syntax are bad at meaning, or all are the same."""
+    layers, heads = np.linspace(0.4, 0.8, 4)[:, None], np.array([-0.02, -0.01, 0.01, 0.02])
+    syntax = layers + heads * (bond != 0)
+    for task, maps in zip(TASKS, (syntax, layers + bond * heads, layers + bond * heads)):
+        put_probe(results, "m", task, maps=np.broadcast_to(maps, (4, 4)))
+    made = roles_table(Records(results))
+    row = dict(zip(made["columns"], made["rows"][0]))
+    assert row["r syntactic-semantic"] > 0.95 and "alike" in made["note"]
+    assert row["r within layers"] == (pytest.approx(-1) if bond else None)
 
 
 def test_without_records_there_are_the_printed_numbers(results):

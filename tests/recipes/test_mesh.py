@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp, ttest_rel
 
 from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages, pooling, recipes
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
 from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
-from headwise.recipes.mesh.tables import Records, label, relation, shared_heads, table_one
+from headwise.recipes.mesh.tables import Records, groups_table, label, meta_table, relation, shared_heads, table_one
 from headwise.recipes.mesh.works import _small
 from headwise.results import Results
 
@@ -85,8 +86,9 @@ def test_records_fill_the_parts(ran):
     assert [row[0] for row in one["rows"]] == list(ROWS)[:2] and one["published"] is None  # the corpus is no XTREME
     meta = parts["Learning a new pair from few examples"].tables[0]
     assert [row[1] for row in meta["rows"]] == ["multi-task", "fomaml"]
-    gain, low, high, p = meta["rows"][1][-5:-1]
-    assert low <= gain <= high and 0 < p <= 1 and meta["rows"][0][-5] is None
+    gain, low, high, p, over = meta["rows"][1][-6:-1]
+    assert low <= gain <= high and 0 < p <= 1 and meta["rows"][0][-6] is None
+    assert over is None, "one seed says nothing of other trainings"
 
 
 def test_the_page_is_written(ran, tmp_path):
@@ -128,7 +130,51 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
     base, ours = made["rows"]
     assert base[1] == pytest.approx(49) and ours[9] == pytest.approx(61)
     assert ours[11] == pytest.approx(12) and 0 < ours[12] < 0.05 and base[11] is None
-    assert made["published"][1][1] == 75.40
+    assert made["published"][1][1] == 75.40 and "two-sided" in made["note"]
+
+
+def test_a_gain_in_every_example_is_not_yet_one_over_trainings(tmp_path):
+    """Three trainings a start, scores alike in all examples: sure over examples, which say nothing of trainings."""
+    results, right = Results(tmp_path), {"multi-task": (50, 55, 45), "reptile": (51, 75, 47)}
+    for start, scores in right.items():
+        for seed, score in enumerate(scores):
+            config = {"part": "meta", "name": f"a new pair: {start}", "model": "m", "source": "samples"}
+            counts = np.tile(np.array([score, 100], np.uint8), (2, 40, 1))  # (support sets, examples, right and seen)
+            shots = [{"shots": 0, "value": 0.4}, {"shots": 4, "value": score / 100}]
+            found = {"scores": {}, "tests": {"nli_es": {"metric": "accuracy", "shots": shots}}}
+            config["plan"] = {"seed": seed}
+            results.save("headwise.recipes.mesh.works:train", config, found, {"nli_es/4": counts})
+    made = meta_table(Records(results), "m", "a new pair")
+    row = dict(zip(made["columns"], made["rows"][1]))
+    assert [row[name] for name in ("gain", "low", "high")] == pytest.approx([23 / 3] * 3) and row["p"] < 0.01
+    assert row["p over seeds"] == pytest.approx(ttest_rel(right["reptile"], right["multi-task"]).pvalue)
+    assert row["p over seeds"] > 0.2 and "not trainings" in made["note"]
+
+
+def put_apart(results, seed, value, low, high, p):
+    entry = {"mean": {"value": value, "low": low, "high": high, "p": p}, "tasks": {"en": {"value": value}}}
+    entry["tasks"]["es"] = {"value": value}
+    config = {"model": "m", "part": "apart", "source": "samples", "plan": {"seed": seed}}
+    groups = {"fractions": [0.3], "D": [entry]}
+    results.save("headwise.recipes.mesh.works:apart", config, {"language": groups})
+
+
+def test_an_interval_of_d_is_over_seeds_and_each_seeds_own_is_counted(tmp_path):
+    """Every seed is sure of its own D, and they are far apart: the mean of their intervals would exclude zero."""
+    results, values = Results(tmp_path), (0.005, 0.01, 0.06)
+    config = {"part": "table", "name": "multi-task", "model": "m", "source": "samples", "plan": {"seed": 0}}
+    results.save("headwise.recipes.mesh.works:train", config, {"scores": {}})
+    put_apart(results, 0, values[0], values[0] - 0.01, values[0] + 0.01, 0.2)
+    made = groups_table(Records(results))
+    one = dict(zip(made["columns"], made["rows"][0]))
+    assert one["low"] is None and one["high"] is None and one["above 0"] == "0 of 1"
+    for seed in (1, 2):
+        put_apart(results, seed, values[seed], values[seed] - 0.004, values[seed] + 0.004, 0.01)
+    made = groups_table(Records(results))
+    row = dict(zip(made["columns"], made["rows"][0]))
+    ends = ttest_1samp(values, 0).confidence_interval()
+    assert [row["D"], row["low"], row["high"]] == pytest.approx([2.5, 100 * ends.low, 100 * ends.high])
+    assert row["low"] < 0 and row["above 0"] == "2 of 3" and row["p"] == 0.2 and "over seeds" in made["note"]
 
 
 def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
 from headwise.evaluate import evaluate
 from headwise.jobs import in_order, perform
@@ -20,7 +21,7 @@ from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell import recipe
 from headwise.recipes.stem_cell.jobs import HOME, SIZES, jobs
 from headwise.recipes.stem_cell.published import TASKS
-from headwise.recipes.stem_cell.records import ALL, Records, alike, averaged
+from headwise.recipes.stem_cell.records import ALL, Records, alike, best_heads
 from headwise.recipes.stem_cell.tables import (
     change_table,
     correlation_table,
@@ -121,10 +122,26 @@ def test_scores_are_means_over_seeds_and_the_last_row_is_the_hypothesis(results)
         put(results, TASKS, together, seed=seed)
     put(results, ("pos", "dep"), 0.75)
     rows = {row[0]: row[1:] for row in score_table(Records(results), "m", False)["rows"]}
-    np.testing.assert_allclose(rows["alone"], 85)
-    np.testing.assert_allclose(rows["all five - alone"], -20)
-    assert rows["with DEP"] == [75, None, None, None, None] and rows["with POS"][2] == 75
+    np.testing.assert_allclose(rows["alone"][:5], 85)
+    np.testing.assert_allclose(rows["all five - alone"][:5], -20)
+    assert rows["with DEP"][:5] == [75, None, None, None, None] and rows["with POS"][2] == 75
+    assert rows["with DEP"][5:] == [None] * 5, "one seed has no p"
     assert score_table(Records(results), "m", True) is None
+
+
+def test_joint_training_and_pairs_have_their_p_against_alone_over_the_same_seeds(results):
+    alone, joint, pair = (0.50, 0.52, 0.51), (0.60, 0.63, 0.65), (0.49, 0.53, 0.50)
+    for seed in range(3):
+        for task in TASKS:
+            put(results, (task,), alone[seed], seed=seed)
+        put(results, TASKS, joint[seed], seed=seed)
+        put(results, ("pos", "srl"), pair[seed], seed=seed)
+    put(results, ("pos",), 0.1, seed=3)  # alone only: no part of the comparison
+    made = score_table(Records(results), "m", False)
+    rows = {row[0]: dict(zip(made["columns"], row)) for row in made["rows"]}
+    assert rows["all five - alone"]["p POS"] == pytest.approx(ttest_rel(joint, alone).pvalue)
+    assert rows["with SRL"]["p POS"] == rows["with POS"]["p SRL"] == pytest.approx(ttest_rel(pair, alone).pvalue)
+    assert rows["alone"]["p POS"] is None and rows["with SRL"]["p SRL"] is None and "two-sided" in made["note"]
 
 
 def test_planted_claims_are_stem_cells_and_their_runs_agree(results):
@@ -147,6 +164,24 @@ def test_planted_claims_are_stem_cells_and_their_runs_agree(results):
     matrix = np.array([r[1:] for r in correlation_table(records, "m")["rows"]], float)
     np.testing.assert_allclose(np.diag(matrix), 1)
     assert (matrix[:5, 5] > 0.8).all()
+
+
+def test_tasks_with_the_same_claims_agree_as_far_as_runs_of_one_task_do(results):
+    rng = np.random.default_rng(0)
+    truth = rng.random((12, 12))
+    for seed in range(3):
+        for task in TASKS:
+            put(results, (task,), gates=(truth + rng.random((12, 12))) / 2, seed=seed)
+    matrix = np.array([r[1:] for r in correlation_table(Records(results), "m")["rows"]], float)
+    apart = matrix[~np.eye(5, dtype=bool)]
+    assert abs(apart.mean() - np.diag(matrix).mean()) < 0.05, "gates averaged over runs would agree more than one run"
+
+
+def test_one_run_has_no_agreement_with_itself(results):
+    for number, task in enumerate(TASKS):
+        put(results, (task,), gates=np.roll(np.linspace(0, 1, 8), number).reshape(2, 4))
+    made = correlation_table(Records(results), "m")
+    assert [row[i + 1] for i, row in enumerate(made["rows"])] == [None] * 5 and made["rows"][0][2] is not None
 
 
 def test_published_counts_stand_beside_real_treebanks_only(results, tmp_path):
@@ -183,14 +218,58 @@ def test_no_seed_is_left_out_because_its_jobs_ended_in_another_order(results):
         for task in order:
             put_probe(results, (task,), [(task, "a")], np.full((1, 2, 2), 0.1 * seed), fit_on="train", seed=seed)
     found = Records(results).profiles("m", "train")["single"]
-    assert [len(alike(found)), averaged(found).tasks] == [2, ("pos", "dep")], "the third seed lacks a task"
-    np.testing.assert_allclose(averaged(found).scores, 0.05, rtol=1e-5)
+    assert [len(alike(found)), best_heads(found).tasks] == [2, ("pos", "dep")], "the third seed lacks a task"
+    np.testing.assert_allclose(best_heads(found).best, 0.05, rtol=1e-5)
+
+
+def wandering(results, fit_on, single, joint):
+    """Every seed of training has a good head, each time another one; pretraining has one of 0.8."""
+    labels = [("pos", "NN"), ("pos", "XX")]
+    before = np.full((2, 2, 2), 0.3)
+    before[:, 0, 0] = 0.8
+    put_probe(results, TASKS, labels, before, of=None, fit_on=fit_on)
+    for seed, scores in enumerate(zip(single, joint)):
+        for tasks, score in zip((("pos",), TASKS), scores):
+            maps = np.full((2, 4), 0.3)
+            maps[:, seed] = score
+            put_probe(results, tasks, labels, maps.reshape(2, 2, 2), fit_on=fit_on, seed=seed)
+
+
+def test_best_heads_are_those_of_each_seed_not_of_an_average(results):
+    single, joint = (0.91, 0.9, 0.89), (0.82, 0.86, 0.84)
+    for fit_on in ("train", "test"):
+        wandering(results, fit_on, single, joint)
+    records = Records(results)
+    made = change_table(records, "m")
+    rows = {(row[0], row[1]): dict(zip(made["columns"], row)) for row in made["rows"]}
+    assert rows["pretrained", "single"]["gain"] == pytest.approx(10, abs=1e-4), "the averaged map would have 50 for 80"
+    assert rows["pretrained", "single"]["p over seeds"] is None, "pretraining has no seeds"
+    last, over = rows["single", "all five"], ttest_rel(joint, single)
+    assert last["gain"] == pytest.approx(-6, abs=1e-4) and last["p over seeds"] == pytest.approx(over.pvalue, rel=1e-3)
+    ends = [100 * end for end in over.confidence_interval()]
+    assert [last["low over seeds"], last["high over seeds"]] == pytest.approx(ends, rel=1e-3)
+    assert last["% best head moved"] == 0 and rows["pretrained", "single"]["% best head moved"] == pytest.approx(
+        200 / 3
+    )
+    assert "one-sided" in made["note"]
+    np.testing.assert_allclose(label_table(records, "m", "pos")["rows"][0][2:5], [80, 90, 84], rtol=1e-5)
+    assert [row[2] for row in way_table(records, "m")["rows"]] == pytest.approx([80, 90, 84], rel=1e-5)
+
+
+def test_trainings_without_a_seed_in_common_are_not_compared(results):
+    labels, flat = [("pos", "NN"), ("pos", "XX")], np.full((2, 2, 2), 0.3)
+    put_probe(results, TASKS, labels, flat, of=None, fit_on="train")
+    put_probe(results, ("pos",), labels, flat, fit_on="train", seed=0)
+    put_probe(results, TASKS, labels, flat, fit_on="train", seed=1)
+    found = [tuple(row[:2]) for row in change_table(Records(results), "m")["rows"]]
+    assert found == [("pretrained", "single"), ("pretrained", "all five")]
 
 
 def test_specialists_that_joint_training_unmakes_are_seen(results):
     probes_of(results, "train")
-    rows = {(row[0], row[1]): row for row in change_table(Records(results), "m")["rows"]}
-    assert rows["pretrained", "single"][8] > 0 > rows["single", "all five"][8]
+    made = change_table(Records(results), "m")
+    rows, place = {(row[0], row[1]): row for row in made["rows"]}, made["columns"].index("selectivity")
+    assert rows["pretrained", "single"][place] > 0 > rows["single", "all five"][place]
     assert rows["pretrained", "single"][2] == pytest.approx(100 * 1.4 / 3, rel=1e-4)
     assert way_table(Records(results), "m") is None  # one way alone has nothing to be compared with
     probes_of(results, "test")

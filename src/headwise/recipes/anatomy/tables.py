@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.claims import pearson
 from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
 from headwise.recipes.anatomy import published as paper
 from headwise.recipes.anatomy.records import PRINTED, Records, beside, medians, property_of
@@ -179,12 +180,24 @@ def roles_table(records: Records) -> Table | None:
         maps, found = records.maps(model, suite), points.fit
         kinds = profiles(maps, kinds=min(6, next(iter(maps.values())).size))
         sizes = ", ".join(str(int((kinds.cluster == k).sum())) for k in range(kinds.cluster.max() + 1))
-        rows.append([model, suite, found.r, found.low, found.high, found.p, len(kinds.heads), sizes])
+        r = [found.r, found.low, found.high, found.p, within_layers(points)]
+        rows.append([model, suite, *r, len(kinds.heads), sizes])
     if not rows:
         return None
-    columns = ["model", "suite", "r syntactic-semantic", "low", "high", "p", "heads", "heads of each kind"]
-    note = "Each head's mean accuracy over syntactic and over semantic tasks; kinds by Ward's method on all tasks."
-    return table("Roles of heads", columns, rows, note)
+    columns = ["model", "suite", "r syntactic-semantic", "low", "high", "p", "r within layers", "heads"]
+    note = (
+        "Each head's mean accuracy over syntactic and over semantic tasks; kinds by Ward's method on all tasks. Heads "
+    )
+    note += "of a layer are alike, while low, high and p take heads as independent: they are too sure. Within layers: "
+    note += "both means less those of the head's layer, so that no layer makes the r."
+    return table("Roles of heads", [*columns, "heads of each kind"], rows, note)
+
+
+def within_layers(points: Scatter) -> float:
+    """The correlation of what heads have above or below the mean of their layer; NaN where they have nothing."""
+    inside = np.equal.outer(points.layer, points.layer)
+    sides = [side - inside @ side / inside.sum(1) for side in (points.x, points.y)]
+    return float(pearson(np.stack(sides))[0, 1])
 
 
 def depth_table(records: Records) -> Table | None:

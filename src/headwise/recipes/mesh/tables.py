@@ -102,7 +102,7 @@ def table_one(records: Records, model: str) -> Table | None:
     note = (
         f"All pairs trained together on {records.sources(model)}; each pair by its own metric. Gain: of the mean over "
     )
-    note += "multi-task, p over seeds (Student). The published ± are not real and left out."
+    note += "multi-task, p over seeds (Student's paired t, two-sided). The published ± are not real and left out."
     return table(f"Table I, {model}", columns, rows, note, published)
 
 
@@ -114,7 +114,15 @@ def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[f
         np.array([_percent([r], paper.PAIRS).mean() for r in side if r.config["plan"]["seed"] in both])
         for side in (found, base)
     )
-    return float((ours - theirs).mean()), float(paired_t(ours, theirs).p or 0.0) if len(both) > 1 else None
+    return float((ours - theirs).mean()), _over_seeds(ours, theirs)[2]
+
+
+def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> list[Any]:
+    """Student's interval of the mean difference over the same seeds, and its two-sided p; None for a single seed."""
+    if len(ours) < 2:
+        return [None] * 3
+    found = paired_t(ours, theirs)
+    return [found.low, found.high, found.p]
 
 
 def _seeds(records: Sequence[Record]) -> set[int]:
@@ -185,11 +193,13 @@ def meta_table(records: Records, model: str, what: str) -> Table | None:
     if not rows:
         return None
     shots = [entry["shots"] for entry in found_shots(records, model, what)]
-    columns = ["pair", "start", "zero-shot", *(f"{n} shots" for n in shots[1:]), "gain", "low", "high", "p", "seeds"]
+    columns = ["pair", "start", "zero-shot", *(f"{n} shots" for n in shots[1:]), "gain", "low", "high", "p"]
+    columns += ["p over seeds", "seeds"]
     note = (
         f"Trained on {', '.join(map(label, HELD[what][0]))} ({records.sources(model)}). Gain over the multi-task start "
     )
-    note += f"at {shots[-1]} shots, its interval and one-sided p over examples and support sets (paired bootstrap). "
+    note += f"at {shots[-1]} shots; low, high and the one-sided p resample examples and support sets (paired "
+    note += "bootstrap), not trainings. p over seeds: Student's paired t over trainings, two-sided. "
     note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
     note += "Zero-shot: the task's output head as the other language trained it."
     return table(f"Meta-test on {what}, {model}", columns, rows, note)
@@ -211,19 +221,19 @@ def _shots(found: Sequence[Record], pair: str) -> list[float | None]:
     return [mean_sd([100 * v for v in column if v is not None])[0] for column in zip(*each)]
 
 
-def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[float | None]:
-    """The mean gain over the multi-task starts of the same seeds at the most shots, its interval and p-value."""
+def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[Any]:
+    """The mean gain over the multi-task starts of the same seeds at the most shots; interval, p and p over seeds."""
     others = {record.config["plan"]["seed"]: record for record in base if pair in record.result["tests"]}
     both = [(r, others[s]) for r in found if (s := r.config["plan"]["seed"]) in others and r is not others[s]]
     if not both:
-        return [None] * 4
+        return [None] * 5
     test = both[0][0].result["tests"][pair]
     shots, metric = test["shots"][-1]["shots"], test["metric"]
-    gaps = [100 * (_value(a, pair, shots) - _value(b, pair, shots)) for a, b in both]
+    ours, theirs = 100 * np.array([[_value(r, pair, shots) for r in two] for two in both]).T
     drawn = [[100 * drawn_means(r.arrays[f"{pair}/{shots}"].astype(float), metric) for r in two] for two in both]
     samples = np.mean([a - b for a, b in drawn], 0)
-    gap, (low, high) = float(np.mean(gaps)), interval(samples)
-    return [gap, float(low), float(high), float(above_zero(gap, samples))]
+    gap, (low, high) = float((ours - theirs).mean()), interval(samples)
+    return [gap, float(low), float(high), float(above_zero(gap, samples)), _over_seeds(ours, theirs)[2]]
 
 
 def _value(record: Record, pair: str, shots: int) -> float:
@@ -246,19 +256,23 @@ def groups_table(records: Records) -> Table | None:
         found = [r for r in records.apart if r.config["model"] == model]
         for by in ("language", "task"):
             for names, entries in _by_names([r.result[by] for r in found if by in r.result]).items():
-                mean = [entry["mean"] for entry in entries]
-                cells = [mean_sd([100 * m[k] for m in mean if m[k] is not None])[0] for k in ("value", "low", "high")]
+                mean = [entry["mean"] for entry in entries if entry["mean"]["value"] is not None]
+                values = 100 * np.array([m["value"] for m in mean])
+                low, high, _ = _over_seeds(values, np.zeros(len(values)))
+                above = sum((m["low"] or 0) > 0 for m in mean)
                 each = {n: mean_sd([100 * e["tasks"][n]["value"] for e in entries])[0] for n in names}
                 told = ", ".join(f"{n} {value:.1f}" for n, value in each.items() if value is not None)
                 p = max((m["p"] for m in mean if m["p"] is not None), default=None)
-                rows.append([model, f"{by}s", *cells, p, told, len(entries)])
+                cells = [mean_sd(values)[0], low, high, f"{above} of {len(mean)}", p]
+                rows.append([model, f"{by}s", *cells, told, len(entries)])
     if not rows:
         return None
-    columns = ["model", "between", "D", "low", "high", "p", "D of each", "seeds"]
+    columns = ["model", "between", "D", "low", "high", "above 0", "p", "D of each", "seeds"]
     note = (
         "α = 0.3: the heads most important to a group's pairs together are closed, and a group's score is the mean of "
     )
-    note += "its pairs'. Intervals over examples, means over seeds; p is the largest of the seeds'."
+    note += "its pairs'. D: mean over seeds; low, high: Student's interval over seeds. Above 0: how many seeds' own "
+    note += "intervals, which are over examples, lie above zero; p, one-sided, is the largest of theirs."
     return table("D between languages and between tasks", columns, rows, note)
 
 

@@ -10,7 +10,7 @@ from headwise.recipes.stem_cell import figures as figures
 from headwise.recipes.stem_cell import jobs as build
 from headwise.recipes.stem_cell import tables as tables
 from headwise.recipes.stem_cell.published import ERRATA, STAGES, TASKS
-from headwise.recipes.stem_cell.records import ALL, Records, averaged
+from headwise.recipes.stem_cell.records import ALL, Records, alike
 from headwise.recipes.summary import sentence
 from headwise.results import Results
 
@@ -76,7 +76,7 @@ def _static(records: Records) -> Part:
         made.append(tables.way_table(records, model))
         static = records.profiles(model, "train").get(STAGES[0])
         if static:
-            drawn[f"labels by layer {model}"] = partial(figures.layers, averaged(static))
+            drawn[f"labels by layer {model}"] = partial(figures.layers, next(iter(alike(static).values())))
     text = "Each head's accuracy for every label without training anything: the nearest centroid of head outputs for "
     text += "POS, NER and CON, the arg-max of attention in either direction for DEP and SRL. "
     text += f"In the released code {ERRATA['probes']}; ours takes them from training data, and both are shown."

@@ -10,7 +10,7 @@ import numpy as np
 from headwise.claims import Claims
 from headwise.probing.stages import Profile
 from headwise.recipes.stem_cell.published import STAGES, TASKS
-from headwise.recipes.stem_cell.records import ALL, averaged
+from headwise.recipes.stem_cell.records import ALL, best_heads, between_runs
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import TASKS as COLOURS
 
@@ -45,12 +45,12 @@ def overlaps(claims: Claims) -> Figure:
 
 
 def claimed(claims: Claims, every: Claims) -> Figure:
-    """The mean gate over tasks and runs, how many tasks claim each head, and how all gates go together."""
+    """The mean gate over tasks and runs, how many tasks claim each head, and how gates of single runs go together."""
     figure, axes = sheet(3, width=2.6, height=2.3)
     drawn = [
         _map(axes[0], claims.average(), "mean gate", cmap="Greys", vmin=0, vmax=1),
         _map(axes[1], claims.per_head(), "tasks that claim it", cmap="Greys", vmin=0, vmax=len(claims.tasks)),
-        _map(axes[2], every.correlation(), "r of gates", cmap="RdBu_r", vmin=-1, vmax=1),
+        _map(axes[2], between_runs(every), "r of single runs", cmap="RdBu_r", vmin=-1, vmax=1),
     ]
     for axis, each in zip(axes, drawn):
         figure.colorbar(each, ax=axis)
@@ -85,9 +85,9 @@ def layers(profile: Profile, most: int = 12) -> Figure:
     return figure
 
 
-def against_single(profiles: Mapping[str, Sequence[Profile]], most: int = 10) -> Figure:
+def against_single(profiles: Mapping[str, Mapping[int, Profile]], most: int = 10) -> Figure:
     """The change of each label's best head against training its task alone: pretrained, in pairs, with all five."""
-    found = {stage: averaged(list(each)) for stage, each in profiles.items() if stage != "random"}
+    found = {stage: best_heads(each) for stage, each in profiles.items() if stage != "random"}
     single = found.pop(STAGES[1])
     figure, axes = sheet(len(TASKS), width=2.3, height=3.0)
     for axis, task in zip(axes, TASKS):

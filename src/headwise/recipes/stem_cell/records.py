@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.claims import Claims
+from headwise.claims import Claims, pearson
 from headwise.probing.stages import Profile
 from headwise.recipes.stem_cell.published import STAGES, TASKS
 from headwise.results import Record, Results
 
 ALL = "+".join(TASKS)
+UNTRAINED = (STAGES[0], "random")  # stages that no seed of training belongs to
 
 
 class Trained(NamedTuple):
@@ -101,9 +103,9 @@ class Records:
 
     # -- probes
 
-    def profiles(self, model: str, fit_on: str) -> dict[str, list[Profile]]:
-        """Profiles by stage: pretrained, random, single (each task by its own model), pairs and all five."""
-        found: dict[str, list[Profile]] = {}
+    def profiles(self, model: str, fit_on: str) -> dict[str, dict[int, Profile]]:
+        """Profiles by stage and seed: pretrained, random, single (each task by its own model), pairs and all five."""
+        found: dict[str, dict[int, Profile]] = {}
         single: dict[int, list[Profile]] = {}
         for record in self.probed:
             one = Trained.of(record.config["training"])
@@ -111,13 +113,13 @@ class Records:
                 continue
             made = self._profile(record)
             if record.config["of"] is None:
-                found.setdefault("random" if one.random else STAGES[0], []).append(made)
+                found.setdefault(UNTRAINED[one.random], {})[one.seed] = made
             elif "+" not in one.tasks:
                 single.setdefault(one.seed, []).append(made)
             else:
-                found.setdefault(STAGES[2] if one.tasks == ALL else one.tasks, []).append(made)
+                found.setdefault(STAGES[2] if one.tasks == ALL else one.tasks, {})[one.seed] = made
         if single:
-            found[STAGES[1]] = [joined(sorted(parts, key=_place)) for parts in single.values()]
+            found[STAGES[1]] = {seed: joined(sorted(parts, key=_place)) for seed, parts in single.items()}
         return found
 
     def _profile(self, record: Record) -> Profile:
@@ -144,14 +146,46 @@ def joined(parts: list[Profile]) -> Profile:
     return Profile(tasks, labels, np.concatenate([p.counts for p in parts]), np.concatenate([p.scores for p in parts]))
 
 
-def alike(profiles: list[Profile]) -> list[Profile]:
-    """The profiles that have all labels; those of seeds that lack a task are left out."""
-    most = max(len(p.labels) for p in profiles)
-    first = next(p for p in profiles if len(p.labels) == most)
-    return [p for p in profiles if (p.tasks, p.labels) == (first.tasks, first.labels)]
+def alike(profiles: Mapping[int, Profile]) -> dict[int, Profile]:
+    """The profiles that have all labels, by seed; those of seeds that lack a task are left out."""
+    first = max(profiles.values(), key=lambda p: len(p.labels))
+    return {seed: p for seed, p in sorted(profiles.items()) if (p.tasks, p.labels) == (first.tasks, first.labels)}
 
 
-def averaged(profiles: list[Profile]) -> Profile:
-    """The mean over seeds."""
-    same = alike(profiles)
-    return Profile(same[0].tasks, same[0].labels, same[0].counts, np.mean([p.scores for p in same], 0))
+def best_heads(profiles: Mapping[int, Profile]) -> Profile:
+    """Each label's best head of every seed, averaged over seeds, as a profile of one head.
+
+    The best comes before the mean: that of an averaged map is lower, and pretraining has but one map.
+    """
+    same = list(alike(profiles).values())
+    best = np.mean([p.best for p in same], 0)
+    return Profile(same[0].tasks, same[0].labels, same[0].counts, best[:, None, None])
+
+
+def shared(stages: Mapping[str, Mapping[int, Profile]]) -> dict[str, dict[int, Profile]]:
+    """The same profiles with the labels alone that all of them have."""
+    every = [set(zip(p.tasks, p.labels)) for each in stages.values() for p in each.values()]
+    both = set.intersection(*every) if every else set()
+    return {stage: {seed: _cut(p, both) for seed, p in each.items()} for stage, each in stages.items()}
+
+
+def _cut(found: Profile, wanted: set[tuple[str, str]]) -> Profile:
+    kept = [i for i, pair in enumerate(zip(found.tasks, found.labels)) if pair in wanted]
+    names = tuple(found.tasks[i] for i in kept), tuple(found.labels[i] for i in kept)
+    return Profile(*names, found.counts[kept], found.scores[kept])
+
+
+# -- gates of single runs
+
+
+def between_runs(claims: Claims) -> np.ndarray:
+    """The mean r between the gates of two single runs, (T, T): of two tasks, and on the diagonal of one.
+
+    Two runs of one task differ in their seed, so two tasks' runs are taken of different seeds as well, if there are
+    any; NaN on the diagonal of a single run.
+    """
+    runs, tasks = claims.gates.shape[:2]
+    found = pearson(claims.gates.reshape(runs * tasks, -1)).reshape(runs, tasks, runs, tasks)
+    if runs == 1:
+        return np.where(np.eye(tasks, dtype=bool), np.nan, found[0, :, 0])
+    return np.mean([found[i, :, j] for i, j in permutations(range(runs), 2)], 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from headwise.claims import Claims, RunOverlap
 from headwise.probing.stages import Profile, changes
 from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell.published import STAGES, TASKS
-from headwise.recipes.stem_cell.records import ALL, Records, alike, averaged
+from headwise.recipes.stem_cell.records import ALL, UNTRAINED, Records, alike, best_heads, between_runs, shared
 from headwise.recipes.summary import less, mean_sd, table
+from headwise.stats import Estimate, paired_bootstrap, paired_t
 
 Table = dict[str, Any]
 NAMES = [task.upper() for task in TASKS]
@@ -22,27 +25,40 @@ WAYS = {(False, False): "without gates", (True, False): "with gates", (True, Tru
 
 
 def score_table(records: Records, model: str, gates: bool, frozen: bool = False) -> Table | None:
-    """Every task alone, beside each other one, and with all."""
+    """Every task alone, beside each other one, and with all; p-values against alone."""
     scores = records.scores(model, gates, frozen)
     if not scores:
         return None
 
-    def cells(sets: list[str]) -> list[float | None]:
-        return [_percent(mean_sd(scores.get((s, t), {}).values())[0]) for s, t in zip(sets, TASKS)]
+    def cells(sets: list[str], part: int = 0) -> list[float | None]:
+        return [_percent(mean_sd(scores.get((s, t), {}).values())[part]) for s, t in zip(sets, TASKS)]
 
-    def spread(sets: list[str]) -> list[float | None]:
-        return [_percent(mean_sd(scores.get((s, t), {}).values())[1]) for s, t in zip(sets, TASKS)]
+    def chance(sets: list[str]) -> list[Any]:
+        pairs = [over_seeds(scores.get((s, t), {}), scores.get((t, t), {})) for s, t in zip(sets, TASKS)]
+        return [found.p if found else None for found in pairs]
 
-    alone, together = cells(list(TASKS)), cells([ALL] * 5)
-    rows = [["alone", *alone], ["  sd over seeds", *spread(list(TASKS))]]
+    every, blank = [ALL] * 5, [None] * 5
+    alone, together = cells(list(TASKS)), cells(every)
+    rows = [["alone", *alone, *blank], ["  sd over seeds", *cells(list(TASKS), 1), *blank]]
     for other in TASKS:
-        row = cells([_pair(task, other) if task != other else "" for task in TASKS])
-        rows += [[f"with {other.upper()}", *row]] if any(v is not None for v in row) else []
-    rows += [["all five", *together], ["  sd over seeds", *spread([ALL] * 5)]]
-    rows.append(["all five - alone", *map(less, together, alone)])
+        sets = [_pair(task, other) if task != other else "" for task in TASKS]
+        row = cells(sets)
+        rows += [[f"with {other.upper()}", *row, *chance(sets)]] if any(v is not None for v in row) else []
+    rows += [["all five", *together, *blank], ["  sd over seeds", *cells(every, 1), *blank]]
+    rows.append(["all five - alone", *map(less, together, alone), *chance(every)])
     seeds = max(len(found) for found in scores.values())
-    note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}."
-    return table(f"Scores {WAYS[gates, frozen]}, {model}", ["trained", *NAMES], rows, note)
+    note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}. p: against "
+    note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
+    columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
+    return table(f"Scores {WAYS[gates, frozen]}, {model}", columns, rows, note)
+
+
+def over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
+    """The mean difference over the seeds that both have, by Student's paired t; None for fewer than two."""
+    both = sorted({*ours} & {*theirs})
+    if len(both) < 2:
+        return None
+    return paired_t(np.array([ours[seed] for seed in both]), np.array([theirs[seed] for seed in both]))
 
 
 def _pair(a: str, b: str) -> str:
@@ -94,14 +110,16 @@ def _published_kept(tasks: str, how: str, width: int) -> list[Any]:
 
 
 def correlation_table(records: Records, model: str) -> Table | None:
-    """Pearson between tasks' gates, with the reliability of each over runs on the diagonal."""
+    """Pearson between the gates of two single runs, of two tasks or, on the diagonal, of one."""
     claims = with_joint(records, model)
     if claims is None:
         return None
-    matrix = claims.correlation()
+    matrix = between_runs(claims)
     names = [*NAMES, "all five"][: len(claims.tasks)]
     rows = [[name, *row] for name, row in zip(names, matrix)]
-    note = "Gates averaged over runs; on the diagonal the mean r between two runs of the same task."
+    seeds = "different seeds" if len(claims.gates) > 1 else "the same seed"
+    note = f"The mean r between the gates of two single runs with {seeds}, on the diagonal of the same task: two tasks "
+    note += "with the same claims would have an r like those of the diagonal."
     return table(f"Correlation of gates, {model}", ["", *names], rows, note)
 
 
@@ -146,11 +164,11 @@ def _stem_row(claims: Claims, most: int) -> list[Any]:
 def label_table(records: Records, model: str, task: str, most: int = 20) -> Table | None:
     """The best head for each label before training, after training alone and with all; the commonest labels."""
     every = {stage: p for stage, p in records.profiles(model, "test").items() if stage in STAGES}
-    found = {stage: averaged(p) for stage, p in every.items()}
+    found = {stage: best_heads(p) for stage, p in every.items()}
     stages = [stage for stage in STAGES if stage in found]
     if STAGES[0] not in found:
         return None
-    base = found[STAGES[0]].of_task(task)
+    base = next(iter(alike(every[STAGES[0]]).values())).of_task(task)
     order = np.argsort(-base.counts, kind="stable")[:most]
     rows, published = [], []
     for i in order:
@@ -163,9 +181,9 @@ def label_table(records: Records, model: str, task: str, most: int = 20) -> Tabl
         published.append([None, None, *known, None, full])
     columns = ["label", "n", *stages, "layer", "all five - single"]
     runs = ", ".join(f"{stage} {len(alike(p))}" for stage, p in every.items() if stage != STAGES[0])
-    note = f"Percent right of the best head, means over seeds ({runs}); the {len(rows)} commonest labels; centroids, "
-    note += "where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. Layer: "
-    note += "pretrained."
+    note = f"Percent right of each seed's best head, means over seeds ({runs}); the {len(rows)} commonest labels; "
+    note += "centroids, where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. "
+    note += "Layer: pretrained."
     return table(f"Best heads by label, {task.upper()}, {model}", columns, rows, note, published)
 
 
@@ -180,39 +198,57 @@ def way_table(records: Records, model: str) -> Table | None:
     rows = []
     for stage in (*STAGES, "random"):
         for task in TASKS:
-            pair = [_mean_best(ways[way].get(stage, []), task) for way in ("train", "test")]
+            pair = [_mean_best(ways[way].get(stage, {}), task) for way in ("train", "test")]
             if None not in pair:
                 runs = min(len(alike(ways[way][stage])) for way in ways)
                 rows.append([stage, task.upper(), *pair, less(pair[1], pair[0]), runs])
     if not rows:
         return None
     columns = ["heads", "task", "centroids from training data", "from the test data", "difference", "seeds"]
-    note = "Percent right of each label's best head, mean over labels. DEP and SRL go by attention: no centroids."
+    note = "Percent right of each label's best head in each seed, mean over seeds and labels. DEP and SRL go by "
+    note += "attention: no centroids."
     return table(f"Where centroids come from, {model}", columns, rows, note)
 
 
-def _mean_best(profiles: list[Profile], task: str) -> float | None:
+def _mean_best(profiles: Mapping[int, Profile], task: str) -> float | None:
     if not profiles:
         return None
-    part = averaged(profiles).of_task(task)
+    part = best_heads(profiles).of_task(task)
     return 100 * float(part.best.mean()) if len(part.labels) else None
 
 
 def change_table(records: Records, model: str) -> Table | None:
     """How heads' profiles change from stage to stage, and what an untrained encoder has."""
     found = records.profiles(model, "train")
-    stages = {stage: averaged(found[stage]) for stage in ("random", *STAGES) if stage in found}
-    if len(stages) < 2:
+    stages = shared({stage: alike(found[stage]) for stage in ("random", *STAGES) if stage in found})
+    rows = [[*two, *cells] for two in combinations(stages, 2) if (cells := _change(stages, *two))]
+    if not rows:
         return None
-    rows = []
-    for (before, after), shift in changes(stages).items():
-        gain = shift.gain()
-        spread = [100 * float(part) for part in (gain.value, gain.low, gain.high)]
-        spread.append(float("nan" if gain.p is None else gain.p))
-        moved, kept = 100 * shift.moved.mean(), np.nanmean(shift.kept) if not np.isnan(shift.kept).all() else None
-        rows.append([before, after, *spread, moved, kept, 100 * shift.selective.mean(), len(shift.best)])
-    columns = ["from", "to", "gain", "low", "high", "p", "% best head moved", "r of profiles", "selectivity", "labels"]
-    note = "Gain of the labels' best heads in points, interval and p over labels; r of heads' profiles, mean over "
-    note += "heads; change of selectivity in points: above zero heads became specialists. Centroids from training data"
+    columns = ["from", "to", "gain", "low", "high", "p", "low over seeds", "high over seeds", "p over seeds"]
+    columns += ["% best head moved", "r of profiles", "selectivity", "labels"]
+    note = "Gain of the labels' best heads in points, each seed's best head first and then the mean over seeds. Low, "
+    note += "high and p are over labels and hold the trainings fixed; p is one-sided, for a gain. Over seeds: "
+    note += "Student's paired t of the mean over labels, two-sided, where both stages have the same seeds. r of heads' "
+    note += "profiles, mean over heads; change of selectivity in points: above zero heads became specialists; both run "
+    note += "by run, as are best heads that moved. Centroids from training data"
     note += f"; seeds: {', '.join(f'{stage} {len(alike(found[stage]))}' for stage in STAGES if stage in found)}."
     return table(f"What training changes in heads, {model}", columns, rows, note)
+
+
+def _change(stages: Mapping[str, Mapping[int, Profile]], before: str, after: str) -> list[Any] | None:
+    """What changes from one stage to another, run by run; None where they have no seed in common."""
+    a, b = stages[before], stages[after]
+    trained = before not in UNTRAINED and after not in UNTRAINED
+    runs = [(seed, seed) for seed in a if seed in b] if trained else list(product(a, b))
+    if not runs:
+        return None
+    each = [changes({before: a[i], after: b[j]})[before, after] for i, j in runs]
+    ends = [np.array([getattr(shift, side).max((1, 2)) for shift in each]) for side in ("after", "before")]  # (R, K)
+    gain = paired_bootstrap(*(side.mean(0) for side in ends))
+    seeds = over_seeds(*(dict(enumerate(side.mean(1))) for side in ends)) if trained else None
+    wide = [100 * part for part in (gain.value, gain.low, gain.high)]
+    wide += [gain.p, *((100 * seeds.low, 100 * seeds.high, seeds.p) if seeds else (None,) * 3)]
+    kept = np.array([shift.kept for shift in each])
+    r = None if np.isnan(kept).all() else np.nanmean(kept)
+    moved, selective = (100 * np.mean([getattr(shift, name) for shift in each]) for name in ("moved", "selective"))
+    return [*wide, moved, r, selective, len(each[0].best)]
