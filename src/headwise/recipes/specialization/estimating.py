@@ -104,5 +104,5 @@ def rounds_table(records: Records, model: str) -> Table | None:
         means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
         rows.append([label(task), *means, *against(anew, once)])
     note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
-    note += "importance is estimated anew after every tenth."
+    note += "importance is estimated anew after every tenth. P: paired t test over seeds, two-sided, not corrected."
     return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)

@@ -260,7 +260,7 @@ def condition_table(records: Records, model: str) -> Table | None:
     rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
     columns = ["rows a task", "learning rate", "schedule", "clipped at"]
     columns += ["plain", "IAT", "sd", "difference", "p", "seeds"]
-    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling."
+    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, two-sided."
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 
 
@@ -275,7 +275,8 @@ def raised_table(records: Records) -> Table | None:
             a, b = ({seed: 100 * value for seed, value in one.items() if value is not None} for one in means)
             rows.append([model, *mean_sd(a.values()), *mean_sd(b.values()), *against(b, a), len(common)])
     columns = ["model", "D plain", "sd", "D with IAT", "sd", "difference", "p", "seeds"]
-    return table("D with and without important-head training", columns, rows, "In percent, α = 0.3.") if rows else None
+    note = "In percent, α = 0.3; p: paired t test over seeds, two-sided."
+    return table("D with and without important-head training", columns, rows, note) if rows else None
 
 
 # -- few-shot transfer
