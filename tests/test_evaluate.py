@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.evaluate import chance, evaluate, evaluating
+from headwise.evaluate import Score, chance, difference, evaluate, evaluating
 from headwise.heads import gated
 from headwise.methods.mtdnn import SAN
 from headwise.metrics import metrics
@@ -117,3 +117,55 @@ def test_a_model_with_a_pair_task_is_evaluated_alike_under_lesions():
     for gate, score in zip(lesions(2), evaluate(made, "pair", lesions(2))):
         with gated(made.encoder, gate):
             assert score.predictions == evaluate(made, "pair").predictions
+
+
+# -- two models on the same examples
+
+
+def scored(metric, predictions, golds):
+    return Score("t", metric, metrics[metric](predictions, golds), list(predictions), list(golds))
+
+
+def two_models(seed, gain=0.0, n=200, metric="accuracy"):
+    """A model and another that is wrong less often by ``gain``, each on examples of its own."""
+    generator = np.random.default_rng(seed)
+    golds = generator.integers(2, size=n)
+    wrong = generator.random((2, n)) < np.array([[0.3 - gain], [0.3]])
+    return [scored(metric, np.where(w, 1 - golds, golds).tolist(), golds.tolist()) for w in wrong]
+
+
+def test_ten_answers_mended_and_none_spoiled_are_ten_coins_on_one_side():
+    golds = [1] * 40
+    before, after = scored("accuracy", [0] * 10 + [1] * 30, golds), scored("accuracy", golds, golds)
+    found = difference(after, before)
+    assert (found.value, found.p) == (pytest.approx(0.25), pytest.approx(2 / 2**10)) and found.low > 0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc", "macro_f1"])
+def test_models_that_answer_alike_do_not_differ(metric):
+    after, _ = two_models(0, metric=metric)
+    found = difference(after, after)
+    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])
+def test_a_difference_turned_around_is_as_sure(metric):
+    after, before = two_models(3, 0.2, metric=metric)
+    one, other = difference(after, before), difference(before, after)
+    assert one.p == pytest.approx(other.p, abs=1e-12) and one.value == -other.value and one.p < 0.05
+
+
+@pytest.mark.parametrize(("metric", "cases"), [("accuracy", 200), ("f1", 100)])
+def test_models_that_are_as_good_rarely_differ(metric, cases):
+    alike = [difference(*two_models(seed, n=80, metric=metric)).p < 0.05 for seed in range(cases)]
+    apart = [difference(*two_models(seed, 0.25, n=80, metric=metric)).p < 0.05 for seed in range(20)]
+    assert np.mean(alike) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / cases) and np.mean(apart) > 0.8
+
+
+@pytest.mark.parametrize("metric", ["mcc", "macro_f1"])
+def test_a_class_that_one_model_alone_names_counts_for_both(metric):
+    golds = [0, 1] * 20
+    before, after = scored(metric, golds, golds), scored(metric, [2, *golds[1:]], golds)
+    found = difference(after, before)
+    assert found.value == pytest.approx(after.value - before.value)
+    assert found.p == 1, "one answer that differs may as well be the other model's"

@@ -1,5 +1,6 @@
 """Every measure recovers a planted order of tasks; AHP by hand; what CRA must not see."""
 
+import json
 import math
 
 import numpy as np
@@ -213,6 +214,20 @@ def test_similarity_that_falls_with_d_is_found_whatever_the_order_of_names():
     assert (found.fit.r, found.fit.slope, found.fit.intercept) == pytest.approx((-1, -20, 20))
     assert found.p_mantel == pytest.approx(1 / 120) and len(found.pairs) == 10
     assert "planted against D" in str(found)
+
+
+def test_a_scatter_is_a_part_of_a_study():
+    d = published_d()
+    matrix = np.eye(5) + np.random.default_rng(0).normal(size=(5, 5))
+    found = Similarity("planted", published.TASKS, matrix + matrix.T).against(d)
+    part = found.to_record()
+    assert {(p["a"], p["b"]): p["d"] for p in part["points"]} == d and {p["measure"] for p in part["points"]} == {
+        "planted"
+    }
+    assert [p["similarity"] for p in part["points"]] == list(found.similarity)
+    fit = part["fits"]["planted"]
+    assert (fit["r"], fit["slope"], fit["p_mantel"]) == (found.fit.r, found.fit.slope, found.p_mantel)
+    assert json.loads(json.dumps(part)) == part
 
 
 def test_published_overlap_of_heads_falls_with_published_d():

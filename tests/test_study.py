@@ -104,6 +104,8 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     assert {"training", "importance", "dissociation", "attention", "iat", "prune", "trust", "verdict"} <= set(study)
     assert json.loads((folder / "study.json").read_text())["verdict"] == study["verdict"]
     assert "<html" in (folder / "report.html").read_text()[:2000]
+    for row in study["iat"]["rows"]:
+        assert 0 <= row["p"] <= 1 and row["low"] <= row["iat"] - row["plain"] <= row["high"]
     kinds = Counter(record.kind for record in Results(folder / "records"))
     assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
 

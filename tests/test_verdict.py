@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from headwise.selection import top
 from headwise.verdict import top_mask, verdict
@@ -28,8 +29,16 @@ def pair(kind, p=0.001):
     return {"a": "a", "b": "b", "verdict": kind, "p": p}
 
 
-def row(task, plain, iat, low, high):
-    return {"task": task, "plain": plain, "iat": iat, "low": low, "high": high}
+def row(task, plain, iat, low, high, **p):
+    return {"task": task, "plain": plain, "iat": iat, "low": low, "high": high, **p}
+
+
+def drawn(seed, tasks=8, shape=(6, 12), shared=0.0):
+    """Scores of heads drawn anew for each task, beside what all tasks have in common."""
+    generator = np.random.default_rng(seed)
+    common = generator.normal(size=shape)
+    own = {f"t{i}": shared * common + (1 - shared) * generator.normal(size=shape) for i in range(tasks)}
+    return {task: scores.tolist() for task, scores in own.items()}
 
 
 def cuts(*losses, kept=(8, 7, 6)):
@@ -59,15 +68,69 @@ def test_nothing_is_said_without_numbers():
     assert verdict(maps(a=OWN["a"]), 0.3) == [], "one task shares heads with none"
 
 
+def test_the_top_heads_are_never_cut_ones():
+    assert top_mask([[0.3, None], [0.1, float("nan")]], 0.9).tolist() == [[True, False], [True, False]]
+
+
 def test_shared_heads_against_chance():
     text = said(maps(**OWN))
-    assert "2 of 8" in text and "share 0.5." in text and "a and b share 0" in text
-    assert "a and b share 2" in said(maps(a=OWN["a"], b=OWN["a"]))
-    three = said(maps(**OWN, c=OWN["a"]))
-    assert "a and c share most: 2 of 2" in three and "share least: 0" in three
+    assert "2 of 8" in text and "share 0.5." in text and "a and b share 0 of them, not told apart from chance" in text
+    same = said(maps(a=OWN["a"], b=OWN["a"]))
+    assert "a and b share 2" in same and "(p = 0.071)" in same, "1 of 28 pairs of heads, and it might have been fewer"
+    assert "Pairs of tasks share 0 to 2 of them, none told apart from chance" in said(maps(**OWN, c=OWN["a"]))
 
 
-@pytest.mark.parametrize(("mean", "word"), [(0.12, "12.0 % more"), (-0.2, "20.0 % less")])
+def test_shared_heads_are_told_with_what_the_choice_of_the_pair_costs():
+    """Of twelve heads in ninety-six, all or none in common: the most shared of three pairs, of six tests."""
+    one, other = np.zeros((8, 12)), np.zeros((8, 12))
+    one[0], other[1] = 1, 1
+    text = said(maps(a=one.tolist(), b=one.tolist(), c=other.tolist()), 0.125)
+    p = 6 * float(stats.hypergeom(96, 12, 12).sf(11))
+    assert f"a and b share most, more than chance gives: 12 of 12 (p = {p:.2g}, adjusted over 3 pairs)." in text
+    assert "fewer than" not in text, "none in common is what chance gives often enough"
+
+
+def test_heads_that_tasks_leave_to_each_other_are_told():
+    one = np.arange(96.0).reshape(8, 12)
+    text = said(maps(a=one.tolist(), b=(-one).tolist(), c=one.tolist()), 0.5)
+    assert "a and c share most, more than chance gives: 48 of 48" in text
+    assert "a and b share least, fewer than chance gives: 0 of 48" in text
+
+
+@pytest.mark.parametrize(("tasks", "alpha"), [(2, 0.3), (8, 0.3), (8, 0.5)])
+def test_heads_drawn_by_chance_are_rarely_said_to_be_shared(tasks, alpha):
+    """Many pairs are looked at, and the most extreme one is told: 5 % is the chance that any is."""
+    cases = 200
+    wrong = sum("than chance gives" in said(maps(**drawn(seed, tasks)), alpha) for seed in range(cases))
+    assert wrong / cases <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / cases)
+
+
+def test_heads_that_are_shared_are_said_to_be():
+    for seed in range(20):
+        text = said(maps(**drawn(seed, shared=0.8)), 0.3)
+        assert "share most, more than chance gives" in text and "share least, fewer" not in text
+
+
+def test_chance_counts_living_heads_only():
+    """Half of the heads are cut: tasks that take half of the others at random share half of those."""
+    cut = np.arange(72).reshape(6, 12) % 2 == 0
+    wrong = 0
+    for seed in range(100):
+        scores = {task: np.where(cut, np.nan, found) for task, found in drawn(seed).items()}
+        rows = {task: [[None if x != x else x for x in row] for row in found] for task, found in scores.items()}
+        text = said(maps(**rows), 0.25)
+        assert "18 of 72, of which 36 are not cut); by chance two tasks would share 9." in text
+        wrong += "than chance gives" in text
+    assert wrong <= 9
+
+
+@pytest.mark.parametrize(
+    ("mean", "word"),
+    [
+        (0.12, "costs it 12.0 percentage points of its whole score more"),
+        (-0.2, "costs it 20.0 percentage points of its whole score less"),
+    ],
+)
 def test_the_sign_of_a_dissociation_is_a_word(mean, word):
     assert word in said(dissociation(mean, []))
 
@@ -75,11 +138,13 @@ def test_the_sign_of_a_dissociation_is_a_word(mean, word):
 def test_the_dissociation_told_is_that_of_the_default_share():
     found = {"default": 0.5, "D": [{"fraction": f, "mean": {"value": f}, "pairs": []} for f in (0.3, 0.5)]}
     text = said({"dissociation": found})
-    assert "(α = 0.5)" in text and "50.0 %" in text and "30.0 %" not in text
+    assert "(α = 0.5)" in text and "50.0 percentage points" in text and "30.0 p" not in text
 
 
 def test_only_tested_dissociations_are_named():
-    assert "come apart (double dissociation, p < 0.05): a and b" in said(dissociation(0.2, [pair("distinct")]))
+    assert "come apart (double dissociation, one-sided p < 0.05): a and b" in said(
+        dissociation(0.2, [pair("distinct")])
+    )
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=0.2)]))
     assert "come apart" not in said(dissociation(0.2, [pair("distinct", p=None)])), "no p-value, no claim"
     assert "No dissociation is seen between: a and b" in said(dissociation(0.0, [pair("none")]))
@@ -87,11 +152,27 @@ def test_only_tested_dissociations_are_named():
     assert "(mean D -7.2 %, 95 % interval -25.6 to +8.1)" in said(dissociation(-0.072, [], low=-0.256, high=0.081))
 
 
-def test_iat_is_better_only_where_its_interval_says_so():
-    unsure = said({"iat": {"rows": [row("a", 0.8, 0.82, -0.01, 0.05)]}})
-    assert "+2.00 points" in unsure and "no single task's change is beyond chance" in unsure
-    sure = said({"iat": {"rows": [row("a", 0.8, 0.9, 0.05, 0.15), row("b", 0.8, 0.7, -0.15, -0.05)]}})
-    assert "surely better: a +10.0" in sure and "surely worse: b -10.0" in sure
+def test_iat_is_better_only_where_a_test_says_so():
+    unsure = said({"iat": {"rows": [row("a", 0.8, 0.82, -0.01, 0.05, p=0.2)]}})
+    assert "+2.00 points" in unsure and "no single task's change is beyond chance on these examples" in unsure
+    rows = [row("a", 0.8, 0.9, 0.05, 0.15, p=0.001), row("b", 0.8, 0.7, -0.15, -0.05, p=0.002)]
+    sure = said({"iat": {"rows": rows}})
+    assert "beyond chance on these examples, better: a +10.0, worse: b -10.0" in sure
+    assert "one training of each" in sure and "one training of each" in unsure and "surely" not in sure
+
+
+def test_iat_is_tested_over_all_tasks_together():
+    """One of ten tasks at 0.02 is what ten tasks bring by themselves."""
+    rows = [row("a", 0.8, 0.9, 0.01, 0.2, p=0.02), *(row(f"t{i}", 0.8, 0.8, -0.1, 0.1, p=0.9) for i in range(9))]
+    assert "no single task's change is beyond chance" in said({"iat": {"rows": rows}})
+    assert "better: a +10.0, worse: none" in said({"iat": {"rows": rows[:2]}})
+
+
+@pytest.mark.parametrize("p", [{}, {"p": None}])
+def test_iat_without_a_p_value_is_told_by_its_mean_alone(p):
+    """As records of before have it."""
+    text = said({"iat": {"rows": [row("a", 0.8, 0.9, 0.05, 0.15, **p)]}})
+    assert text == "Important-head training changes the mean score by +10.00 points."
 
 
 def test_what_may_be_cut():

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import binomtest
 
 from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, gated
 from headwise.memory import Budget
-from headwise.metrics import metrics
+from headwise.metrics import Metric, metrics, share
 from headwise.model import MultiTaskModel
-from headwise.stats import bootstrap
+from headwise.stats import Estimate, bootstrap, paired_bootstrap, permutation_test
 
 TOKENS = 8192  # padded tokens in one forward: fills two cores; accelerators take more
 
@@ -149,6 +150,31 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def difference(after: Score, before: Score) -> Estimate:
+    """How much better one model does than another on the same examples, with its interval and two-sided p-value.
+
+    The interval is the paired bootstrap's. The p-value asks how often models that exchange their answers example by
+    example would differ as much: exactly where an answer is right or wrong (the sign test), otherwise by draws.
+    Both speak of other examples, not of other trainings.
+    """
+    metric = metrics[before.metric]
+    new, old = after.counts, before.counts
+    if new.shape != old.shape:  # one of them named a class that the other never did: count both in one table
+        new, old = np.split(metric.counts([*after.predictions, *before.predictions], [*after.golds, *before.golds]), 2)
+    found = paired_bootstrap(new, old, metric.value)
+    p = _signs(new[:, 0], old[:, 0]) if _right_or_wrong(metric, new, old) else permutation_test(new, old, metric.value)
+    return Estimate(float(found.value), float(found.low), float(found.high), p)
+
+
+def _right_or_wrong(metric: Metric, *counts: np.ndarray) -> bool:
+    return metric.value is share and all(np.isin(c[:, 0], (0, 1)).all() and (c[:, 1] == 1).all() for c in counts)
+
+
+def _signs(new: np.ndarray, old: np.ndarray) -> float:
+    gained, lost = int((new > old).sum()), int((new < old).sum())
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def chance(golds: Sequence) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations, permutations
 from typing import Any
 
@@ -73,6 +73,12 @@ class Against:
     d: tuple[float, ...]
     fit: Correlation
     p_mantel: float
+
+    def to_record(self) -> dict[str, Any]:
+        """As the part ``similarity`` of a study has it: points, and the fit of this measure."""
+        cells = zip(self.pairs, self.similarity, self.d)
+        points = [{"a": a, "b": b, "similarity": x, "d": float(d), "measure": self.by} for (a, b), x, d in cells]
+        return {"points": points, "fits": {self.by: asdict(self.fit) | {"p_mantel": self.p_mantel}}}
 
     def __str__(self) -> str:
         return f"{self.by} against D: {self.fit}, p by relabelled tasks = {self.p_mantel:.3g}"

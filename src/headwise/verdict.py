@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from headwise.stats import overlap_test
+from headwise.stats import Overlap, adjust, overlap_test
+
+LEVEL = 0.05  # of a family of tests, after adjustment
 
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
@@ -19,12 +21,16 @@ def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
 
 def top_mask(scores: Sequence[Sequence[float | None]], alpha: float) -> np.ndarray:
     """The top share of heads, as `headwise.selection.top` has it, for plain lists."""
-    array = np.array([[np.nan if x is None else x for x in row] for row in scores], float)
+    array = _array(scores)
     k = int(np.floor(alpha * array.size + 1e-6))
     order = np.argsort(-np.nan_to_num(array, nan=-np.inf).ravel(), kind="stable")[:k]
     mask = np.zeros(array.size, bool)
     mask[order] = True
-    return mask.reshape(array.shape)
+    return mask.reshape(array.shape) & ~np.isnan(array)
+
+
+def _array(scores: Sequence[Sequence[float | None]]) -> np.ndarray:
+    return np.array([[np.nan if x is None else x for x in row] for row in scores], float)
 
 
 def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
@@ -32,22 +38,39 @@ def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
     if not found or len(found) < 2:
         return []
     masks = {task: top_mask(f["scores"], alpha) for task, f in found.items()}
-    tests = {pair: overlap_test(masks[pair[0]], masks[pair[1]]) for pair in combinations(masks, 2)}
-    size = int(next(iter(masks.values())).sum())
-    shared = {pair: int((masks[pair[0]] & masks[pair[1]]).sum()) for pair in tests}
-    most, least = max(shared, key=lambda p: shared[p]), min(shared, key=lambda p: shared[p])
-    chance = size * size / next(iter(masks.values())).size
-    lines = [
-        f"Each task's own heads are its top {alpha:.0%} ({size} of {next(iter(masks.values())).size}); "
-        f"by chance two tasks would share {chance:.2g}."
-    ]
-    if most == least:
-        return [*lines, f"{_and(most)} share {shared[most]} of them (p = {tests[most].p_more:.2g})."]
+    alive = np.any([~np.isnan(_array(f["scores"])) for f in found.values()], axis=0)
+    tests = {pair: overlap_test(masks[pair[0]], masks[pair[1]], alive) for pair in combinations(masks, 2)}
+    size, living = int(next(iter(masks.values())).sum()), int(alive.sum())
+    uncut = f", of which {living} are not cut" if living < alive.size else ""
     return [
-        *lines,
-        f"{_and(most)} share most: {shared[most]} of {size} (p = {tests[most].p_more:.2g}); "
-        f"{_and(least)} share least: {shared[least]} (p = {tests[least].p_fewer:.2g}).",
+        f"Each task's own heads are its top {alpha:.0%} ({size} of {alive.size}{uncut}); "
+        f"by chance two tasks would share {next(iter(tests.values())).expected:.2g}.",
+        _extremes(tests, size),
     ]
+
+
+def _extremes(tests: Mapping[tuple[str, str], Overlap], size: int) -> str:
+    """The pairs that share most and least, where chance would give neither.
+
+    They are chosen from all pairs after looking, so their p-values are adjusted over all pairs, more and fewer.
+    """
+    p = adjust(np.array([[test.p_more, test.p_fewer] for test in tests.values()]))
+    more, fewer = (dict(zip(tests, column)) for column in p.T)
+    most, least = max(tests, key=lambda pair: tests[pair].shared), min(tests, key=lambda pair: tests[pair].shared)
+    over = f", adjusted over {len(tests)} pairs" if len(tests) > 1 else ""
+    ways = ((most, "most, more", more[most]), (least, "least, fewer", fewer[least]))
+    told = [
+        f"{_and(pair)} share {way if over else way.split()[-1]} than chance gives: {tests[pair].shared} of {size} "
+        f"(p = {chance:.2g}{over})"
+        for pair, way, chance in ways
+        if chance < LEVEL
+    ]
+    if told:
+        return "; ".join(told) + "."
+    unsure = f"told apart from chance (p = {p.min():.2g}{over})."
+    if most == least:
+        return f"{_and(most)} share {tests[most].shared} of them, not {unsure}"
+    return f"Pairs of tasks share {tests[least].shared} to {tests[most].shared} of them, none {unsure}"
 
 
 def _apart(study: Mapping[str, Any]) -> list[str]:
@@ -62,7 +85,8 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
         return doubt
     own = f"Closing a task's own heads (α = {d['default']:g})"
     less = "less" if mean["value"] < 0 else "more"
-    lines = [f"{own} costs it {100 * abs(mean['value']):.1f} % {less} than closing another task's ({_signed(mean)})."]
+    cost = f"{100 * abs(mean['value']):.1f} percentage points of its whole score {less}"
+    lines = [f"{own} costs it {cost} than closing another task's ({_signed(mean)})."]
     distinct = [
         f"{p['a']} and {p['b']}"
         for p in table["pairs"]
@@ -70,7 +94,7 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
     ]
     none = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("none", "both negative")]
     if distinct:
-        lines.append(f"They come apart (double dissociation, p < 0.05): {'; '.join(distinct)}.")
+        lines.append(f"They come apart (double dissociation, one-sided p < 0.05): {'; '.join(distinct)}.")
     if none:
         lines.append(f"No dissociation is seen between: {'; '.join(none)}.")
     return lines + doubt
@@ -80,15 +104,17 @@ def _iat(study: Mapping[str, Any]) -> list[str]:
     rows = study.get("iat", {}).get("rows", [])
     if not rows:
         return []
-    better = [r for r in rows if r["low"] > 0]
-    worse = [r for r in rows if r["high"] < 0]
     mean = 100 * float(np.mean([r["iat"] - r["plain"] for r in rows]))
     words = f"Important-head training changes the mean score by {mean:+.2f} points"
-    if better or worse:
-        words += f" (surely better: {_names(better)}; surely worse: {_names(worse)})"
-    else:
-        words += "; no single task's change is beyond chance"
-    return [words + "."]
+    p = adjust(np.array([r.get("p") for r in rows], float))  # records of before have none
+    if np.isnan(p).all():
+        return [words + "."]
+    beyond = [r for r, chance in zip(rows, p) if chance < LEVEL]
+    if not beyond:
+        return [words + "; with one training of each, no single task's change is beyond chance on these examples."]
+    better, worse = ([r for r in beyond if (r["iat"] > r["plain"]) == up] for up in (True, False))
+    words += "; with one training of each, beyond chance on these examples"
+    return [words + f", better: {_names(better)}, worse: {_names(worse)}."]
 
 
 def _cut(study: Mapping[str, Any]) -> list[str]:

@@ -235,6 +235,7 @@ def similarity(rng: np.random.Generator, pairs: list[dict]) -> dict[str, Any]:
             "low": max(-1, r - 0.2),
             "high": min(1, r + 0.3),
             "p": 0.012,
+            "p_mantel": 0.034,
             "slope": slope,
             "intercept": intercept,
         }

@@ -12,6 +12,7 @@ from chromium import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Chromium
 from test_report_page import HOSTILE, hostile
 
 from headwise.report import report
+from headwise.similarity import Similarity
 
 pytestmark = pytest.mark.browser
 CELL = '.study:not([hidden]) [data-head="{}"]'
@@ -116,6 +117,39 @@ def test_page_selects_the_heads_the_library_selects(window, study, percent):
     assert [set(heads) for heads in sets] == expected
     shared = window.run("return [...document.querySelectorAll('[data-shared]')].map((c) => Number(c.dataset.shared))")
     assert shared == [len(expected[i] & expected[j]) for i in range(4) for j in range(i)]
+
+
+@pytest.mark.parametrize(
+    ("cut", "chance"), [(0, "6.1"), (24, "9.2 would be shared by chance among the 48 that"), (60, "12")]
+)
+def test_chance_counts_living_heads_only(browser, tmp_path, study, cut, chance):
+    """21 of 72 heads each; where 60 are cut the 12 others are all that can be taken, and all are shared."""
+    gone = np.arange(72).reshape(6, 12) < cut
+    scores = {
+        name: entry | {"scores": np.where(gone, np.nan, entry["scores"])} for name, entry in study["importance"].items()
+    }
+    browser.open(report({**{k: study[k] for k in ("model", "tasks")}, "importance": scores}, tmp_path / "r.html"))
+    note = browser.text("[data-part=overlap-note]")
+    assert f"; {chance} " in note and ("not cut" in note) == bool(cut)
+
+
+def test_similarity_is_told_with_the_p_value_that_knows_of_shared_tasks(browser, tmp_path, study):
+    names = tuple(study["importance"])
+    alike = Similarity("dse", names, np.corrcoef(np.random.default_rng(0).normal(size=(4, 6))))
+    found = alike.against({pair: x * x for pair, x in alike.pairs().items()})
+    assert abs(found.fit.p - found.p_mantel) > 0.01, "or the page could show either"
+    browser.open(report(study | {"similarity": found.to_record()}, tmp_path / "r.html"))
+    told = browser.text("[data-part=similarity]")
+    assert f"p = {found.p_mantel:.2g} by exchanged tasks" in told and told.count("p =") == 1
+    bare = {"r": 0.5, "p": 0.012, "slope": 1.0, "intercept": 0.0}
+    browser.open(report(study | {"similarity": found.to_record() | {"fits": {"dse": bare}}}, tmp_path / "r.html"))
+    assert "r = 0.5" in browser.text("[data-part=similarity]") and "p =" not in browser.text("[data-part=similarity]")
+    assert browser.console() == []
+
+
+def test_one_sided_p_values_are_called_so(window):
+    assert "one-sided: p" in window.text("[data-part=scores]")
+    assert "p, one-sided" in window.text("[data-part=pairs] thead")
 
 
 def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):

@@ -38,6 +38,13 @@ def test_missing_parts_give_no_figure(tmp_path, study):
         figures.lesions(bare)
 
 
+def test_a_measure_without_a_correlation_is_drawn_without_a_line(study):
+    pytest.importorskip("matplotlib")
+    level = dict.fromkeys(("r", "slope", "intercept", "p_mantel"), float("nan"))
+    (axis, _) = figures.similarity(study | {"similarity": study["similarity"] | {"fits": {"DSE": level}}}).axes
+    assert len(axis.lines) == 1 and axis.get_title() == ""
+
+
 def test_same_figure_same_bytes(tmp_path, study):
     pytest.importorskip("matplotlib")
     for form in ("svg", "pdf", "png"):

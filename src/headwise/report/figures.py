@@ -203,7 +203,7 @@ def similarity(study: Mapping) -> Figure:
             x = [point["similarity"] for point in points]
             axis.plot(x, [100 * point["d"] for point in points], "o", color=RAMP[3], markersize=4)
             fit = (part.get("fits") or {}).get(measure)
-            if fit and x:
+            if fit and fit["r"] is not None and x:
                 ends = [min(x), max(x)]
                 axis.plot(
                     ends, [100 * (fit["intercept"] + fit["slope"] * v) for v in ends], "--", color=INK, linewidth=1

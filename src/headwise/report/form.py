@@ -2,8 +2,10 @@
 
 A study is one dict of plain values. Matrices are lists of layers, each a list of heads; a head that is already cut is
 NaN or None. Shares, relative performances and D are fractions (0.1 is ten percent); performances are in the unit of the
-metric. An interval ``low``/``high`` in ``iat`` is that of the difference ``iat - plain``, ``trust.random_band`` is the
-relative performance under random lesions, ``trust.split_half`` and ``trust.seeds`` are overlaps of head sets.
+metric. An interval ``low``/``high`` in ``iat`` is that of the difference ``iat - plain`` and ``p`` the difference's
+two-sided p-value, both of one task alone; ``trust.random_band`` is the relative performance under random lesions,
+``trust.split_half`` and ``trust.seeds`` are overlaps of head sets. ``similarity`` is what `Against.to_record` of
+``headwise.similarity`` gives; of its p-values the page shows ``p_mantel``, that by exchanged tasks.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ function drawScores(view, data) {
   const rows = Object.entries(entry.tasks).map(([name, score]) => scoreRow(el("span", { class: "name" }, taskDot(view, name), name), score, domain, view.byName[name]));
   const mean = entry.mean ? scoreRow(el("span", { class: "name" }, "Mean D"), entry.mean, domain, null) : null;
   show(view, "scores", el("div", { class: "score-rows" }, rows, mean),
-    entry.mean && known(entry.mean.p) ? el("p", { class: "hint" }, `Bootstrap test of the mean: ${chance(entry.mean.p)}. Lines at 0 and at 10 points.`) : el("p", { class: "hint" }, "Lines at 0 and at 10 points."));
+    entry.mean && known(entry.mean.p) ? el("p", { class: "hint" }, `Bootstrap test of the mean, one-sided: ${chance(entry.mean.p)}. Lines at 0 and at 10 points.`) : el("p", { class: "hint" }, "Lines at 0 and at 10 points."));
   drawPairs(view, entry.pairs || []);
 }
 
@@ -116,7 +116,7 @@ const VERDICTS = { double: "good", distinct: "good", single: "mixed", none: "wea
 
 function drawPairs(view, pairs) {
   const sorted = [...pairs].sort((a, b) => (b.d ?? -9) - (a.d ?? -9));
-  const head = el("tr", {}, el("th", {}, "Tasks"), ["D first", "D second", "D"].map((t) => el("th", { class: "r" }, t)), el("th", {}, "Dissociation"), el("th", { class: "r" }, "p"));
+  const head = el("tr", {}, el("th", {}, "Tasks"), ["D first", "D second", "D"].map((t) => el("th", { class: "r" }, t)), el("th", {}, "Dissociation"), el("th", { class: "r" }, "p, one-sided"));
   const rows = sorted.map((pair) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, pair.a), pair.a, el("span", { class: "and" }, " · "), taskDot(view, pair.b), pair.b),
     [pair.d_a, pair.d_b, pair.d].map((value) => el("td", { class: "r" }, points(value))),
     el("td", {}, el("span", { class: `tag ${VERDICTS[pair.verdict] || "mixed"}` }, pair.verdict || "–")),

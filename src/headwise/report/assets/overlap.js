@@ -3,12 +3,14 @@ const heading = (task, upright) => el("th", { scope: "col", class: upright ? "up
 
 function drawOverlap(view) {
   if (!part(view, "overlap")) return;
-  const { tasks } = view, k = taken(view), upright = tasks.length > 5;
+  const { tasks } = view, k = Math.max(...view.sets.map((set) => set.size)), upright = tasks.length > 5;
   const head = el("tr", {}, el("td", {}), tasks.slice(0, -1).map((task) => heading(task, upright)));
   const rows = tasks.slice(1).map((task, i) => el("tr", {}, el("th", { scope: "row", title: task.name }, dot(task.position), task.name),
     tasks.slice(0, -1).map((other, j) => (j <= i ? overlapCell(view, i + 1, j, k) : el("td", { class: "void" })))));
   show(view, "overlap", el("table", { class: upright ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
-  show(view, "overlap-note", `Of the ${k} heads taken for each; ${number((k * k) / (view.L * view.H), 2)} would be shared by chance.`);
+  const living = new Set(tasks.flatMap((task) => task.order)).size; /* cut heads have no score, and no set can hold them */
+  const from = living < view.L * view.H ? ` among the ${living} that are not cut` : "";
+  show(view, "overlap-note", `Of the ${k} heads taken for each; ${number((k * k) / living, 2)} would be shared by chance${from}.`);
 }
 
 function overlapCell(view, i, j, k) {
