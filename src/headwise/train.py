@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import signal
 import threading
@@ -302,6 +303,7 @@ def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequen
 
 def _leave_group() -> None:
     if torch.distributed.is_initialized():
+        gc.collect()  # wrappers of ended runs hold the group in cycles, and its threads would outlive it
         torch.distributed.destroy_process_group()
 
 
