@@ -413,3 +413,9 @@ def test_the_mean_over_draws_has_the_tasks_of_the_mean():
 def test_a_pair_that_is_apart_in_every_draw_can_be_called_so_however_many_there_are(tasks):
     assert math.comb(tasks, 2) / (draws_for(tasks) + 1) < 0.05
     assert draws_for(1000) == 1000  # a million cells, each with its draws, must fit a machine
+
+
+def test_where_no_task_has_a_d_there_is_no_mean_and_no_word_of_it():
+    nothing = Counts(np.stack([np.zeros((5, 1, 3)), np.ones((5, 1, 3))], -1), accuracy)
+    found = Dissociation.of(["a", "b"], counts=[nothing, nothing], undefined="leave")
+    assert set(found.to_record()["D"][0]["mean"].values()) == {None}
