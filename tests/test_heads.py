@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headwise.families import EXACT
-from headwise.heads import Heads, captured, eager, gated, touched
+from headwise.heads import Heads, captured, eager, gated, inside_block, touched, whole_maps
 from headwise.testing import FAMILIES, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
@@ -270,6 +270,20 @@ def test_a_copy_made_inside_is_the_plain_model(family):
     assert torch.equal(output(copied, batch), plain) and torch.equal(output(model, batch), plain)
     with gated(copied, torch.full(heads.shape, 0.5)):
         assert torch.equal(output(copied, batch), scaled)
+
+
+def test_a_model_knows_whether_it_is_inside_a_block_and_its_copy_is_not():
+    model = tiny("bert")
+    with gated(model, torch.ones(Heads.of(model).shape)):
+        assert inside_block(model) and not inside_block(copy.deepcopy(model))
+        output(model, tiny_batch(model))
+    assert not inside_block(model)
+
+
+def test_maps_of_other_layers_than_the_heads_are_no_maps_of_theirs():
+    model = tiny("bert")
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        whole_maps([torch.zeros(1, 4, 5, 5)] * 3, Heads.of(model))
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
