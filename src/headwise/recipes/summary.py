@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from headwise.stats import paired_t
+from headwise.stats import Estimate, paired_t
 
 
 def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
@@ -17,13 +17,19 @@ def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]
     return float(kept.mean()) if len(kept) else None, float(kept.std(ddof=1)) if len(kept) > 1 else None
 
 
-def student(values: Iterable[float | None], level: float = 0.95) -> tuple[float | None, float | None]:
-    """Student's interval of the mean over seeds; None for one seed, or for values that are all the same."""
-    kept = np.array([value for value in values if value is not None], float)
-    if len(kept) < 2:
-        return None, None
-    found = paired_t(kept, np.zeros_like(kept), level)
-    return (None, None) if np.isnan(found.low) else (float(found.low), float(found.high))
+def over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
+    """The mean difference over the seeds that both have, by Student's paired t; None for fewer than two."""
+    both = sorted({*ours} & {*theirs})
+    if len(both) < 2:
+        return None
+    return paired_t(np.array([ours[seed] for seed in both]), np.array([theirs[seed] for seed in both]))
+
+
+def student(values: Iterable[float | None]) -> tuple[Any, Any]:
+    """Student's interval of the mean over seeds; None for one seed."""
+    kept = dict(enumerate(value for value in values if value is not None))
+    found = over_seeds(kept, dict.fromkeys(kept, 0.0))
+    return (found.low, found.high) if found else (None, None)
 
 
 def table(

@@ -11,9 +11,9 @@ import numpy as np
 from headwise.metatest import drawn_means
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh.jobs import HELD, HOME, ROWS, STARTS
-from headwise.recipes.summary import mean_sd, table
+from headwise.recipes.summary import mean_sd, over_seeds, student, table
 from headwise.results import Record, Results
-from headwise.stats import above_zero, interval, paired_t
+from headwise.stats import above_zero, interval
 
 Table = dict[str, Any]
 LABELS = {"nli": "NLI", "qa": "QA", "ner": "NER", "pa": "PA"}
@@ -107,26 +107,19 @@ def table_one(records: Records, model: str) -> Table | None:
 
 
 def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[float | None, float | None]:
-    both = sorted(_seeds(found) & _seeds(base))
+    ours, theirs = (
+        {r.config["plan"]["seed"]: float(_percent([r], paper.PAIRS).mean()) for r in side} for side in (found, base)
+    )
+    both = [seed for seed in ours if seed in theirs]
     if name == "multi-task" or not both:
         return None, None
-    ours, theirs = (
-        np.array([_percent([r], paper.PAIRS).mean() for r in side if r.config["plan"]["seed"] in both])
-        for side in (found, base)
-    )
-    return float((ours - theirs).mean()), _over_seeds(ours, theirs)[2]
+    return float(np.mean([ours[seed] - theirs[seed] for seed in both])), _chance(ours, theirs)
 
 
-def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> list[Any]:
-    """Student's interval of the mean difference over the same seeds, and its two-sided p; None for a single seed."""
-    if len(ours) < 2:
-        return [None] * 3
-    found = paired_t(ours, theirs)
-    return [found.low, found.high, found.p]
-
-
-def _seeds(records: Sequence[Record]) -> set[int]:
-    return {record.config["plan"]["seed"] for record in records}
+def _chance(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
+    """Two-sided p of the difference over seeds; None for a single one."""
+    found = over_seeds(ours, theirs)
+    return found.p if found else None
 
 
 # -- pruning and recovery
@@ -230,10 +223,11 @@ def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[
     test = both[0][0].result["tests"][pair]
     shots, metric = test["shots"][-1]["shots"], test["metric"]
     ours, theirs = 100 * np.array([[_value(r, pair, shots) for r in two] for two in both]).T
+    chance = _chance(dict(enumerate(ours)), dict(enumerate(theirs)))
     drawn = [[100 * drawn_means(r.arrays[f"{pair}/{shots}"].astype(float), metric) for r in two] for two in both]
     samples = np.mean([a - b for a, b in drawn], 0)
     gap, (low, high) = float((ours - theirs).mean()), interval(samples)
-    return [gap, float(low), float(high), float(above_zero(gap, samples)), _over_seeds(ours, theirs)[2]]
+    return [gap, float(low), float(high), float(above_zero(gap, samples)), chance]
 
 
 def _value(record: Record, pair: str, shots: int) -> float:
@@ -258,12 +252,11 @@ def groups_table(records: Records) -> Table | None:
             for names, entries in _by_names([r.result[by] for r in found if by in r.result]).items():
                 mean = [entry["mean"] for entry in entries if entry["mean"]["value"] is not None]
                 values = 100 * np.array([m["value"] for m in mean])
-                low, high, _ = _over_seeds(values, np.zeros(len(values)))
                 above = sum((m["low"] or 0) > 0 for m in mean)
                 each = {n: mean_sd([100 * e["tasks"][n]["value"] for e in entries])[0] for n in names}
                 told = ", ".join(f"{n} {value:.1f}" for n, value in each.items() if value is not None)
                 p = max((m["p"] for m in mean if m["p"] is not None), default=None)
-                cells = [mean_sd(values)[0], low, high, f"{above} of {len(mean)}", p]
+                cells = [mean_sd(values)[0], *student(values), f"{above} of {len(mean)}", p]
                 rows.append([model, f"{by}s", *cells, told, len(entries)])
     if not rows:
         return None

@@ -12,9 +12,9 @@ import numpy as np
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
-from headwise.recipes.summary import mean_sd, sentence, table
+from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 from headwise.results import Record
-from headwise.stats import adjust, paired_t
+from headwise.stats import adjust
 from headwise.transfer import Transfer
 
 Table = dict[str, Any]
@@ -28,7 +28,7 @@ PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random head
 PUBLISHED_7 |= {"iat": "train top 30 %"}
 PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
 BEST = "a factor per head and task, faster"
-DIRECT = ("multi", "iat", "mt-dnn", "a factor per layer and task, faster", "a factor per head, faster")
+DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
 MEAN = "Mean over GLUE's development sets in percent"
 
 
@@ -96,11 +96,9 @@ def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
 
 def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
     """The mean difference over common seeds and its p-value (Student's, two-sided), which needs two and a spread."""
-    each = np.array(gaps(mine, base))
-    if not len(each):
-        return None, None
-    p = np.nan if len(each) < 2 else float(paired_t(each, np.zeros_like(each)).p)  # type: ignore[arg-type]
-    return float(each.mean()), None if np.isnan(p) else p
+    each, found = gaps(mine, base), over_seeds(mine, base)
+    p = np.nan if found is None else float(found.p)  # type: ignore[arg-type]
+    return float(np.mean(each)) if each else None, None if np.isnan(p) else p
 
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:

@@ -13,8 +13,8 @@ from headwise.probing.stages import Profile, changes
 from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell.published import STAGES, TASKS
 from headwise.recipes.stem_cell.records import ALL, UNTRAINED, Records, alike, best_heads, between_runs, shared
-from headwise.recipes.summary import less, mean_sd, table
-from headwise.stats import Estimate, paired_bootstrap, paired_t
+from headwise.recipes.summary import less, mean_sd, over_seeds, table
+from headwise.stats import paired_bootstrap
 
 Table = dict[str, Any]
 NAMES = [task.upper() for task in TASKS]
@@ -51,14 +51,6 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
     note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
     columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
     return table(f"Scores {WAYS[gates, frozen]}, {model}", columns, rows, note)
-
-
-def over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
-    """The mean difference over the seeds that both have, by Student's paired t; None for fewer than two."""
-    both = sorted({*ours} & {*theirs})
-    if len(both) < 2:
-        return None
-    return paired_t(np.array([ours[seed] for seed in both]), np.array([theirs[seed] for seed in both]))
 
 
 def _pair(a: str, b: str) -> str:
