@@ -9,6 +9,7 @@ from headwise.batching import Order
 from headwise.evaluate import evaluating
 from headwise.methods import methods
 from headwise.methods.iat import IAT
+from headwise.methods.method import Method
 from headwise.methods.released import ReleasedIAT
 from headwise.plan import Plan
 from headwise.testing import no_dropout, toy_model
@@ -55,6 +56,19 @@ def test_every_switch_changes_the_training(switch):
     fit(a, PLAN, ReleasedIAT(0.5, 0.3, examples=64, **PAPER))
     fit(b, PLAN, ReleasedIAT(0.5, 0.3, examples=64, **{**PAPER, **switch}))
     assert any(not torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values()))
+
+
+def test_with_all_heads_free_it_is_plain_training_whose_dropout_may_end():
+    """The control of the recipe's table: what dropout alone does, where no head is held."""
+    plain, on, off = (toy_model(rows=48) for _ in range(3))
+    alone = {**PAPER, "freeze": "grad"}
+    fit(plain, PLAN, Method())
+    fit(on, PLAN, ReleasedIAT(1.0, 0.3, examples=64, **alone))
+    fit(off, PLAN, ReleasedIAT(1.0, 0.3, examples=64, **{**alone, "dropout": False}))
+    assert all(torch.equal(x, y) for x, y in zip(plain.state_dict().values(), on.state_dict().values()))
+    assert any(not torch.equal(x, y) for x, y in zip(plain.state_dict().values(), off.state_dict().values()))
+    modes = watched(**{**alone, "dropout": False}).modes
+    assert modes == [True] * 7 + [False] * 3
 
 
 def test_what_leaks_is_the_sum_over_all_batches_of_all_tasks():

@@ -262,6 +262,9 @@ def test_seeds_that_plain_training_has_alone_do_not_move_a_gap(tmp_path):
     records = Records(results)
     assert training.method_gaps(records, "bert-base") == {"iat": pytest.approx([1.0, 1.0, 4.0])}
     base, swept = training.sweep_points(records, "bert-base")
+    assert not swept and not training.sweep_tables(records, "bert-base"), "one point is no sweep"
+    save_glue(results, "0.5", (0.0, 0.0, 0.0), method={"name": "iat", "alpha": 0.5, "delta": 0.1, "choose": "top"})
+    base, swept = training.sweep_points(records := Records(results), "bert-base")
     (points,) = swept.values()
     assert training.gaps(points[0.3], base) == pytest.approx([1.0, 1.0, 4.0])
     (table,) = training.sweep_tables(records, "bert-base")
@@ -274,8 +277,23 @@ def test_sweeps_and_switches_come_in_order(trainings):
     assert [row[0] for row in delta["rows"]] == ["plain", "0.1", "0.15"]
     released = training.released_table(trainings, "bert-base")
     assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED]
-    assert released["rows"][1][5] == pytest.approx(0.9) and released["rows"][2][5] == pytest.approx(0.0)
+    steps = [row[released["columns"].index("against the row above")] for row in released["rows"]]
+    assert steps[1:3] == pytest.approx([0.9, 0.0]) and steps[-1] is None, "the control adds nothing to the row above"
     assert training.ablation_table(trainings, "bert-base")["published"][-1][1] == 83.41
+
+
+def test_a_training_that_failed_moves_no_table_of_scores(tmp_path):
+    """Answers of one class for all rows have an MCC and an F1 of exactly 0."""
+    results, iat = Results(tmp_path), {"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top", "freeze": "update"}
+    save_glue(results, "multi", (0.0, 0.0, 0.0))
+    save_glue(results, "iat", (0.011, 0.010, 0.012), method=iat)
+    before = training.glue_table(Records(results), "bert-base", "annealed")
+    for method in (None, iat):
+        scores = {t: {"value": 0.0 if t in ("cola", "qqp") else 0.5, "metric": "accuracy"} for t in GLUE}
+        results.save("train", config(GLUE, 3, sampling="annealed", method=method), {"scores": scores, "steps": 1})
+    found = Records(results)
+    assert training.glue_table(found, "bert-base", "annealed") == before
+    assert [row[2:] for row in apart.fell_table(found)["rows"]] == [["multi", 3], ["iat", 3]]
 
 
 def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):

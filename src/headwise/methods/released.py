@@ -47,7 +47,8 @@ class ReleasedIAT(IAT):
             alpha: share of heads a task may move.
             delta: share of the steps, at the end, in which the rest is held.
             leak: the gradients of the scoring pass, summed over all batches of all tasks, enter the next update.
-            dropout: whether dropout stays on after the scoring pass; off, it comes back with the next epoch.
+            dropout: whether dropout stays on in the last part; off, it comes back with the next epoch. With ``alpha=1``
+                no head is held, and this is all that differs from plain training.
             freeze: "grad" as released, "update" as the paper says.
             by: the importance estimator.
             last_layer: what the last layer's scores are divided by, with ``by="token"``.
@@ -67,7 +68,7 @@ class ReleasedIAT(IAT):
         if self.masks and not chosen:
             self.chosen_at = run.step
         self.leaked = self.leak and run.step == self.chosen_at  # also when memory makes the step begin again
-        if not self.dropout and self.masks:
+        if not self.dropout and run.step >= self.first:
             run.wrapped.train(run.step // run.epoch_steps != self.first // run.epoch_steps)
         if self.leaked and self.held:
             self.held.select(None)  # these gradients are of all tasks

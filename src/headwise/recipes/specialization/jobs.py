@@ -29,6 +29,7 @@ RELEASED: dict[str, dict[str, Any]] = {  # from the paper's method to the releas
     "+ last layer undivided": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": True},
     "+ dropout off": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": False},
     "+ gradients left over": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": True, "dropout": False},
+    "dropout off alone": {"alpha": 1.0, "freeze": "grad", "by": "gradient", "leak": False, "dropout": False},  # control
 }
 OWN: dict[str, dict[str, Any]] = {  # beyond the paper
     "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},

@@ -120,7 +120,9 @@ class Records:
         ]
         found = [one for one in found if self._usual(one.trained)]
         self.lesioned = [one for one in found if not one.fell]
-        self.fell = [one for one in found if one.fell]  # heads of a model that learned nothing would dilute D
+        fell = [one.trained for one in found if one.fell]  # heads of a model that learned nothing would dilute D
+        fell += [trained(r.config) for r in self.all if r.kind == "train" and _fell(r.result["scores"])]
+        self.fell = list(dict.fromkeys(fell))
 
     def _usual(self, one: Trained) -> bool:
         """Whether a training has the setting most of its model's have: others stand in a table of their own."""
@@ -165,7 +167,7 @@ class Records:
         own = {"mtdnn": "mt-dnn", "distilled": "distilled"}
         for r in self.all:
             name = own.get(r.kind.rpartition(":")[2], "")
-            if (r.kind == "train" or name) and set(r.config["tasks"]) in sets:
+            if (r.kind == "train" or name) and set(r.config["tasks"]) in sets and not _fell(r.result["scores"]):
                 t = trained(r.config, name)
                 if not (name or self._usual(t) if setting is None else t.setting == setting):
                     continue
@@ -187,6 +189,11 @@ class Records:
                     scores = _values({**r.result["scores"], **other.get(r.key, {})})
                     found.setdefault((t.model, t.seed), {}).update(scores)
         return found
+
+
+def _fell(scores: Mapping[str, Any]) -> bool:
+    """Whether training failed: two tasks have exactly the 0 that MCC and F1 give to one answer for all rows."""
+    return sum(score["value"] == 0.0 for score in scores.values()) > 1
 
 
 def _values(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -281,9 +281,10 @@ def mutual(found: Sequence[Lesioned]) -> dict[Pair, float]:
 
 
 def fell_table(records: Records) -> Table | None:
-    """Trainings whose heads stand in no other table."""
-    rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t, _ in records.fell]
-    note = "After training every task answers with one class: such models are left out wherever heads are closed."
+    """Trainings that stand in no other table."""
+    rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t in records.fell]
+    note = "After training every task with classes gives one answer to all rows: such models are left out of all other "
+    note += "tables."
     return table("Trainings that failed", ["model", "tasks", "method", "seed"], rows, note) if rows else None
 
 

@@ -168,33 +168,35 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[t
     for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
         chosen = [n for n in points if fixed in n.removeprefix("iat ").split(", ") and n.count(", ") == 1]
         values = {float(name.split(f"{axis} = ")[1].split(",")[0]): points[name] for name in chosen}
-        if values:
+        if len(values) > 1:
             swept[axis, fixed] = dict(sorted(values.items()))
     return mean_scores(found["multi"], tasks), swept
 
 
 def released_table(records: Records, model: str) -> Table | None:
-    """From the method as written to the released program, one departure after another."""
+    """From the method as written to the released program, one departure after another; last, dropout off alone."""
     found = _of(records, model, "annealed")
     names = ["iat", *(f"released: {name}" for name in RELEASED)]
     if "multi" not in found or not any(name in found for name in names[1:]):
         return None
-    tasks, rows, before = _columns(found["multi"]), [], None
-    base = mean_scores(found["multi"], tasks)
-    for name in names:
-        if name in found:
-            mine = mean_scores(found[name], tasks)
-            gap, p = against(mine, base)
-            step = against(mine, before)[0] if before else None
-            rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, step, len(mine)])
-            before = mine
+    tasks = _columns(found["multi"])
+    means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
+    rows, before = [], dict[int, float]()
+    for name in (name for name in names if name in means):
+        mine, alone = means[name], RELEASED.get(name.removeprefix("released: "), {}).get("alpha") == 1.0
+        gap, p = against(mine, means["multi"])
+        step = (None, None) if alone else against(mine, before)
+        rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, *step, len(mine)])
+        before = mine
+    for row, holm in zip(rows, adjust(np.array([np.nan if row[4] is None else row[4] for row in rows]))):
+        row.insert(5, float(holm))
     rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
-    note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last is the released program: "
+    note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
     note += (
         "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
     )
-    note += "the scoring pass's gradients left in the next update."
-    columns = ["method", "mean", "sd", "against plain", "p", "against the row above", "seeds"]
+    note += "the scoring pass's gradients left in the next update. Dropout off alone: all heads are trained on."
+    columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against the row above", "p", "seeds"]
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
@@ -236,7 +238,8 @@ def direct_table(records: Records, model: str) -> Table | None:
             tasks, told = _columns(found[BEST]), "–" if clip is None else f"{clip:g}"
             means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
     pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
-    rows = [[clip, *b, *against(means[_, clip], means[b]), len(means[b])] for (_, clip), b in pairs]
+    tests = [(clip, b, means[name, clip], means[b]) for (name, clip), b in pairs]
+    rows = [[clip, *b, *against(mine, other), len(gaps(mine, other))] for clip, b, mine, other in tests]
     columns = ["clipped at", "against", "clipped at", "difference", "p", "seeds"]
     note = f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided, not corrected."
     return table(f"{sentence(BEST)}: direct comparisons, {model}", columns, rows, note) if rows else None
