@@ -170,18 +170,23 @@ def method_of(settings: Mapping[str, Any] | None) -> Method:
 
 
 def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, dict[str, list]]:
-    """At most so many points of every curve, the last among them, in five digits: records are kept by the hundred."""
+    """At most so many points of every curve, the last among them, in five digits."""
     return {
         task: {
-            name: [_short(v) for v in values[:: -max(1, -(-len(values) // points))][::-1]]
+            name: short(values[:: -max(1, -(-len(values) // points))][::-1], digits=5)
             for name, values in curve.items()
         }
         for task, curve in curves.items()
     }
 
 
-def _short(number: float) -> float:
-    return number if isinstance(number, int) else float(f"{number:.5g}")
+def short(value: Any, digits: int = 7) -> Any:
+    """Plain data with its numbers in so many digits, for records kept by the hundred; seven are what float32 holds."""
+    if isinstance(value, Mapping):
+        return {name: short(inner, digits) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [short(inner, digits) for inner in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _branch(place: Place, method: Any) -> Path | None:
@@ -226,7 +231,7 @@ def lesions(place: Place) -> dict[str, Any]:
     how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
     apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
-    return {"importance": scores, "dissociation": apart.to_record()}
+    return short(plain({"importance": scores, "dissociation": apart.to_record()}))
 
 
 def study(place: Place) -> dict[str, Any]:

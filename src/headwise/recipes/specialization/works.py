@@ -34,7 +34,7 @@ from headwise.tasks.sentence import encode_texts
 from headwise.tasks.task import Task
 from headwise.train import fit
 from headwise.transfer import transfer
-from headwise.works import opened, scored
+from headwise.works import opened, scored, short
 
 
 def inventory(place: Place) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def estimator(place: Place) -> dict[str, Any]:
         found[name] = {"scores": scores.tolist(), "seconds": seconds, "curve": values}
     maps = {name: torch.tensor(one["scores"]) for name, one in found.items()}
     apart = dissociate(made, maps, 0.3, random=0, limit=c["dev"], seed=c["seed"], undefined="leave")
-    return {"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()}
+    return short({"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()})
 
 
 def relabelling(place: Place) -> dict[str, Any]:
