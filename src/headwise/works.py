@@ -173,8 +173,7 @@ def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, 
     """At most so many points of every curve, the last among them, in five digits."""
     return {
         task: {
-            name: short(values[:: -max(1, -(-len(values) // points))][::-1], digits=5)
-            for name, values in curve.items()
+            name: short(values[:: -max(1, -(-len(values) // points))][::-1], digits=5) for name, values in curve.items()
         }
         for task, curve in curves.items()
     }

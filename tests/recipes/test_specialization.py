@@ -169,6 +169,23 @@ def test_similarity_that_goes_with_shared_heads(tmp_path):
     assert found["overlap"][0] < -0.9 and found["overlap"][1] <= 0.05
 
 
+def test_all_encoders_stand_in_one_table_and_figure(tmp_path):
+    """Planted: 10 % for every task in one model, 0 and 20 % in two seeds of another, which has fewer heads."""
+    results = Results(tmp_path)
+    rows = lambda d: [[80, *(40 if a == b else 40 + 0.8 * d for b in FIVE)] for a in FIVE]  # noqa: E731
+    few = {task: np.random.default_rng(i).random((6, 12)) for i, task in enumerate(FIVE)}
+    for seed in (0, 1):
+        save_lesions(results, FIVE, rows(20 * seed), few, seed=seed, model="small")
+    assert apart.encoders_table(Records(results)) is None, "one model has its own tables"
+    save_lesions(results, FIVE, rows(10), model="large")
+    records = Records(results)
+    large, small = apart.encoders_table(records)["rows"]
+    assert large[:8] == ["large", 144, *[pytest.approx(10.0)] * 6] and large[8:10] == [None, None]
+    assert small[:8] == ["small", 72, *[pytest.approx(10.0)] * 6] and small[8] < -100 and small[9] > 100
+    assert (large[-1], small[-1]) == (1, 2)
+    assert len(figures.encoders(apart.encoders(records)).axes) == 1
+
+
 def test_a_training_that_failed_stands_in_a_table_of_its_own_and_moves_no_other(published, tmp_path):
     results = Results(tmp_path)
     rows = [[paper.TABLE_3[row][i] for row in ("none", *paper.TASKS, "random")] for i in range(5)]

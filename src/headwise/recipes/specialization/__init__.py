@@ -81,12 +81,15 @@ def _pairs(records: Records) -> Part:
 
 
 def _five(records: Records) -> Part:
-    tables, drawn = [], {}
+    every = apart.encoders(records)
+    tables, drawn = [apart.encoders_table(records)], {}
+    if len(every) > 1:
+        drawn["all encoders"] = partial(figures.encoders, every)
     for model in records.models():
         tables += [apart.five_table(records, model), apart.five_table(records, model, frozen=True)]
         tables += [make(records, model) for make in (apart.mutual_table, apart.share_table)]
         tables += [make(records, model) for make in (apart.overlap_table, apart.layer_table)]
-        if found := records.five(model):
+        if found := every.get(model):
             drawn[f"layers {model}"] = partial(figures.layers, found)
             drawn[f"shares {model}"] = partial(figures.shares, found)
     return _part("All tasks", [*tables, estimating.permutation_table(records)], drawn)

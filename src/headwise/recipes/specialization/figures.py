@@ -43,6 +43,25 @@ def layers(found: Sequence[Lesioned]) -> Figure:
     return figure
 
 
+def encoders(every: Mapping[str, Sequence[Lesioned]]) -> Figure:
+    """D on accuracy of every task in every model, the most heads above: a dot for each task, a line for each seed."""
+    tasks = in_order(next(iter(every.values()))[0].trained.tasks)
+    figure, (axis,) = _sheet(1, 5.0, 0.7 + 0.32 * len(every))
+    axis.axvline(0, color=INK, linewidth=0.6)
+    for place, found in enumerate(every.values()):
+        for number, (task, colour) in enumerate(zip(tasks, TASKS)):
+            each = [d for one in found if (d := one.on_accuracy(task)) is not None]
+            at, shown = place + 0.13 * (number - (len(tasks) - 1) / 2), label(task) if not place else None
+            axis.plot(each, [at] * len(each), "|", color=colour, markersize=5, alpha=0.6)
+            if each:
+                axis.plot([np.mean(each)], [at], "o", color=colour, markersize=4.5, label=shown)
+    axis.set_yticks(range(len(every)), list(every))
+    axis.invert_yaxis()
+    axis.set_xlabel("D on accuracy, percentage points")
+    _legend_beside(axis)
+    return figure
+
+
 def _legend_beside(axis: Any) -> None:
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -81,6 +81,11 @@ class Lesioned(NamedTuple):
         entries = part["on"].get(on, []) if on else part["D"]
         return entries[self.at] if entries else {}
 
+    def on_accuracy(self, task: str) -> float | None:
+        """A task's D on accuracy in percent, by its own metric where there is no other, as far as it is defined."""
+        value = (self.entry("accuracy") or self.entry())["tasks"].get(task, {}).get("value")
+        return None if value is None else 100 * value
+
     @property
     def at(self) -> int:
         return int(np.abs(np.array(self.result["dissociation"]["fractions"]) - ALPHA).argmin())

@@ -226,6 +226,38 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
     )
 
 
+def encoders(records: Records) -> dict[str, list[Lesioned]]:
+    """The lesions of all tasks trained together in every model that has them, the most heads first."""
+    every = {model: found for model in records.models() if (found := records.five(model))}
+    return dict(sorted(every.items(), key=lambda item: (-item[1][0].scores(item[1][0].trained.tasks[0]).size, item[0])))
+
+
+def encoders_table(records: Records) -> Table | None:
+    """D of every task in every model, in one place."""
+    every, rows = encoders(records), []
+    if len(every) < 2:
+        return None
+    tasks = in_order(next(iter(every.values()))[0].trained.tasks)
+    for model, found in every.items():
+        if set(found[0].trained.tasks) != set(tasks):
+            continue
+        each = [[one.on_accuracy(task) for task in tasks] for one in found]  # seeds by tasks
+        means, own = [mean_sd(seed)[0] for seed in each], [_d(found, task)[-1].split(" of ") for task in tasks]
+        shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
+        above, of = (sum(int(counts[at]) for counts in own) for at in (0, 1))
+        heads = found[0].scores(found[0].trained.tasks[0]).size
+        rows.append([model, heads, *shown, f"{above} of {of}", len(found)])
+    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "above 0", "seeds"]
+    note = (
+        "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
+    )
+    note += (
+        "of the mean over seeds; above 0: tasks and seeds whose D by their own metric has an interval over examples "
+    )
+    note += "above zero."
+    return table("D in all encoders", columns, rows, note)
+
+
 def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[float]]:
     """Mean performance over seeds: lesion to tasks, in percent."""
     seen: dict[str, list[list[float]]] = {}
