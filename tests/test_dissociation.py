@@ -338,6 +338,14 @@ def test_the_best_fraction_of_a_pair_is_by_both_of_its_tasks():
     assert Dissociation.of(["a", "b"], [both, one], fractions=[0.1, 0.3]).best()["a", "b"] == 0.1
 
 
+def test_tasks_without_d_have_no_best_fraction():
+    """``b`` scores 0 whole: neither it nor a pair with it has a D, and ``a`` and ``c`` keep theirs."""
+    grid = [[[1, 1 - x, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1 - y]] for x, y in ((0.1, 0.3), (0.2, 0.1))]
+    found = Dissociation.of(["a", "b", "c"], grid, fractions=[0.1, 0.3], undefined="leave").best()
+    assert {name: found[name] for name in ("a", "c")} == {"a": 0.3, "c": 0.1}
+    assert "b" not in found and all("b" not in name for name in found if isinstance(name, tuple))
+
+
 def test_several_fractions_have_a_default_a_best_and_a_band():
     curves = np.stack(
         [[[0.9, 0.9 - a, 0.9 - b, 0.8, 0.6], [0.5, 0.4, 0.4, 0.45, 0.35]] for a, b in [(0, 0), (0.4, 0.1), (0.6, 0.5)]]

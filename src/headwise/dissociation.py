@@ -198,12 +198,14 @@ class Dissociation:
         return found
 
     def best(self) -> dict[str | tuple[str, str], float]:
-        """The fraction with the highest D of each task and each pair (chosen on the data shown, so optimistic)."""
-        d = pairwise(self.performance)
-        best: dict = dict(zip(self.tasks, (self.fractions[i] for i in per_task(d).argmax(0))))
-        mutual = (d + d.swapaxes(-1, -2)).argmax(0)
-        a, b = np.triu_indices(len(self.tasks), 1)
-        return best | {(self.tasks[i], self.tasks[j]): self.fractions[mutual[i, j]] for i, j in zip(a, b)}
+        """The fraction with the highest D of each task and each pair (chosen on the data shown, so optimistic).
+
+        Tasks and pairs without a D are left out.
+        """
+        d, (a, b) = pairwise(self.performance), np.triu_indices(len(self.tasks), 1)
+        curves: dict = dict(zip(self.tasks, per_task(d).T))
+        curves |= {(self.tasks[i], self.tasks[j]): d[:, i, j] + d[:, j, i] for i, j in zip(a, b)}
+        return {name: self.fractions[np.nanargmax(d)] for name, d in curves.items() if not np.isnan(d).all()}
 
     def random_band(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Lowest, mean and highest RP over the random lesions, each ``(F, T)``."""

@@ -69,6 +69,14 @@ def test_pairs_apart_and_together():
     assert together.heads.shape == a.heads.shape and not torch.allclose(together.heads, a.heads)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_with_and_without_a_second_text_are_not_mixed_where_they_are_read_apart(order):
+    rows = [{"text": "a dog barks"}, {"text": "a dog barks", "text_b": "a cat sleeps"}][::order]
+    with pytest.raises(HeadwiseError, match="1 rows of 2 with a second text"):
+        Reader.of(tiny("bert"), TOKENIZER).read(rows)
+    assert len(Reader.of(tiny("bert"), TOKENIZER, pair="together").read(rows)) == 2
+
+
 def test_reading_changes_neither_the_model_nor_its_mode():
     model = tiny("bert").train()
     before = [p.clone() for p in model.parameters()]

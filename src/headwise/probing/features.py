@@ -178,6 +178,10 @@ class Reader:
         """Shapes of the features, with the size of a layer's output asked of the model itself."""
         if not len(rows):
             raise HeadwiseError("features of no sentences", "one or more")
+        paired = sum(row.get("text_b") is not None for row in rows)
+        if self.pair == "apart" and 0 < paired < len(rows):
+            seen = f"{paired} rows of {len(rows)} with a second text"
+            raise HeadwiseError(seen, "all or none, where two texts are read apart", 'Reader.of(..., pair="together")')
         heads, layers, _ = self.vectors(rows[:1])
         return {name: (*t.shape[:-2], len(rows), t.shape[-1]) for name, t in (("heads", heads), ("layers", layers))}
 
