@@ -313,6 +313,22 @@ def test_a_training_that_failed_moves_no_table_of_scores(tmp_path):
     assert [row[2:] for row in apart.fell_table(found)["rows"]] == [["multi", 3], ["iat", 3]]
 
 
+def test_tables_tell_which_seeds_branched_off_from_the_plain_training_beside_them(tmp_path):
+    """Planted: losses as in plain training until nine tenths in two seeds of three, from the start others in one."""
+    results, iat = Results(tmp_path), {"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top", "freeze": "update"}
+    steps = list(range(5, 101, 5))
+    for seed in range(3):
+        losses = [1 - step / 200 + seed for step in steps]
+        branched = [loss if step < 90 else loss + 0.1 for step, loss in zip(steps, losses)]
+        for method, shown in ((None, losses), (iat, branched if seed else [loss + 0.001 for loss in losses])):
+            scores = {task: {"value": 0.7 + 0.01 * seed} for task in GLUE}
+            curves = {"cola": {"step": steps, "loss": shown}}
+            full = config(GLUE, seed, sampling="annealed", method=method)
+            results.save("train", full, {"scores": scores, "steps": 100, "curves": curves})
+    found = training.ablation_table(Records(results), "bert-base")
+    assert [row[-1] for row in found["rows"]] == [None, 2] and found["columns"][-1] == "same start"
+
+
 def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
     (found,) = training.own_tables(trainings, "bert-base")
     rows = {row[0]: row for row in found["rows"]}

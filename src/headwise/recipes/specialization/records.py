@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,6 +135,24 @@ class Records:
         seen = self.usual.get(one.model)
         return not seen or one.setting == seen.most_common(1)[0][0]
 
+    @cached_property
+    def one_start(self) -> list[Trained]:
+        """Trainings that are plain training's own until they branch off: no noise of retraining is in a difference."""
+        plain = {trained(r.config): r.result for r in self.all if r.kind == "train" and not r.config["method"]}
+        found = []
+        for r in self.all:
+            delta = (r.config.get("method") or {}).get("delta", 1.0) if r.kind == "train" else 1.0
+            base = plain.get(trained(r.config)._replace(method="multi")) if delta < 1.0 else None
+            until = r.result["steps"] * (1 - delta) if base else 0.0
+            if base and not _fell(base["scores"]) and (own := _losses(r.result, until)) and own == _losses(base, until):
+                found.append(trained(r.config))
+        return found
+
+    def same_start(self, model: str, sampling: str, method: str, setting: tuple | None = None) -> int:
+        """In how many seeds a method branched off from the plain training it is set against."""
+        asked = lambda t: self._usual(t) if setting is None else t.setting == setting  # noqa: E731
+        return sum((t.model, t.sampling, t.method) == (model, sampling, method) and asked(t) for t in self.one_start)
+
     def of(self, work: str) -> list[Record]:
         """Records of a work of this recipe."""
         return [record for record in self.all if record.kind.endswith(f"specialization.works:{work}")]
@@ -199,6 +218,13 @@ class Records:
 def _fell(scores: Mapping[str, Any]) -> bool:
     """Whether training failed: two tasks have exactly the 0 that MCC and F1 give to one answer for all rows."""
     return sum(score["value"] == 0.0 for score in scores.values()) > 1
+
+
+def _losses(result: Mapping[str, Any], until: float) -> list[tuple[str, int, float]]:
+    """What a training's curves show before a step."""
+    curves = result.get("curves", {})
+    points = [(task, *at) for task, c in sorted(curves.items()) for at in zip(c["step"], c["loss"])]
+    return [point for point in points if point[1] < until - 1]
 
 
 def _values(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -27,8 +27,13 @@ FIRST = (
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
 PUBLISHED_7 |= {"iat": "train top 30 %"}
 PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
+START = (
+    "Same start: seeds that branched off from that plain training; in others it was trained again, and its noise is in "
+)
+START += "the difference."
 BEST = "a factor per head and task, faster"
 DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
+DEFAULT = "α = 0.3, δ = 0.1"
 MEAN = "Mean over GLUE's development sets in percent"
 
 
@@ -137,11 +142,12 @@ def ablation_table(records: Records, model: str) -> Table | None:
     for name in ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed"):
         if name in found:
             row = _glue_row(name, found[name], found["multi"], tasks)
-            rows.append([name, *row[-6:]])
+            alike = None if name == "multi" else records.same_start(model, "annealed", name)
+            rows.append([name, *row[-6:], alike])
             line = paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None)) if real(tasks) else [None] * 3
-            published.append([None, line[0], line[1], None, None, line[2], None])
-    columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds"]
-    note = f"{MEAN}; δ = 0.1, α = 0.3; {PAIRED}"
+            published.append([None, line[0], line[1], None, None, line[2], None, None])
+    columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds", "same start"]
+    note = f"{MEAN}; δ = 0.1, α = 0.3; {PAIRED} {START}"
     return table(f"What the last tenth of training moves, {model}", columns, rows, note, published)
 
 
@@ -150,10 +156,13 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
     base, swept = sweep_points(records, model)
     made = []
     for (axis, fixed), points in swept.items():
-        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base)]]
-        rows += [[f"{v:g}", *mean_sd(list(m.values())), *against(m, base), len(m)] for v, m in points.items()]
-        columns = [axis, "mean", "sd", "against plain", "p", "seeds"]
-        made.append(table(f"IAT by {axis} with {fixed}, {model}", columns, rows, f"{MEAN}; {PAIRED}"))
+        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base), None]]
+        for value, mine in points.items():
+            name = ", ".join(sorted((f"{axis} = {value:g}", fixed)))
+            alike = records.same_start(model, "annealed", "iat" if name == DEFAULT else f"iat {name}")
+            rows.append([f"{value:g}", *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
+        columns = [axis, "mean", "sd", "against plain", "p", "seeds", "same start"]
+        made.append(table(f"IAT by {axis} with {fixed}, {model}", columns, rows, f"{MEAN}; {PAIRED} {START}"))
     return made
 
 
@@ -162,7 +171,7 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[t
     found = _of(records, model, "annealed")
     if "multi" not in found:
         return {}, {}
-    tasks, named = _columns(found["multi"]), {"iat": "iat α = 0.3, δ = 0.1"}
+    tasks, named = _columns(found["multi"]), {"iat": f"iat {DEFAULT}"}
     points = {named.get(name, name): mean_scores(one, tasks) for name, one in found.items() if name.startswith("iat")}
     swept: dict[tuple[str, str], dict[float, Any]] = {}
     for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
@@ -186,7 +195,8 @@ def released_table(records: Records, model: str) -> Table | None:
         mine, alone = means[name], RELEASED.get(name.removeprefix("released: "), {}).get("alpha") == 1.0
         gap, p = against(mine, means["multi"])
         step = (None, None) if alone else against(mine, before)
-        rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, *step, len(mine)])
+        alike = records.same_start(model, "annealed", name)
+        rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, *step, len(mine), alike])
         before = mine
     for row, holm in zip(rows, adjust(np.array([np.nan if row[4] is None else row[4] for row in rows]))):
         row.insert(5, float(holm))
@@ -195,8 +205,11 @@ def released_table(records: Records, model: str) -> Table | None:
     note += (
         "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
     )
-    note += "the scoring pass's gradients left in the next update. Dropout off alone: all heads are trained on."
+    note += (
+        f"the scoring pass's gradients left in the next update. Dropout off alone: all heads are trained on. {START}"
+    )
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against the row above", "p", "seeds"]
+    columns += ["same start"]
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
@@ -257,11 +270,12 @@ def condition_table(records: Records, model: str) -> Table | None:
             clip = "–" if said["clip"] is None else f"{said['clip']:g}"
             rate = [f"{said['lr']:g}", said["schedule"], clip]
             shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
-            rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine)])
+            alike = records.same_start(model, "annealed", "iat", setting)
+            rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
     rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
     columns = ["rows a task", "learning rate", "schedule", "clipped at"]
-    columns += ["plain", "IAT", "sd", "difference", "p", "seeds"]
-    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, two-sided."
+    columns += ["plain", "IAT", "sd", "difference", "p", "seeds", "same start"]
+    note = f"{MEAN}; {DEFAULT}, annealed sampling; p: paired t test over seeds, two-sided. {START}"
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 
 
