@@ -20,6 +20,8 @@ from headwise.results import Results
 WORDS = {
     "Tasks and models": """What was trained on, and what was trained. Published numbers stand beside ours
         throughout; they are of the paper's own models, trained on its full data.""",
+    "All encoders": """Do tasks come apart in every model? All tasks trained together, each task's top 30 % of heads
+        closed; the sections below have the details.""",
     "Two tasks": """Every two tasks trained together, each task's top 30 % of heads closed in turn (Figure 2, Table 9).
         A double dissociation has D_A and D_B above zero; it is distinct from 10 % on. A lesion that drives all
         predictions into one class makes F1 jump or vanish: compare D on accuracy, and D above chance.""",
@@ -71,6 +73,12 @@ def _inventory(records: Records) -> Part:
     return _part("Tasks and models", [*training.inventory_tables(records), apart.fell_table(records)])
 
 
+def _encoders(records: Records) -> Part:
+    table = apart.encoders_table(records)
+    drawn = {"all encoders": partial(figures.encoders, apart.encoders(records))} if table else {}
+    return _part("All encoders", [table], drawn)
+
+
 def _pairs(records: Records) -> Part:
     models = records.models()
     trained = {model: apart.pair_table(records, model, frozen=False) for model in models}
@@ -81,15 +89,12 @@ def _pairs(records: Records) -> Part:
 
 
 def _five(records: Records) -> Part:
-    every = apart.encoders(records)
-    tables, drawn = [apart.encoders_table(records)], {}
-    if len(every) > 1:
-        drawn["all encoders"] = partial(figures.encoders, every)
+    tables, drawn = [], {}
     for model in records.models():
         tables += [apart.five_table(records, model), apart.five_table(records, model, frozen=True)]
         tables += [make(records, model) for make in (apart.mutual_table, apart.share_table)]
         tables += [make(records, model) for make in (apart.overlap_table, apart.layer_table)]
-        if found := every.get(model):
+        if found := records.five(model):
             drawn[f"layers {model}"] = partial(figures.layers, found)
             drawn[f"shares {model}"] = partial(figures.shares, found)
     return _part("All tasks", [*tables, estimating.permutation_table(records)], drawn)
@@ -133,5 +138,5 @@ def _estimators(records: Records) -> Part:
     return _part("Estimators of importance", [make(records, model) for model in records.models() for make in makers])
 
 
-SECTIONS = (_inventory, _pairs, _five, _paired_news, _similarity, _glue, _few_shot, _estimators)
+SECTIONS = (_inventory, _encoders, _pairs, _five, _paired_news, _similarity, _glue, _few_shot, _estimators)
 recipe = Specialization()

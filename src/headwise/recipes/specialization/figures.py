@@ -44,7 +44,7 @@ def layers(found: Sequence[Lesioned]) -> Figure:
 
 
 def encoders(every: Mapping[str, Sequence[Lesioned]]) -> Figure:
-    """D on accuracy of every task in every model, the most heads above: a dot for each task, a line for each seed."""
+    """D on accuracy of every task in every model, the most heads above: a dot for each task, a stroke for each seed."""
     tasks = in_order(next(iter(every.values()))[0].trained.tasks)
     figure, (axis,) = _sheet(1, 5.0, 0.7 + 0.32 * len(every))
     axis.axvline(0, color=INK, linewidth=0.6)
