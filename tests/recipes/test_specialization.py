@@ -21,7 +21,7 @@ from headwise.recipes.specialization import figures as figures
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
-from headwise.recipes.specialization.jobs import FIVE, GLUE, OWN, RELEASED, SIZES, jobs
+from headwise.recipes.specialization.jobs import CONTROLS, FIVE, GLUE, OWN, RELEASED, SIZES, jobs
 from headwise.recipes.specialization.records import LABELS, Records, method_name
 from headwise.recipes.specialization.similarity import similarity_table
 from headwise.recipes.specialization.works import halve
@@ -176,14 +176,14 @@ def test_all_encoders_stand_in_one_table_and_figure(tmp_path):
     few = {task: np.random.default_rng(i).random((6, 12)) for i, task in enumerate(FIVE)}
     for seed in (0, 1):
         save_lesions(results, FIVE, rows(20 * seed), few, seed=seed, model="small")
-    assert apart.encoders_table(Records(results)) is None, "one model has its own tables"
+    assert apart.encoders_table(apart.encoders(Records(results))) is None, "one model has its own tables"
     save_lesions(results, FIVE, rows(10), model="large")
-    records = Records(results)
-    large, small = apart.encoders_table(records)["rows"]
+    every = apart.encoders(Records(results))
+    large, small = apart.encoders_table(every)["rows"]
     assert large[:8] == ["large", 144, *[pytest.approx(10.0)] * 6] and large[8:10] == [None, None]
     assert small[:8] == ["small", 72, *[pytest.approx(10.0)] * 6] and small[8] < -100 and small[9] > 100
     assert (large[-1], small[-1]) == (1, 2)
-    assert len(figures.encoders(apart.encoders(records)).axes) == 1
+    assert len(figures.encoders(every).axes) == 1
 
 
 def test_a_training_that_failed_stands_in_a_table_of_its_own_and_moves_no_other(published, tmp_path):
@@ -253,7 +253,7 @@ def trainings(tmp_path_factory):
         save_glue(results, "alpha", (alpha / 100,) * 3, method={**iat, "alpha": alpha})
     save_glue(results, "delta", (0.0, 0.0, 0.0), method={**iat, "alpha": 0.5, "delta": 0.15})
     save_glue(results, "own", (0.02, 0.021, 0.019), method={**OWN["a rate per head and task"], "examples": 10})
-    for switches in RELEASED.values():
+    for switches in (RELEASED | CONTROLS).values():
         save_glue(results, "released", (0.02, 0.02, 0.02), method={"name": "iat_released", "alpha": 0.3, **switches})
     save_glue(results, "other plain", (-0.3, -0.3, -0.3), lr=1e-3)
     save_glue(results, "other iat", (-0.28, -0.27, -0.29), method=iat, lr=1e-3)
@@ -293,7 +293,7 @@ def test_sweeps_and_switches_come_in_order(trainings):
     assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"
     assert [row[0] for row in delta["rows"]] == ["plain", "0.1", "0.15"]
     released = training.released_table(trainings, "bert-base")
-    assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED]
+    assert [row[0] for row in released["rows"]] == ["as the paper says", *RELEASED, *CONTROLS]
     steps = [row[released["columns"].index("against the row above")] for row in released["rows"]]
     assert steps[1:3] == pytest.approx([0.9, 0.0]) and steps[-1] is None, "the control adds nothing to the row above"
     assert training.ablation_table(trainings, "bert-base")["published"][-1][1] == 83.41

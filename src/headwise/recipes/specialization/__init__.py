@@ -74,9 +74,9 @@ def _inventory(records: Records) -> Part:
 
 
 def _encoders(records: Records) -> Part:
-    table = apart.encoders_table(records)
-    drawn = {"all encoders": partial(figures.encoders, apart.encoders(records))} if table else {}
-    return _part("All encoders", [table], drawn)
+    every = apart.encoders(records)
+    table = apart.encoders_table(every)
+    return _part("All encoders", [table], {"all encoders": partial(figures.encoders, every)} if table else {})
 
 
 def _pairs(records: Records) -> Part:

@@ -29,7 +29,9 @@ RELEASED: dict[str, dict[str, Any]] = {  # from the paper's method to the releas
     "+ last layer undivided": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": True},
     "+ dropout off": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": False},
     "+ gradients left over": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": True, "dropout": False},
-    "dropout off alone": {"alpha": 1.0, "freeze": "grad", "by": "gradient", "leak": False, "dropout": False},  # control
+}
+CONTROLS: dict[str, dict[str, Any]] = {  # of the released program, where all heads are trained on
+    "dropout off alone": {"alpha": 1.0, "freeze": "grad", "by": "gradient", "leak": False, "dropout": False},
 }
 OWN: dict[str, dict[str, Any]] = {  # beyond the paper
     "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},
@@ -299,7 +301,8 @@ class Build:
 
     def _released(self) -> list[Job]:
         common = {"name": "iat_released", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
-        return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in RELEASED.items()]
+        every = RELEASED | CONTROLS
+        return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in every.items()]
 
     def _own(self) -> list[Job]:
         every = [(change, what) for change in self.size.own for what in OWN]

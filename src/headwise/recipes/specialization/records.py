@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
+from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
 from headwise.results import Record, Results
 
 ALPHA = 0.3
@@ -56,7 +56,9 @@ def method_name(method: Mapping[str, Any] | None) -> str:
     if not method:
         return "multi"
     if method["name"] == "iat_released":
-        return next((f"released: {n}" for n, s in RELEASED.items() if s.items() <= method.items()), "released")
+        return next(
+            (f"released: {n}" for n, s in (RELEASED | CONTROLS).items() if s.items() <= method.items()), "released"
+        )
     if own := [name for name, settings in OWN.items() if settings.items() <= method.items()]:
         return max(own, key=lambda name: len(OWN[name]))  # factors may be tied as well
     if method["name"] != "iat":
@@ -104,6 +106,11 @@ class Lesioned(NamedTuple):
         """A task's importance, layers by heads."""
         return np.array(self.result["importance"][task]["scores"], float)
 
+    @property
+    def heads(self) -> int:
+        """How many the model has."""
+        return self.scores(self.trained.tasks[0]).size
+
     def top(self, task: str, alpha: float = ALPHA) -> np.ndarray:
         """A task's top heads: the same floor and the same order of ties as `headwise.selection.top`."""
         flat = np.nan_to_num(self.scores(task), nan=-np.inf).ravel()
@@ -130,28 +137,28 @@ class Records:
         fell += [trained(r.config) for r in self.all if r.kind == "train" and _fell(r.result["scores"])]
         self.fell = list(dict.fromkeys(fell))
 
-    def _usual(self, one: Trained) -> bool:
-        """Whether a training has the setting most of its model's have: others stand in a table of their own."""
+    def _usual(self, one: Trained, setting: tuple | None = None) -> bool:
+        """Whether a training has this setting, or the one most of its model's have: others stand in their own table."""
         seen = self.usual.get(one.model)
-        return not seen or one.setting == seen.most_common(1)[0][0]
+        return not seen or one.setting == (setting or seen.most_common(1)[0][0])
 
     @cached_property
-    def one_start(self) -> list[Trained]:
-        """Trainings that are plain training's own until they branch off: no noise of retraining is in a difference."""
-        plain = {trained(r.config): r.result for r in self.all if r.kind == "train" and not r.config["method"]}
+    def _branched(self) -> list[Trained]:
+        """Trainings with plain training's own losses until they branch off: no noise of retraining is in a gap."""
+        made = {trained(r.config): r for r in self.all if r.kind == "train" and not _fell(r.result["scores"])}
         found = []
-        for r in self.all:
-            delta = (r.config.get("method") or {}).get("delta", 1.0) if r.kind == "train" else 1.0
-            base = plain.get(trained(r.config)._replace(method="multi")) if delta < 1.0 else None
-            until = r.result["steps"] * (1 - delta) if base else 0.0
-            if base and not _fell(base["scores"]) and (own := _losses(r.result, until)) and own == _losses(base, until):
-                found.append(trained(r.config))
+        for one, record in made.items():
+            delta, base = (record.config["method"] or {}).get("delta", 1.0), made.get(one._replace(method="multi"))
+            until = record.result["steps"] * (1 - delta)
+            losses = _losses(record, until)
+            if losses and base and losses == _losses(base, until):
+                found.append(one)
         return found
 
     def same_start(self, model: str, sampling: str, method: str, setting: tuple | None = None) -> int:
         """In how many seeds a method branched off from the plain training it is set against."""
-        asked = lambda t: self._usual(t) if setting is None else t.setting == setting  # noqa: E731
-        return sum((t.model, t.sampling, t.method) == (model, sampling, method) and asked(t) for t in self.one_start)
+        asked = (model, sampling, method)
+        return sum((t.model, t.sampling, t.method) == asked and self._usual(t, setting) for t in self._branched)
 
     def of(self, work: str) -> list[Record]:
         """Records of a work of this recipe."""
@@ -193,7 +200,7 @@ class Records:
             name = own.get(r.kind.rpartition(":")[2], "")
             if (r.kind == "train" or name) and set(r.config["tasks"]) in sets and not _fell(r.result["scores"]):
                 t = trained(r.config, name)
-                if not (name or self._usual(t) if setting is None else t.setting == setting):
+                if not (self._usual(t, setting) or (name and setting is None)):
                     continue
                 scores = {**r.result["scores"], **other.get(r.key, {})}
                 sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way, and stands beside
@@ -220,11 +227,11 @@ def _fell(scores: Mapping[str, Any]) -> bool:
     return sum(score["value"] == 0.0 for score in scores.values()) > 1
 
 
-def _losses(result: Mapping[str, Any], until: float) -> list[tuple[str, int, float]]:
+def _losses(record: Record, until: float) -> list[tuple[str, int, float]]:
     """What a training's curves show before a step."""
-    curves = result.get("curves", {})
+    curves = record.result.get("curves", {})
     points = [(task, *at) for task, c in sorted(curves.items()) for at in zip(c["step"], c["loss"])]
-    return [point for point in points if point[1] < until - 1]
+    return [point for point in points if point[1] < until - 1]  # where a branch begins is rounded
 
 
 def _values(scores: Mapping[str, Any]) -> dict[str, float]:

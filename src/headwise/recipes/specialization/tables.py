@@ -229,24 +229,23 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
 def encoders(records: Records) -> dict[str, list[Lesioned]]:
     """The lesions of all tasks trained together in every model that has them, the most heads first."""
     every = {model: found for model in records.models() if (found := records.five(model))}
-    return dict(sorted(every.items(), key=lambda item: (-item[1][0].scores(item[1][0].trained.tasks[0]).size, item[0])))
+    tasks = {model: set(found[0].trained.tasks) for model, found in every.items()}
+    common = max(tasks.values(), key=list(tasks.values()).count, default=set())
+    alike = [model for model in every if tasks[model] == common]
+    return {model: every[model] for model in sorted(alike, key=lambda model: (-every[model][0].heads, model))}
 
 
-def encoders_table(records: Records) -> Table | None:
+def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     """D of every task in every model, in one place."""
-    every, rows = encoders(records), []
     if len(every) < 2:
         return None
-    tasks = in_order(next(iter(every.values()))[0].trained.tasks)
+    tasks, rows = in_order(next(iter(every.values()))[0].trained.tasks), []
     for model, found in every.items():
-        if set(found[0].trained.tasks) != set(tasks):
-            continue
         each = [[one.on_accuracy(task) for task in tasks] for one in found]  # seeds by tasks
-        means, own = [mean_sd(seed)[0] for seed in each], [_d(found, task)[-1].split(" of ") for task in tasks]
+        means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
-        above, of = (sum(int(counts[at]) for counts in own) for at in (0, 1))
-        heads = found[0].scores(found[0].trained.tasks[0]).size
-        rows.append([model, heads, *shown, f"{above} of {of}", len(found)])
+        above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
+        rows.append([model, found[0].heads, *shown, above, len(found)])
     columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "above 0", "seeds"]
     note = (
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
@@ -274,9 +273,14 @@ def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[f
 def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
     """D_i over seeds in percent: mean, spread, Student's interval; how many seeds' intervals over examples are > 0."""
     cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
-    known = [c for c in cells if c["value"] is not None]
-    each, above = [100 * c["value"] for c in known], sum((c.get("low") or 0.0) > 0 for c in known)
-    return [*mean_sd(each), *student(each), f"{above} of {len(known)}"]
+    each = [100 * c["value"] for c in cells if c["value"] is not None]
+    return [*mean_sd(each), *student(each), _above_zero(cells)]
+
+
+def _above_zero(cells: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the D that are defined have an interval over examples above zero."""
+    known = [cell for cell in cells if cell["value"] is not None]
+    return f"{sum((cell.get('low') or 0.0) > 0 for cell in known)} of {len(known)}"
 
 
 def _table_3() -> dict[str, list[float]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CORPUS_GLUE, OWN, RELEASED
+from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
 from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 from headwise.results import Record
@@ -47,8 +47,8 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
         return None
     tasks = _columns(found["multi"])
     rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
-    for row, holm in zip(rows, adjust(np.array([np.nan if row[-3] is None else row[-3] for row in rows]))):
-        row.insert(-2, float(holm))
+    for row, holm in zip(rows, _holm(row[-3] for row in rows)):
+        row.insert(-2, holm)
     theirs = beside(model, paper.TABLE_13[sampling])
     lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
     published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 6] for row in rows]
@@ -104,6 +104,11 @@ def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float
     each, found = gaps(mine, base), over_seeds(mine, base)
     p = np.nan if found is None else float(found.p)  # type: ignore[arg-type]
     return float(np.mean(each)) if each else None, None if np.isnan(p) else p
+
+
+def _holm(ps: Iterable[float | None]) -> list[float]:
+    """P-values after Holm over all that there are; NaN, an empty cell, for those that are not."""
+    return adjust(np.array([np.nan if p is None else p for p in ps])).tolist()
 
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
@@ -185,21 +190,20 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[t
 def released_table(records: Records, model: str) -> Table | None:
     """From the method as written to the released program, one departure after another; last, dropout off alone."""
     found = _of(records, model, "annealed")
-    names = ["iat", *(f"released: {name}" for name in RELEASED)]
+    names = ["iat", *(f"released: {name}" for name in RELEASED | CONTROLS)]
     if "multi" not in found or not any(name in found for name in names[1:]):
         return None
     tasks = _columns(found["multi"])
     means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
     rows, before = [], dict[int, float]()
     for name in (name for name in names if name in means):
-        mine, alone = means[name], RELEASED.get(name.removeprefix("released: "), {}).get("alpha") == 1.0
-        gap, p = against(mine, means["multi"])
-        step = (None, None) if alone else against(mine, before)
+        mine, told = means[name], name.removeprefix("released: ")
+        step = (None, None) if told in CONTROLS else against(mine, before)
         alike = records.same_start(model, "annealed", name)
-        rows.append([name.removeprefix("released: "), *mean_sd(list(mine.values())), gap, p, *step, len(mine), alike])
+        rows.append([told, *mean_sd(mine.values()), *against(mine, means["multi"]), *step, len(mine), alike])
         before = mine
-    for row, holm in zip(rows, adjust(np.array([np.nan if row[4] is None else row[4] for row in rows]))):
-        row.insert(5, float(holm))
+    for row, holm in zip(rows, _holm(row[4] for row in rows)):
+        row.insert(5, holm)
     rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
     note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
     note += (
@@ -230,13 +234,13 @@ def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[s
     tasks, bases = _columns(found["multi"]), ("multi", "iat")
     means = {name: mean_scores(found[name], tasks) for name in (*bases, *names) if name in found}
     tests = [against(means[name], means.get(base, {})) for name in names for base in bases]
-    level = adjust(np.array([np.nan if p is None else p for _, p in tests])).tolist()
+    level = _holm(p for _, p in tests)
     rows = {name: [name, *mean_sd(list(one.values())), *[None] * 6, len(one)] for name, one in means.items()}
     if "iat" in rows:
         rows["iat"][3:5] = against(means["iat"], means["multi"])
     for number, name in enumerate(names):
         pair = zip(tests[2 * number : 2 * number + 2], level[2 * number : 2 * number + 2])
-        rows[name][3:9] = [value for (gap, p), holm in pair for value in (gap, p, None if p is None else holm)]
+        rows[name][3:9] = [value for test, holm in pair for value in (*test, holm)]
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
     return columns, list(rows.values()), f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
 
