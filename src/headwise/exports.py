@@ -261,7 +261,7 @@ class _Answers(nn.Module):
 
 
 def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

@@ -100,7 +100,7 @@ class Conflict(Method):
 def aggregator(name: str, **options: Any) -> nn.Module:
     """An aggregator of torchjd by name."""
     try:
-        from torchjd import aggregation
+        from torchjd import aggregation  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise missing_extra("torchjd", "conflict", "putting conflicting gradients together") from None
     known = {
