@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from headwise import passes
 from headwise import tasks as catalog
@@ -213,6 +216,55 @@ def test_what_waits(wait):
     assert watch.seen
 
 
+class Copies(TorchDispatchMode):
+    """Counts the copies to a device that are made."""
+
+    made = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        copied = func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu"
+        self.made += copied and kwargs.get("device") == torch.device("meta")
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_copied_to_the_device_is_copied_once_for_what_is_in_it():
+    constants = passes._Constants()
+    table = torch.arange(6).view(2, 3)
+    with Copies() as copies:
+        for same in (table, table.clone(), table.t().contiguous().t()):
+            with constants:
+                found = same.to("meta")
+            assert (found.shape, found.dtype, copies.made) == (table.shape, table.dtype, 1)
+        with constants:
+            others = [table + 1, table.view(6), table.float(), table.bool(), table.to(torch.bfloat16), torch.tensor(1)]
+            for number, other in enumerate(others, 2):
+                found = other.to("meta")
+                assert (found.shape, found.dtype, copies.made) == (other.shape, other.dtype, number)
+            assert table.to("meta", torch.int32).dtype == torch.int32
+
+
+def test_what_is_kept_of_copies_is_nobodys_to_write_to(monkeypatch):
+    monkeypatch.setattr(passes, "_from_host", lambda value, device: device is not None)
+    constants, table = passes._Constants(), torch.arange(4.0)
+    with constants:
+        first = torch.ops.aten._to_copy.default(table, device=torch.device("cpu"))
+        first.zero_()
+        assert torch.ops.aten._to_copy.default(table, device=torch.device("cpu")).tolist() == table.tolist()
+
+
+def test_copies_inside_of_scripted_functions_are_seen():
+    """DeBERTa's table of log-spaced distances makes one."""
+    places = torch.arange(6, device="meta")
+    with Copies() as copies:
+        for _ in range(3):
+            with passes._Constants() as constants:
+                make_log_bucket_position(places[:, None] - places, 256, 512)
+            assert len(constants._kept) == 1
+        with constants:
+            make_log_bucket_position(places[:, None] - places, 256, 512)
+    assert copies.made == 3
+
+
 def test_widths_come_in_steps_and_never_beyond_the_longest():
     model = toy_model()
     data = encode(model.tasks["toy0"], "train", model.tokenizer)
@@ -245,6 +297,34 @@ def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
     with pytest.warns(HeadwiseWarning, match="toy0 is trained without replay"):
         fit(model, PLANS["plain"])
     assert all(value.isfinite().all() for value in model.state_dict().values())
+
+
+def _tables_made_on_the_host(module, inputs, output):
+    tables = torch.arange(output.shape[-1]).float()
+    return output + tables.to(output.device) * 1e-3
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mpnet"])
+def test_encoders_that_copy_tables_to_the_device_are_replayed(family, monkeypatch):
+    def make():
+        toy = toy_model()
+        if family == "bert":
+            toy.encoder.embeddings.register_forward_hook(_tables_made_on_the_host)
+            return no_dropout(toy)
+        buckets = {"position_buckets": 8} if family == "deberta-v2" else {}
+        return no_dropout(MultiTaskModel(tiny(family, **buckets), toy.tokenizer, list(toy.tasks.values())))
+
+    seen = replays_seen(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HeadwiseWarning)
+        one = fit(make(), PLANS["plain"])
+    assert len(seen) > 5
+    monkeypatch.setattr(passes, "_plain_loss", lambda method: False)
+    two = fit(make(), PLANS["plain"])
+    for task, losses in one.losses.items():
+        assert np.allclose(losses, two.losses[task], rtol=1e-3), task
 
 
 @pytest.mark.accelerator

@@ -80,17 +80,21 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_row_of_numbers_is_a_line(tmp_path):
-    path = write_json(tmp_path / "a.json", {"rows": [[1, 2.5], [3, None]], "words": ["a", "[b]"], "none": []})
-    assert (
-        path.read_text()
-        == '{\n "rows": [\n  [1, 2.5],\n  [3, null]\n ],\n "words": [\n  "a",\n  "[b]"\n ],\n "none": []\n}\n'
-    )
-
-
-def test_a_number_and_its_interval_are_a_line(tmp_path):
-    value = {"D": {"value": 1.5, "low": -1e-05, "high": None}, "of": {"name": "x"}, "many": {c: 1 for c in "abcdefg"}}
-    path = write_json(tmp_path / "a.json", value)
-    assert '"D": {"value": 1.5, "low": -1e-05, "high": null},\n' in path.read_text()
-    assert '"of": {\n' in path.read_text() and '"many": {\n' in path.read_text()
-    assert read_json(path) == value
+def test_fields_of_three_levels_are_lines_and_what_is_deeper_is_in_them(tmp_path):
+    value = {
+        "a": {"b": {"c": {"d": {"low": -1e-05, "high": None}}}, "rows": [[1, 2.5], [3, None]]},
+        "words": ["ä", "[b]"],
+    }
+    path = write_json(tmp_path / "a.json", {**value, "none": [], "nothing": {}})
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[:4] == ["{", ' "a": {', '  "b": {', '   "c": {"d":{"low":-1e-05,"high":null}}']
+    assert lines[5:] == [
+        '  "rows": [',
+        "   [1,2.5],",
+        "   [3,null]",
+        "  ]",
+        " },",
+        ' "words": ["ä","[b]"],',
+        *lines[-3:],
+    ]
+    assert lines[-3:] == [' "none": [],', ' "nothing": {}', "}"]

@@ -42,21 +42,31 @@ class Passes:
         self._refused: set[str] = set()
         self._grads: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._moved: dict[str, list[torch.nn.Parameter]] = {}
-        self._fixed, self._version = False, 0
+        self._constants = _Constants()
+        self._fixed, self._alone, self._version = False, False, 0
 
     def begin(self, tasks: Sequence[str]) -> None:
-        """Before a step: recordings write to gradients at fixed places, of those parameters the tasks move."""
-        self._fixed = self.replays and all(task in self._moved for task in tasks)
+        """Before a step: recordings write to gradients at fixed places, of those parameters the tasks move.
+
+        Gradients of a batch that is alone in its step are written there as they are, not added to zeros.
+        """
+        self._fixed, self._alone = self.replays and all(task in self._moved for task in tasks), False
         if self.run.method.version != self._version:
             self._version = self.run.method.version
             self._let_go()
         if self._fixed:
-            moved = dict.fromkeys(p for task in tasks for p in self._moved[task])
-            torch._foreach_zero_([self._grads[p] for p in moved])
+            moved = list(dict.fromkeys(p for task in tasks for p in self._moved[task]))
+            left = any(p.grad is not None for p in moved)  # a method has left gradients for this step
+            self._alone = len(tasks) == 1 and self.run.parts == 1 and not left
+            if not self._alone:
+                self._zero(moved)
             for parameter in moved:
-                if parameter.grad is not None:  # a method has left a gradient for this step
+                if parameter.grad is not None:
                     self._grads[parameter] += parameter.grad
                 parameter.grad = self._grads[parameter]
+
+    def _zero(self, moved: Sequence[torch.nn.Parameter]) -> None:
+        torch._foreach_zero_([self._grads[p] for p in moved])
 
     def backward(self, task: str, items: np.ndarray, factor: float) -> torch.Tensor:
         """Add ``factor`` times the gradient of the batch's mean loss to the gradients; the loss.
@@ -89,15 +99,19 @@ class Passes:
         with self.run.method.around(self.run), cast_weights as low:
             loss = self.run.method.loss(self.run, task, batch).sum() * scale
             grads = dict(zip(moved, torch.autograd.grad(loss * factor, [low.get(p, p) for p in moved])))
-        if cast := [p for p in moved if p in low]:
-            whole = [torch.empty_like(p) for p in cast]
-            torch._foreach_copy_(whole, [grads[p] for p in cast])  # one kernel only where all have one precision
-            grads |= zip(cast, whole)
+        cast, rest = [p for p in moved if p in low], [p for p in moved if p not in low]
+        if self._alone:
+            _copy([self._grads[p] for p in cast], [grads[p] for p in cast])
+            _copy([self._grads[p] for p in rest], [grads[p] for p in rest])
+            return loss.detach()
+        whole = [torch.empty_like(p) for p in cast]
+        _copy(whole, [grads[p] for p in cast])
+        grads |= zip(cast, whole)
         torch._foreach_add_([self._grads[p] for p in moved], list(grads.values()))
         return loss.detach()
 
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
-        key = (task, self.run.wrapped.training, *((name, *value.shape) for name, value in batch.items()))
+        key = (task, self.run.wrapped.training, self._alone, *((name, *value.shape) for name, value in batch.items()))
         self._seen[key] += 1
         # A method may take the gradients of a batch away, and what is recorded would go on writing to them.
         fixed = self._fixed and all(p.grad is self._grads[p] for p in self._moved[task])
@@ -109,8 +123,11 @@ class Passes:
                 self._kept[key] = recording
         if recording:
             return recording.replay(batch, factor)
+        if self._alone:  # an ordinary pass adds to what is there
+            self._zero(self._moved[task])
         known = task in self._moved
-        return self._pass(task, batch, scale, factor) if known else self._first(task, batch, scale, factor)
+        with self._constants if able else nullcontext():
+            return self._pass(task, batch, scale, factor) if known else self._first(task, batch, scale, factor)
 
     def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
         """A task's first pass: see which parameters it moves, apart from what other batches of the step have left."""
@@ -143,6 +160,7 @@ class Passes:
         """Let recordings, their gradients and their memory go."""
         self._grads.clear()
         self._moved.clear()
+        self._constants = _Constants()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -161,7 +179,8 @@ class _Recording:
         self.graph = torch.cuda.CUDAGraph()
         grads = [p.grad for p in passes._moved[task] if p.grad is not None]
         before = [grad.clone() for grad in grads]  # a recording pass computes nothing, but leave no doubt
-        with torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local"):
+        recording = torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local")
+        with torch.jit.optimized_execution(False), passes._constants, recording:  # scripted parts compile nothing now
             self.loss = passes._joined(task, self.batch, scale, self.factor)
         torch._foreach_copy_(grads, before)
 
@@ -170,6 +189,12 @@ class _Recording:
         self.factor.fill_(factor)
         self.graph.replay()
         return self.loss.clone()
+
+
+def _copy(places: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """By one kernel, as all of a list have one precision."""
+    if places:
+        torch._foreach_copy_(places, values)
 
 
 @contextmanager
@@ -196,6 +221,32 @@ def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter
 def _pool(passes: Passes) -> Any:
     """Recordings are replayed one after the other and share their memory."""
     return next(iter(passes._kept.values())).graph.pool() if passes._kept else None
+
+
+class _Constants(TorchDispatchMode):
+    """Keeps what passes copy from the host to the device and has it ready for a recording, which cannot copy.
+
+    Some encoders make tables of positions on the host, which follow from the shape alone. A copy is known by what is in
+    it: one that differs from pass to pass is not found, and the recording is refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[Any, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.ops.aten._to_copy.default or not _from_host(args[0], kwargs.get("device")):
+            return func(*args, **kwargs)
+        inside = args[0].reshape(-1).view(torch.uint8).numpy().tobytes()
+        key = (inside, args[0].shape, args[0].dtype, *sorted((name, str(value)) for name, value in kwargs.items()))
+        if key not in self._kept:
+            self._kept[key] = func(*args, **kwargs)
+        return self._kept[key].clone()  # whoever has it may write to it
+
+
+def _from_host(value: torch.Tensor, device: torch.device | None) -> bool:
+    return device is not None and value.device.type == "cpu" and device.type != "cpu"
 
 
 class _Watch(TorchDispatchMode):

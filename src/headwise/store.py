@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -143,15 +142,25 @@ def _exchanged(a: Path, b: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """A file for people and programs: a line for each field, and one for each row of numbers or few named ones."""
-    text = json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=True)
-    text = _ROW.sub(lambda row: f"[{_BREAK.sub(', ', row[1])}]", text)
-    return write(path, _FEW.sub(lambda few: f"{{{_BREAK.sub(', ', few[1])}}}", text) + "\n")
+    """A file for people and programs: a line for each field of the outer levels, and one for all that is in it."""
+    return write(path, _lines(plain(value), LEVELS) + "\n")
 
 
-_ROW = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s*\]")  # a list of no lists; a break of lines is never inside of a text
-_FEW = re.compile(r'\{\n\s+((?:"\w+": [-+.\w]+(?:,\n\s*)?){1,6})\n\s*\}')  # as a value with its interval
-_BREAK = re.compile(r",\n\s*")
+LEVELS = 3  # of fields with lines of their own: those of a record, of its plan, and its scores
+
+
+def _lines(value: Any, levels: int, margin: str = "\n") -> str:
+    inner = f"{margin} "
+    if levels and isinstance(value, dict) and value:
+        fields = [f"{_line(name)}: {_lines(v, levels - 1, inner)}" for name, v in value.items()]
+        return f"{{{inner}{f',{inner}'.join(fields)}{margin}}}"
+    if levels and isinstance(value, list) and any(isinstance(v, dict | list) for v in value):
+        return f"[{inner}{f',{inner}'.join(_lines(v, levels - 1, inner) for v in value)}{margin}]"
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=True, separators=(",", ":"))
 
 
 def read_json(path: Path) -> Any:
