@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,7 +12,7 @@ from headwise.jobs import Place, in_order, perform, task_named
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.testing import playground
-from headwise.works import _thinned, asked, lesioning, training
+from headwise.works import _thinned, asked, lesioning, small, training
 
 TASKS = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]
 PLAN = Plan(steps=8, batch_size=8, lr=1e-3, evaluate_every=0)
@@ -121,6 +122,16 @@ def test_curves_are_thinned_to_their_end(length):
 def test_losses_are_kept_in_five_digits_and_steps_whole():
     made = _thinned({"a": {"step": [1234567, 2345678], "loss": [0.00123456789, float("nan")]}})["a"]
     assert made["step"] == [1234567, 2345678] and made["loss"][0] == 0.0012346 and made["loss"][1] != made["loss"][1]
+
+
+WHOLE = [([[0, 1]], "uint8"), ([[0, 300]], "uint16")]
+NOT = [([[0.5, 1]], "float32"), ([[-1, 1]], "float32"), ([[np.nan, 1]], "float32")]
+
+
+@pytest.mark.parametrize(("counts", "kind"), WHOLE + NOT)
+def test_counts_are_kept_in_as_few_bytes_as_they_need(counts, kind):
+    kept = small(np.array(counts, float))
+    assert kept.dtype == kind and np.array_equal(kept.astype(float), counts, equal_nan=True)
 
 
 def test_a_job_is_known_by_ones_own_files_as_they_are_now(place):

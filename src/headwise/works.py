@@ -8,6 +8,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headwise import checkpoint
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import evaluate
@@ -186,6 +188,12 @@ def short(value: Any, digits: int = 7) -> Any:
     if isinstance(value, list | tuple):
         return [short(inner, digits) for inner in value]
     return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def small(counts: np.ndarray) -> np.ndarray:
+    """Whole numbers in as few bytes as they need; shares, which some metrics count in, as float32."""
+    whole = counts.size and (counts >= 0).all() and (counts == counts.round()).all()
+    return counts.astype(np.min_scalar_type(int(counts.max())) if whole else np.float32)
 
 
 def _branch(place: Place, method: Any) -> Path | None:

@@ -14,7 +14,6 @@ from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
 from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
 from headwise.recipes.mesh.tables import Records, groups_table, label, meta_table, relation, shared_heads, table_one
-from headwise.recipes.mesh.works import _small
 from headwise.results import Results
 
 NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
@@ -188,11 +187,3 @@ def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeyp
     monkeypatch.setattr("headwise.train._step", dies)
     perform(job, tmp_path, "cpu")
     assert Results(tmp_path / "records")[job.key].result["tests"]
-
-
-@pytest.mark.parametrize(
-    "counts, kind", [([[0, 1]], "uint8"), ([[0, 300]], "uint16"), ([[0.5, 1]], "float32"), ([[-1, 1]], "float32")]
-)
-def test_counts_are_kept_in_as_few_bytes_as_they_need(counts, kind):
-    kept = _small(np.array(counts, float))
-    assert kept.dtype == kind and np.array_equal(kept.astype(float), counts)

@@ -24,7 +24,7 @@ from headwise.tasks.languages import base, share
 from headwise.tasks.pairs import pair
 from headwise.tasks.task import Task
 from headwise.train import Run, fit
-from headwise.works import scored
+from headwise.works import scored, small
 
 
 @lru_cache(maxsize=64)
@@ -89,15 +89,9 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     }
     result["tests"] = {name: one.to_record() for name, one in tests.items()}
     each = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
-    arrays = {name: _small(counts) for name, counts in each.items()}
+    arrays = {name: small(counts) for name, counts in each.items()}
     shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: what dies before goes on from them
     return result, arrays
-
-
-def _small(counts: np.ndarray) -> np.ndarray:
-    """Whole numbers in as few bytes as they need; shares, which some metrics count in, as float32."""
-    whole = counts.size and (counts >= 0).all() and (counts == counts.round()).all()
-    return counts.astype(np.min_scalar_type(int(counts.max())) if whole else np.float32)
 
 
 def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str, MetaTest], float]:

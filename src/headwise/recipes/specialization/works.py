@@ -34,7 +34,7 @@ from headwise.tasks.sentence import encode_texts
 from headwise.tasks.task import Task
 from headwise.train import fit
 from headwise.transfer import transfer
-from headwise.works import opened, scored, short
+from headwise.works import opened, scored, short, small
 
 
 def inventory(place: Place) -> dict[str, Any]:
@@ -173,7 +173,9 @@ def onto(place: Place) -> Made:
         rows.append(evaluate(made, c["target"], limit=c["dev"]))
     right = np.stack([_right(score) for score in rows])
     values = {source: score.value for source, score in zip(c["of"], rows)}
-    return {"target": c["target"], "sources": list(c["of"]), "values": values, "n": right.shape[1]}, {"right": right}
+    return {"target": c["target"], "sources": list(c["of"]), "values": values, "n": right.shape[1]}, {
+        "right": small(right)
+    }
 
 
 def _right(score: Any) -> np.ndarray:

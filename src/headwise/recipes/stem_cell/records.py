@@ -126,7 +126,7 @@ class Records:
         short = {name: task for task, name in self._names.items()}
         tasks = tuple(short[name] for name in record.result["tasks"])
         counts = np.array(record.result["counts"])
-        return Profile(tasks, tuple(record.result["labels"]), counts, record.arrays["scores"].astype(float))
+        return Profile(tasks, tuple(record.result["labels"]), counts, record.arrays["right"] / counts[:, None, None])
 
     @cached_property
     def _names(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from headwise.plan import Plan
 from headwise.probing.stages import profile, untrained
 from headwise.store import plain
 from headwise.train import fit
-from headwise.works import opened, scored
+from headwise.works import opened, scored, small
 
 
 def trained(place: Place) -> Made:
@@ -50,7 +50,8 @@ def probed(place: Place) -> Made:
     tasks = [model.tasks[name] for name in c["tasks"]]
     found = profile(model, tasks, split=c["split"], fit_on=c["fit_on"], limit=c["limit"])
     record = {name: value for name, value in found.to_record().items() if name != "scores"}
-    return plain(record), {"scores": found.scores.astype(np.float32)}
+    right = np.round(found.scores * found.counts[:, None, None], 6)  # words of a label that a head tells
+    return plain(record), {"right": small(right)}
 
 
 def _opened(place: Place, config: dict[str, Any], key: str | None = None) -> MultiTaskModel:
