@@ -146,7 +146,7 @@ def shots(found: Mapping[str, Transfer]) -> Figure:
         axis.set_title(label(task))
         axis.set_xlabel("training rows")
     axes[0].set_ylabel(f"{next(iter(found.values())).metric}, %")
-    axes[0].legend(fontsize=7)
+    _legend_beside(axes[-1])
     return figure
 
 

@@ -40,6 +40,7 @@ OWN: dict[str, dict[str, Any]] = {  # beyond the paper
     "a factor per layer and task, faster": {"name": "scales", "lr": 0.03, "tied": "heads"},
     "a factor per head, faster": {"name": "scales", "lr": 0.03, "tied": "tasks"},
 }
+STARTS = ("multi", "iat", "random heads", "ticket-share", "mt-dnn")  # of few-shot transfer
 BASE = Plan(evaluate_every=0, checkpoint_every=0)
 
 
@@ -343,13 +344,9 @@ class Build:
     def few_shot(self) -> list[Job]:
         """Tables 6 and 8: every starting point, its few-shot seeds shared out over the seeds of the trainings."""
         s, others = self.size, self.baselines()
-        starts = {
-            "multi": self._plain(),
-            "iat": self._glue("IAT", self._iat()),
-            "random heads": self._glue("IAT random update", self._iat(choose="random")),
-            "ticket-share": others["ticket-share"],
-            "mt-dnn": others["mt-dnn"],
-        }
+        random = self._glue("IAT random update", self._iat(choose="random"))
+        iat = self._glue("IAT", self._iat())
+        starts = dict(zip(STARTS, (self._plain(), iat, random, others["ticket-share"], others["mt-dnn"])))
         turns = list(range(list(self.seeds).index(self.seed), s.few_seeds, len(self.seeds)))
         common = {"shots": list(s.shots), "seeds": turns, "plan": plain(asdict(s.shot_plan)), "dev": s.few_dev}
         return [

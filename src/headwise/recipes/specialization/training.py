@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED
+from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
 from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 from headwise.results import Record
@@ -311,7 +311,7 @@ def few_shot(records: Records, model: str, averaged: bool = False) -> dict[str, 
     for task, starts in parts.items():
         read = [[Transfer.from_record(r.result) for r in rs] for rs in starts.values()]
         joined = [_joined([_averaged(one) for one in parts] if averaged else parts) for parts in read]
-        joined.sort(key=lambda one: one.starts[0] != "multi")
+        joined.sort(key=lambda one: STARTS.index(one.starts[0]))
         whole = max((one.seeds for one in joined), key=len)
         found[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
     return found
