@@ -128,8 +128,15 @@ def test_a_model_that_is_gone_is_made_again_when_a_job_asks_for_it(tmp_path):
     shutil.rmtree(tmp_path / "models")
     run([job("read", 1, after=(kept,), of=kept.key)], tmp_path, workers=1)
     assert notes(tmp_path) == ["kept 5"]  # nobody asks
-    swept = run([job("read", 2, after=(kept,), of=kept.key)], tmp_path, workers=1)
+    told = []
+    swept = run(
+        [job("read", n, after=(kept,), of=kept.key) for n in (1, 2)],
+        tmp_path,
+        workers=1,
+        told=lambda one, state, word: told.append((one.key, word)) if state == "again" else None,
+    )
     assert notes(tmp_path) == ["kept 5", "kept 5"] and not swept.failed and len(list(swept.results)) == 3
+    assert [key for key, word in told if "its model is gone" in word] == [kept.key]
 
 
 def test_memory_that_others_hold_is_waited_for(tmp_path):

@@ -98,16 +98,19 @@ def run(
 
 def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str, Job]:
     """Jobs without a record, and those whose model such a job asks for and nobody has any more."""
-    asked, left = set(), {}
+    asked, left, anew = set(), {}, set()
     for job in reversed(everything):
         place = Place(job, swept.results.root.parent)
         record = place.record
         if record is None or (job.key in asked and place.lost(record)):
             left[job.key] = job
             asked |= {before.key for before in job.after}
+            anew |= {job.key} if record else set()
     for job in everything:
         if job.key not in left:
             swept.done.append(job)
+        if job.key in anew:
+            told(job, "again", "its model is gone, and a job goes on from it; its record stays as it is")
         told(job, "waiting" if job.key in left else "found", "")
     return {job.key: job for job in everything if job.key in left}
 
