@@ -221,6 +221,24 @@ def test_a_d_that_no_seed_has_is_an_empty_cell(tmp_path):
     assert len(figures.scatter(records, "bert-base").axes) == 2  # shared heads and ranks need no other record
 
 
+def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
+    """Planted: twice the order of `gradient`, once its reverse in one seed of two, cut heads left out."""
+    results, order = Results(tmp_path), np.arange(8.0).reshape(2, 4)
+    order[1, 3] = np.nan
+    maps = {"gradient": (order, order), "fisher": (order**3, -order), "random": (-order, None)}
+    for by, seeds in maps.items():
+        for seed, scores in enumerate(seeds):
+            if scores is not None:
+                tasks = {"qqp": {"scores": scores.tolist(), "seconds": 1.0, "curve": [1.0, 0.5]}}
+                config = {"model": "m", "by": by, "seed": seed, "examples": 9}
+                home = "headwise.recipes.specialization.works:estimator"
+                results.save(home, config, {"tasks": tasks, "fractions": [0.0, 0.5], "D": 0.1})
+    found = estimating.agreement_table(Records(results), "m")
+    assert found["columns"] == ["", "gradient", "fisher", "random"]
+    assert [row[0] for row in found["rows"]] == ["gradient", "fisher", "random"]
+    assert np.allclose([row[1:] for row in found["rows"]], [[1, 0, -1], [0, 1, -1], [-1, -1, 1]])
+
+
 def test_three_seeds_cannot_be_sure_that_rounds_help(tmp_path):
     """All three gain: by exchange of signs that happens by chance once in four, so p < 0.001 would be a lie."""
     results = Results(tmp_path)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from headwise.recipes.specialization.jobs import ESTIMATORS
 from headwise.recipes.specialization.records import Records, label, seeds
@@ -58,13 +59,21 @@ def agreement_table(records: Records, model: str) -> Table | None:
                 maps.setdefault(record.config["by"], {})[record.config["seed"], task] = one["scores"]
     if len(maps) < 2:
         return None
-    rows = []
     names = [by for by in ESTIMATORS if by in maps]
-    for a in names:
-        common = {b: [at for at in maps[a] if at in maps[b]] for b in names}
-        rows.append([a, *(mean_sd([_spearman(maps[a][at], maps[b][at]) for at in common[b]])[0] for b in names)])
+    places = dict.fromkeys(at for one in maps.values() for at in one)
+    means = np.nanmean([_agreement([maps[name].get(at) for name in names]) for at in places], 0)
+    rows = [[name, *(None if np.isnan(r) else r for r in row)] for name, row in zip(names, means.tolist())]
     note = "Spearman correlation of the heads' scores, means over tasks and seeds."
     return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
+
+
+def _agreement(maps: Sequence[Any]) -> np.ndarray:
+    """Spearman correlations of every two maps of scores; NaN for those that are not there."""
+    have = [i for i, one in enumerate(maps) if one is not None]
+    scores = np.array([np.ravel(maps[i]) for i in have], float)
+    found = np.full((len(maps), len(maps)), np.nan)
+    found[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
+    return found
 
 
 def _spearman(a: Any, b: Any) -> float:
