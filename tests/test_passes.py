@@ -237,6 +237,7 @@ def test_what_is_copied_to_the_device_is_copied_once_for_what_is_in_it():
             assert (found.shape, found.dtype, copies.made) == (table.shape, table.dtype, 1)
         with constants:
             others = [table + 1, table.view(6), table.float(), table.bool(), table.to(torch.bfloat16), torch.tensor(1)]
+            others.append(torch.nn.Parameter(torch.ones(3)))
             for number, other in enumerate(others, 2):
                 found = other.to("meta")
                 assert (found.shape, found.dtype, copies.made) == (other.shape, other.dtype, number)

@@ -238,7 +238,7 @@ class _Constants(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is not torch.ops.aten._to_copy.default or not _from_host(args[0], kwargs.get("device")):
             return func(*args, **kwargs)
-        inside = args[0].reshape(-1).view(torch.uint8).numpy().tobytes()
+        inside = args[0].detach().reshape(-1).view(torch.uint8).numpy().tobytes()
         key = (inside, args[0].shape, args[0].dtype, *sorted((name, str(value)) for name, value in kwargs.items()))
         if key not in self._kept:
             self._kept[key] = func(*args, **kwargs)
