@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ class Passes:
         return loss.detach()
 
     def _joined(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: Any) -> torch.Tensor:
-        """`_pass` to the bit, with all weights cast by one kernel, and all gradients cast and added by two.
+        """`_pass` to the bit; all weights are cast by one kernel, and all gradients cast and added (or written) by two.
 
         Autocast casts each weight by a kernel of its own, there and back, and each gradient is added by one: of a small
         encoder's step every third kernel is one of these.
@@ -123,11 +123,12 @@ class Passes:
                 self._kept[key] = recording
         if recording:
             return recording.replay(batch, factor)
+        if task not in self._moved:
+            return self._first(task, batch, scale, factor)
         if self._alone:  # an ordinary pass adds to what is there
             self._zero(self._moved[task])
-        known = task in self._moved
         with self._constants if able else nullcontext():
-            return self._pass(task, batch, scale, factor) if known else self._first(task, batch, scale, factor)
+            return self._pass(task, batch, scale, factor)
 
     def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
         """A task's first pass: see which parameters it moves, apart from what other batches of the step have left."""
@@ -236,7 +237,7 @@ class _Constants(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func is not torch.ops.aten._to_copy.default or not _from_host(args[0], kwargs.get("device")):
+        if not _moves(func, args, kwargs) or args[0].device.type != "cpu":
             return func(*args, **kwargs)
         inside = args[0].detach().reshape(-1).view(torch.uint8).numpy().tobytes()
         key = (inside, args[0].shape, args[0].dtype, *sorted((name, str(value)) for name, value in kwargs.items()))
@@ -245,8 +246,10 @@ class _Constants(TorchDispatchMode):
         return self._kept[key].clone()  # whoever has it may write to it
 
 
-def _from_host(value: torch.Tensor, device: torch.device | None) -> bool:
-    return device is not None and value.device.type == "cpu" and device.type != "cpu"
+def _moves(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation copies from the host to the device, or back."""
+    device = kwargs.get("device")
+    return func is torch.ops.aten._to_copy.default and device is not None and device.type != args[0].device.type
 
 
 class _Watch(TorchDispatchMode):
@@ -261,12 +264,11 @@ class _Watch(TorchDispatchMode):
         self.seen, self.resting = "", False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        name, device = func.overloadpacket.__name__, (kwargs or {}).get("device")
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
         by_mask = name.startswith("index") and _boolean(args[1])
-        away = name == "_to_copy" and device is not None and device.type != args[0].device.type
-        if not self.resting and (name in WAITING or by_mask or away):
+        if not self.resting and (name in WAITING or by_mask or _moves(func, args, kwargs)):
             self.seen = self.seen or name
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def rest(self, *_: Any) -> None:
         self.resting = True

@@ -105,7 +105,8 @@ def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str
         if record is None or (job.key in asked and place.lost(record)):
             left[job.key] = job
             asked |= {before.key for before in job.after}
-            anew |= {job.key} if record else set()
+            if record:
+                anew.add(job.key)
     for job in everything:
         if job.key not in left:
             swept.done.append(job)

@@ -225,7 +225,7 @@ def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
     """Planted: twice the order of `gradient`, once its reverse in one seed of two, cut heads left out."""
     results, order = Results(tmp_path), np.arange(8.0).reshape(2, 4)
     order[1, 3] = np.nan
-    maps = {"gradient": (order, order), "fisher": (order**3, -order), "random": (-order, None)}
+    maps = {"gradient": (order, order), "fisher": (order**3, -order), "l0": (None, order), "random": (-order, None)}
     for by, seeds in maps.items():
         for seed, scores in enumerate(seeds):
             if scores is not None:
@@ -234,9 +234,9 @@ def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
                 home = "headwise.recipes.specialization.works:estimator"
                 results.save(home, config, {"tasks": tasks, "fractions": [0.0, 0.5], "D": 0.1})
     found = estimating.agreement_table(Records(results), "m")
-    assert found["columns"] == ["", "gradient", "fisher", "random"]
-    assert [row[0] for row in found["rows"]] == ["gradient", "fisher", "random"]
-    assert np.allclose([row[1:] for row in found["rows"]], [[1, 0, -1], [0, 1, -1], [-1, -1, 1]])
+    assert found["columns"] == ["", "gradient", "fisher", "l0", "random"] == ["", *(row[0] for row in found["rows"])]
+    assert [row[1:3] for row in found["rows"]] == [pytest.approx(r) for r in ([1, 0], [0, 1], [1, -1], [-1, -1])]
+    assert found["rows"][2][4] is found["rows"][3][3] is None, "l0 and random have no seed in common"
 
 
 def test_three_seeds_cannot_be_sure_that_rounds_help(tmp_path):

@@ -13,7 +13,6 @@ from headwise.recipes.specialization.records import Records, label, seeds
 from headwise.recipes.specialization.training import against
 from headwise.recipes.summary import mean_sd, table
 from headwise.results import Record
-from headwise.stats import correlation
 
 Table = dict[str, Any]
 
@@ -33,7 +32,7 @@ def estimator_table(records: Records, model: str) -> Table | None:
         pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
         if not cells:
             continue
-        agree = np.mean([_spearman(a, b) for a, b in pairs])
+        agree = np.mean([_agreement(pair)[0, 1] for pair in pairs])
         cost = np.mean([r.result["tasks"][t]["seconds"] for r, t in cells])
         area = [_area(r.result["fractions"], r.result["tasks"][t]["curve"]) for r, t in cells]
         apart = [100 * r.result["D"] for r in ones if r.result.get("D") is not None]
@@ -61,8 +60,8 @@ def agreement_table(records: Records, model: str) -> Table | None:
         return None
     names = [by for by in ESTIMATORS if by in maps]
     places = dict.fromkeys(at for one in maps.values() for at in one)
-    means = np.nanmean([_agreement([maps[name].get(at) for name in names]) for at in places], 0)
-    rows = [[name, *(None if np.isnan(r) else r for r in row)] for name, row in zip(names, means.tolist())]
+    each = np.array([_agreement([maps[name].get(at) for name in names]) for at in places])
+    rows = [[name, *(mean_sd(r[~np.isnan(r)])[0] for r in each[:, i].T)] for i, name in enumerate(names)]
     note = "Spearman correlation of the heads' scores, means over tasks and seeds."
     return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
 
@@ -72,14 +71,9 @@ def _agreement(maps: Sequence[Any]) -> np.ndarray:
     have = [i for i, one in enumerate(maps) if one is not None]
     scores = np.array([np.ravel(maps[i]) for i in have], float)
     found = np.full((len(maps), len(maps)), np.nan)
-    found[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
+    with np.errstate(invalid="ignore"):  # equal scores have no order: NaN
+        found[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
     return found
-
-
-def _spearman(a: Any, b: Any) -> float:
-    a, b = np.array(a, float).ravel(), np.array(b, float).ravel()
-    kept = ~np.isnan(a) & ~np.isnan(b)
-    return correlation(a[kept], b[kept], "spearman").r
 
 
 def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:

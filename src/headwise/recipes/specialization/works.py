@@ -171,11 +171,9 @@ def onto(place: Place) -> Made:
         made = MultiTaskModel(start.encoder, start.tokenizer, [place.task(c["target"])], *shape)
         fit(made, plan, device=place.device)
         rows.append(evaluate(made, c["target"], limit=c["dev"]))
-    right = np.stack([_right(score) for score in rows])
+    right = small(np.stack([_right(score) for score in rows]))
     values = {source: score.value for source, score in zip(c["of"], rows)}
-    return {"target": c["target"], "sources": list(c["of"]), "values": values, "n": right.shape[1]}, {
-        "right": small(right)
-    }
+    return {"target": c["target"], "sources": list(c["of"]), "values": values, "n": right.shape[1]}, {"right": right}
 
 
 def _right(score: Any) -> np.ndarray:
