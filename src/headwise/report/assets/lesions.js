@@ -32,7 +32,7 @@ function lesionCell(data, at, i, j, dense) {
   const bounds = data.low && data.high ? [data.low[at][i][j], data.high[at][i][j]] : [null, null];
   const describe = () => lesionTip(data, at, i, j, base, value, bounds);
   const on = { mouseenter: (event) => showTip(describe(), event.target), mouseleave: hideTip, click: (event) => showTip(describe(), event.currentTarget) };
-  if (data.lesions[j] === "none") return el("td", { class: "base", on }, el("b", {}, number(value)), el("small", {}, known(bounds[0]) && !dense ? `${number(bounds[0], 2)}–${number(bounds[1], 2)}` : ""));
+  if (data.lesions[j] === "none") return el("td", { class: "base", on }, el("b", {}, fixed(value)), el("small", {}, known(bounds[0]) && !dense ? `${fixed(bounds[0])}–${fixed(bounds[1])}` : ""));
   const left = remaining(value, base);
   const t = clamp((1 - left) / (1 - worst(data))) * 0.92;
   const classes = [data.tasks[i] === data.lesions[j] ? "own" : "", data.collapsed && data.collapsed[at][i][j] ? "collapsed" : ""];
