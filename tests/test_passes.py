@@ -163,6 +163,12 @@ def test_word_level_tasks_are_replayed(recorded, monkeypatch):
     assert min(replays.values()) >= 3, replays
 
 
+@pytest.mark.parametrize("shape", [{"use_heads": torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0]]) > 0}, {"layer": 1}])
+def test_models_that_read_heads_or_a_layer_are_replayed(shape, recorded, monkeypatch):
+    _check_same_bits(lambda: toy_model(**shape), PLANS["plain"], Method, monkeypatch)
+    assert {r.task for r in recorded} == {"toy0", "toy1"}
+
+
 def test_new_masks_are_recorded_anew(recorded):
     method = IAT(delta=0.9, examples=16, refresh=8, choose="random")
     fit(toy_model(), PLANS["decay"], method)

@@ -79,6 +79,7 @@ class MultiTaskModel(nn.Module):
         self.tokenizer = tokenizer
         self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))
         self.use_heads = use_heads
+        self._chosen = [] if use_heads is None else use_heads.nonzero().tolist()  # once: a mask waits for the device
         self.tasks: dict[str, Task] = {}
         self.heads = nn.ModuleDict()
         self.shared: dict[str, str] = {}
@@ -187,16 +188,15 @@ class MultiTaskModel(nn.Module):
 
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:
-            return self._head_states(inputs, self.use_heads)
+            return self._head_states(inputs)
         if self.layer is not None:
             return self.encoder(**inputs, output_hidden_states=True).hidden_states[self.layer]
         return self.encoder(**inputs).last_hidden_state
 
-    def _head_states(self, inputs: dict[str, torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
+    def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with captured(self.encoder, lambda out_BTHD: out_BTHD) as layers:
             self.encoder(**inputs)
-        picked = [out[:, :, mask.to(out.device)] for out, mask in zip(layers, chosen) if mask.any()]
-        return torch.cat(picked, 2).flatten(2)
+        return torch.cat([layers[layer][:, :, head] for layer, head in self._chosen], -1)
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write a folder: ``encoder/`` is a plain Hugging Face checkpoint, the rest is safetensors and JSON."""
