@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
 from headwise.jobs import in_order, perform
-from headwise.recipes import Scale, pages, pooling, recipes
+from headwise.recipes import Scale, _reproduce, pages, pooling, recipes
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
 from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
-from headwise.recipes.mesh.tables import Records, groups_table, label, meta_table, relation, shared_heads, table_one
+from headwise.recipes.mesh.tables import (
+    Records,
+    groups_table,
+    label,
+    meta_table,
+    models_table,
+    recovery_table,
+    relation,
+    shared_heads,
+    table_one,
+)
 from headwise.results import Results
 
 NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
@@ -130,6 +141,33 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
     assert base[1] == pytest.approx(49) and ours[9] == pytest.approx(61)
     assert ours[11] == pytest.approx(12) and 0 < ours[12] < 0.05 and base[11] is None
     assert made["published"][1][1] == 75.40 and "two-sided" in made["note"]
+
+
+def test_what_is_kept_is_kept_of_the_same_training(tmp_path):
+    """Two models that lose a tenth: of one the better seed alone was cut, which makes no difference to its share."""
+    results = Results(tmp_path)
+    for model, cut in (("m", (0, 1)), ("n", (1,))):
+        for seed in (0, 1):
+            config = {"model": model, "source": "samples", "plan": {"seed": seed}}
+            whole = {pair: {"value": 0.4 + 0.2 * seed} for pair in paper.PAIRS}
+            after = {pair: {"value": 0.9 * one["value"]} for pair, one in whole.items()}
+            base, trim = {**config, "part": "table", "name": "multi-task"}, {"trim": {"prune": 0.3}}
+            results.save("headwise.recipes.mesh.works:train", base, {"scores": whole})
+            if seed in cut:
+                closed = {**config, "part": "recovery", "name": "0.3 least", "method": trim}
+                results.save("headwise.recipes.mesh.works:train", closed, {"scores": after, "cut": after})
+    records = Records(results)
+    assert [recovery_table(records, model)["rows"][1][-2:] for model in "mn"] == [
+        [pytest.approx(90), 2],
+        [pytest.approx(90), 1],
+    ]
+    found = models_table(records)
+    assert found["rows"][0][-2:] == [pytest.approx(90)] * 2 and "Seeds: m 2, n 1" in found["note"]
+
+
+def test_a_page_names_the_versions_of_all_its_records():
+    made = [SimpleNamespace(about={"versions": {"torch": v}, "seconds": 30.0}) for v in ("2.11", "2.13", "2.11")]
+    assert "3 records, 1.5 minutes of work in all: 2 by torch 2.11; 1 by torch 2.13." in _reproduce(made)
 
 
 def test_a_gain_in_every_example_is_not_yet_one_over_trainings(tmp_path):

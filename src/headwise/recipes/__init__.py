@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,10 +152,11 @@ def _markdown(table: Mapping[str, Any]) -> list[str]:
 
 
 def _reproduce(records: list[Any]) -> str:
-    versions = records[-1].about.get("versions", {})
+    """How much was done, and by which versions: records of several machines may lie together."""
+    versions = Counter(", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records)
     spent = sum(record.about.get("seconds", 0.0) for record in records)
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all; {named}."
+    named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
+    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."
     return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
 
 

@@ -146,12 +146,18 @@ def recovery_table(records: Records, model: str) -> Table | None:
     rows: list[list[Any]] = [["none", "", 0, whole[0], whole[0], whole[1], whole[1], None, len(base)]]
     for (by, where, share), each in found.items():
         cells = [float(_percent(each, pairs, key).mean()) for pairs in sides.values() for key in ("cut", "scores")]
-        kept = 100 * (cells[1] + cells[3]) / sum(whole) if sum(whole) else None
-        rows.append([by, where, round(100 * share), *cells, kept, len(each)])
+        rows.append([by, where, round(100 * share), *cells, _kept(base, each), len(each)])
     columns = ["heads closed", "layers", "%", "en, cut", "en, recovered", "es, cut", "es, recovered"]
     note = f"Means over the four tasks, trained on {records.sources(model)}. Kept: recovered scores over those of the "
-    note += "whole model, which had no further epochs itself."
+    note += "whole model of the same seeds, which had no further epochs itself."
     return table(f"Pruning and recovery, {model}", [*columns, "kept, %", "seeds"], rows, note)
+
+
+def _kept(base: Sequence[Record], each: Sequence[Record]) -> float | None:
+    """The mean score of all pairs after recovery, in percent of the whole models' of the same seeds."""
+    seeds = {record.config["plan"]["seed"] for record in each}
+    whole = _percent([record for record in base if record.config["plan"]["seed"] in seeds], paper.PAIRS)
+    return 100 * float(_percent(each, paper.PAIRS).mean() / whole.mean()) if whole.any() else None
 
 
 def models_table(records: Records) -> Table | None:
@@ -159,15 +165,14 @@ def models_table(records: Records) -> Table | None:
     models = {model: found for model in records.models() if (found := recovered(records, model))}
     if len(models) < 2:
         return None
-    wholes = {m: float(_percent(records.part(m, "table", "multi-task"), paper.PAIRS).mean()) for m in models}
+    bases = {model: records.part(model, "table", "multi-task") for model in models}
     rows = []
     for key in dict.fromkeys(key for found in models.values() for key in found):
-        kept = [
-            100 * float(_percent(found[key], paper.PAIRS).mean()) / wholes[model] if key in found else None
-            for model, found in models.items()
-        ]
+        kept = [_kept(bases[model], found[key]) if key in found else None for model, found in models.items()]
         rows.append([key[0], key[1], round(100 * key[2]), *kept])
-    note = "Mean score of all pairs after recovery, in percent of the whole model's."
+    seeds = {model: sorted({len(each) for each in found.values()}) for model, found in models.items()}
+    told = ", ".join(f"{model} {' or '.join(map(str, counts))}" for model, counts in seeds.items())
+    note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {told}."
     return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
 
 
