@@ -26,8 +26,8 @@ def square(place: Place) -> Any:
 
 
 def around(place: Place) -> dict[str, Any]:
-    """The variables of the process that it runs in."""
-    return {"environment": dict(os.environ)}
+    """The variables of the process that it runs in, and how torch there makes products."""
+    return {"environment": dict(os.environ), "products": torch.get_float32_matmul_precision()}
 
 
 def keep(place: Place) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handiwork import job, notes
-from headwise.engines import SHARE, Local, log_of
+from headwise.engines import ROUND, SHARE, Local, log_of
 from headwise.errors import HeadwiseError
 from headwise.jobs import Job, grid, in_order, perform
 from headwise.results import Results
@@ -270,6 +270,13 @@ def test_workers_share_an_accelerator_by_parts(tmp_path, monkeypatch, asked, wor
     (record,) = swept.results
     assert record.result["environment"][SHARE] == found
     assert record.result["environment"]["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, ("1", "high")), ("0", ("0", "highest"))])
+def test_workers_round_float32_products_unless_told_not_to(tmp_path, monkeypatch, asked, found):
+    monkeypatch.setenv(ROUND, asked) if asked else monkeypatch.delenv(ROUND, raising=False)
+    (record,) = run([job("around")], tmp_path, workers=1).results
+    assert (record.result["environment"][ROUND], record.result["products"]) == found
 
 
 @pytest.mark.parametrize("workers", [0, -1])
