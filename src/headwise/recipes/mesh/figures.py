@@ -8,7 +8,7 @@ import numpy as np
 
 from headwise.recipes.mesh.jobs import HELD, STARTS
 from headwise.recipes.mesh.published import PAIRS
-from headwise.recipes.mesh.tables import Records, _percent, _shots, found_shots, label, recovered
+from headwise.recipes.mesh.tables import Records, _percent, _shots, found_shots, label, recovered, seeds_of
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import TASKS
 
@@ -23,7 +23,7 @@ def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]
 
 
 def recovery(records: Records) -> Figure:
-    """Mean score over all pairs against the share of heads closed: after recovery, and dashed before it."""
+    """Mean score of all pairs by the share of heads closed: after recovery, dashed before it, dotted with all heads."""
     models = [model for model in records.models() if recovered(records, model)]
     figure, axes = _sheet(len(models), 3.0, 2.4)
     for axis, model in zip(axes, models):
@@ -35,7 +35,7 @@ def recovery(records: Records) -> Figure:
             for side, style in (("scores", "-"), ("cut", "--")):
                 y = [_percent(each, PAIRS, side).mean() for key, each in found.items() if key[0] == by]
                 axis.plot(x, y, style, color=colour, marker="o", markersize=3, label=by if side == "scores" else None)
-        axis.set_title(model)
+        axis.set_title(f"{model}, seeds: {seeds_of(found)}")
         axis.set_xlabel("share of heads closed, %")
     axes[0].set_ylabel("mean score, %")
     axes[0].legend(fontsize=7)

@@ -136,6 +136,11 @@ def recovered(records: Records, model: str) -> dict[tuple[str, str, float], list
     return dict(sorted(found.items(), key=lambda item: (item[0][1] != "all", order.index(item[0][0]), item[0][1:])))
 
 
+def seeds_of(found: Mapping[Any, Sequence[Record]]) -> str:
+    """How many trainings each of these rests on: 3, or 1 or 3."""
+    return " or ".join(str(number) for number in sorted({len(each) for each in found.values()}))
+
+
 def recovery_table(records: Records, model: str) -> Table | None:
     """Heads closed in the trained model: mean scores of both languages before and after recovery."""
     found, base = recovered(records, model), records.part(model, "table", "multi-task")
@@ -170,8 +175,7 @@ def models_table(records: Records) -> Table | None:
     for key in dict.fromkeys(key for found in models.values() for key in found):
         kept = [_kept(bases[model], found[key]) if key in found else None for model, found in models.items()]
         rows.append([key[0], key[1], round(100 * key[2]), *kept])
-    seeds = {model: sorted({len(each) for each in found.values()}) for model, found in models.items()}
-    told = ", ".join(f"{model} {' or '.join(map(str, counts))}" for model, counts in seeds.items())
+    told = ", ".join(f"{model} {seeds_of(found)}" for model, found in models.items())
     note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {told}."
     return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
 
