@@ -306,6 +306,18 @@ def test_seeds_that_plain_training_has_alone_do_not_move_a_gap(tmp_path):
     assert table["rows"][1][3] == pytest.approx(2.0)
 
 
+def test_a_sweep_holds_what_has_its_fixed_setting(tmp_path):
+    """Ticket-Share is important-head training from the first step on, and no point of either axis."""
+    results = Results(tmp_path)
+    save_glue(results, "multi", (0.0, 0.0))
+    for alpha, delta in ((0.3, 0.1), (0.5, 0.1), (0.5, 0.2), (0.3, 1.0)):
+        method = {"name": "iat", "alpha": alpha, "delta": delta, "choose": "top"}
+        save_glue(results, f"{alpha} {delta}", (0.01, 0.02), method=method)
+    save_glue(results, "other", (0.0, 0.0), method={"name": "prune_least", "alpha": 0.5, "delta": 0.3})
+    _, swept = training.sweep_points(Records(results), "bert-base")
+    assert {axis.sign: list(points) for axis, points in swept.items()} == {"δ": [0.1, 0.2], "α": [0.3, 0.5]}
+
+
 def test_sweeps_and_switches_come_in_order(trainings):
     delta, alpha = training.sweep_tables(trainings, "bert-base")
     assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"

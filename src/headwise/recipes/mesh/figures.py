@@ -28,8 +28,8 @@ def recovery(records: Records) -> Figure:
     figure, axes = _sheet(len(models), 3.0, 2.4)
     for axis, model in zip(axes, models):
         found = {key: each for key, each in recovered(records, model).items() if key[1] == "all"}
-        whole = _percent(records.part(model, "table", "multi-task"), PAIRS).mean()
-        axis.axhline(whole, color=INK, linewidth=0.6, linestyle=":")
+        if whole := records.part(model, "table", "multi-task"):
+            axis.axhline(_percent(whole, PAIRS).mean(), color=INK, linewidth=0.6, linestyle=":")
         for by, colour in zip(dict.fromkeys(key[0] for key in found), TASKS):
             x = [100 * key[2] for key in found if key[0] == by]
             for side, style in (("scores", "-"), ("cut", "--")):

@@ -12,7 +12,7 @@ from headwise.recipes.specialization.jobs import OWN
 from headwise.recipes.specialization.records import Lesioned, Records, label
 from headwise.recipes.specialization.similarity import similarities
 from headwise.recipes.specialization.tables import in_order, pairwise_d
-from headwise.recipes.specialization.training import gaps
+from headwise.recipes.specialization.training import Axis, gaps
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import RAMP, TASKS
 from headwise.transfer import Transfer
@@ -104,17 +104,17 @@ def scatter(records: Records, model: str) -> Figure:
     return figure
 
 
-def sweeps(base: Mapping[int, float], swept: Mapping[tuple[str, str], Mapping[float, Mapping[int, float]]]) -> Figure:
+def sweeps(base: Mapping[int, float], swept: Mapping[Axis, Mapping[float, Mapping[int, float]]]) -> Figure:
     """Figures 9 and 10: mean GLUE score against plain training over δ and over α, a dot for each seed."""
     figure, axes = _sheet(len(swept), 2.8, 2.2)
-    for axis, ((name, fixed), points) in zip(axes, swept.items()):
+    for axis, (one, points) in zip(axes, swept.items()):
         each = {value: found for value, scores in points.items() if (found := gaps(scores, base))}
         axis.axhline(0, color=INK, linewidth=0.6)
         for value, found in each.items():
             axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=3, alpha=0.5)
         axis.plot(list(each), [np.mean(found) for found in each.values()], color=RAMP[3])
-        axis.set_title(fixed)
-        axis.set_xlabel(name)
+        axis.set_title(one.beside)
+        axis.set_xlabel(one.sign)
     axes[0].set_ylabel("against plain, points")
     return figure
 

@@ -164,6 +164,11 @@ class Records:
         """Records of a work of this recipe."""
         return [record for record in self.all if record.kind.endswith(f"specialization.works:{work}")]
 
+    def settings(self, name: str, fixed: Mapping[str, Any]) -> list[float]:
+        """The values that a setting has in trainings by a method with these fixed, in order."""
+        used = [r.config["method"] for r in self.all if r.kind == "train" and r.config["method"]]
+        return sorted({one[name] for one in used if name in one and fixed.items() <= one.items()})
+
     def models(self) -> list[str]:
         """Model names in the order in which they came."""
         known = (r.config.get("model") or r.config.get("training", {}).get("model") for r in self.all)

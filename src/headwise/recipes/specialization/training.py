@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
-from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, real
+from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, method_name, real
 from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 from headwise.results import Record
 from headwise.stats import adjust
@@ -33,8 +33,26 @@ START = (
 START += "the difference."
 BEST = "a factor per head and task, faster"
 DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
-DEFAULT = "α = 0.3, δ = 0.1"
 MEAN = "Mean over GLUE's development sets in percent"
+
+
+class Axis(NamedTuple):
+    """A setting of important-head training that is swept while another is fixed."""
+
+    name: str
+    sign: str
+    beside: str  # the fixed one, as it is told
+    fixed: tuple[tuple[str, Any], ...]
+
+    def method(self, value: float) -> str:
+        """The name of the method at a value."""
+        return method_name({self.name: value, **dict(self.fixed)})
+
+
+AXES = (
+    Axis("delta", "δ", "α = 0.5", (("name", "iat"), ("alpha", 0.5))),
+    Axis("alpha", "α", "δ = 0.1", (("name", "iat"), ("delta", 0.1))),
+)
 
 
 # -- GLUE
@@ -160,30 +178,29 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
     """Figures 9 and 10: δ at α = 0.5, and α at δ = 0.1."""
     base, swept = sweep_points(records, model)
     made = []
-    for (axis, fixed), points in swept.items():
+    for axis, points in swept.items():
         rows = [["plain", *mean_sd(list(base.values())), None, None, len(base), None]]
         for value, mine in points.items():
-            name = ", ".join(sorted((f"{axis} = {value:g}", fixed)))
-            alike = records.same_start(model, "annealed", "iat" if name == DEFAULT else f"iat {name}")
+            alike = records.same_start(model, "annealed", axis.method(value))
             rows.append([f"{value:g}", *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
-        columns = [axis, "mean", "sd", "against plain", "p", "seeds", "same start"]
-        made.append(table(f"IAT by {axis} with {fixed}, {model}", columns, rows, f"{MEAN}; {PAIRED} {START}"))
+        columns = [axis.sign, "mean", "sd", "against plain", "p", "seeds", "same start"]
+        title = f"IAT by {axis.sign} with {axis.beside}, {model}"
+        made.append(table(title, columns, rows, f"{MEAN}; {PAIRED} {START}"))
     return made
 
 
-def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[tuple[str, str], dict[float, Any]]]:
-    """The mean scores of plain training, and of IAT by the values of each axis; the other one is fixed."""
+def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[Axis, dict[float, dict[int, float]]]]:
+    """The mean scores of plain training, and of IAT by the values of each axis."""
     found = _of(records, model, "annealed")
     if "multi" not in found:
         return {}, {}
-    tasks, named = _columns(found["multi"]), {"iat": f"iat {DEFAULT}"}
-    points = {named.get(name, name): mean_scores(one, tasks) for name, one in found.items() if name.startswith("iat")}
-    swept: dict[tuple[str, str], dict[float, Any]] = {}
-    for axis, fixed in (("δ", "α = 0.5"), ("α", "δ = 0.1")):
-        chosen = [n for n in points if fixed in n.removeprefix("iat ").split(", ") and n.count(", ") == 1]
-        values = {float(name.split(f"{axis} = ")[1].split(",")[0]): points[name] for name in chosen}
-        if len(values) > 1:
-            swept[axis, fixed] = dict(sorted(values.items()))
+    tasks = _columns(found["multi"])
+    swept = {}
+    for axis in AXES:
+        named = {value: axis.method(value) for value in records.settings(axis.name, dict(axis.fixed))}
+        points = {value: mean_scores(found[name], tasks) for value, name in named.items() if name in found}
+        if len(points) > 1:
+            swept[axis] = points
     return mean_scores(found["multi"], tasks), swept
 
 
@@ -279,7 +296,7 @@ def condition_table(records: Records, model: str) -> Table | None:
     rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
     columns = ["rows a task", "learning rate", "schedule", "clipped at"]
     columns += ["plain", "IAT", "sd", "difference", "p", "seeds", "same start"]
-    note = f"{MEAN}; {DEFAULT}, annealed sampling; p: paired t test over seeds, two-sided. {START}"
+    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, two-sided. {START}"
     return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
 
 
