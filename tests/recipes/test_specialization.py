@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
 from headwise.dissociation import Dissociation
 from headwise.errors import HeadwiseError
@@ -18,6 +19,7 @@ from headwise.plan import Plan
 from headwise.recipes import Scale, pages, recipes
 from headwise.recipes.specialization import estimating as estimating
 from headwise.recipes.specialization import figures as figures
+from headwise.recipes.specialization import ours as ours
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
@@ -85,9 +87,9 @@ def assert_equal_beside(table, columns, tolerance=0.02):
     assert table["published"] is not None
     compared = 0
     for row, other in zip(table["rows"], table["published"]):
-        for name, ours, theirs in zip(table["columns"], row, other):
+        for name, mine, theirs in zip(table["columns"], row, other):
             if theirs is not None and name in columns:
-                assert ours == pytest.approx(theirs, abs=tolerance), (row, name)
+                assert mine == pytest.approx(theirs, abs=tolerance), (row, name)
                 compared += 1
     assert compared
 
@@ -318,6 +320,24 @@ def test_a_sweep_holds_what_has_its_fixed_setting(tmp_path):
     assert {axis.sign: list(points) for axis, points in swept.items()} == {"δ": [0.1, 0.2], "α": [0.3, 0.5]}
 
 
+def test_methods_are_pooled_over_models_by_their_own_plain_training(tmp_path):
+    """Models differ by far more than the method gains: only a comparison within each of them can show it."""
+    results, iat = Results(tmp_path), {"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top"}
+    own, other = OWN["a factor per head and task"], OWN["a rate per head and task"]
+    for model, level in (("bert-base", 0.0), ("other", 0.2)):
+        save_glue(results, "multi", (level, level), model=model)
+        save_glue(results, "own", (level + 0.01, level + 0.02), method=own, model=model)
+    save_glue(results, "iat", (0.0, 0.0), method=iat)
+    save_glue(results, "rate", (0.5, 0.5), method=other)  # in one model alone, nothing to pool
+    made = ours.pooled_table(Records(results))
+    (row,) = [dict(zip(made["columns"], cells)) for cells in made["rows"]]
+    assert row["method"] == "a factor per head and task" and row["against"] == "multi"
+    assert row["difference"] == pytest.approx(1.5) and row["better in"] == "4 of 4" and row["models"] == 2
+    wanted = ttest_1samp([1, 2, 1, 2], 0)
+    assert row["p"] == pytest.approx(wanted.pvalue) and row["p (Holm)"] == pytest.approx(wanted.pvalue)
+    assert [row["low"], row["high"]] == pytest.approx(list(wanted.confidence_interval()))
+
+
 def test_sweeps_and_switches_come_in_order(trainings):
     delta, alpha = training.sweep_tables(trainings, "bert-base")
     assert [row[0] for row in alpha["rows"]] == ["plain", "0.1", "0.3", "0.5"] and alpha["columns"][0] == "α"
@@ -360,7 +380,7 @@ def test_tables_tell_which_seeds_branched_off_from_the_plain_training_beside_the
 
 
 def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
-    (found,) = training.own_tables(trainings, "bert-base")
+    (found,) = ours.own_tables(trainings, "bert-base")
     rows = {row[0]: row for row in found["rows"]}
     assert list(rows) == ["multi", "iat", "a rate per head and task"]
     own = rows["a rate per head and task"]
@@ -371,7 +391,7 @@ def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):
 
 def test_the_best_of_our_own_is_set_against_what_it_is_made_of(tmp_path):
     """Planted: 3 points above its tied kin and 1 above clipping alone."""
-    results, best = Results(tmp_path), training.BEST
+    results, best = Results(tmp_path), ours.BEST
     tied = "a factor per head, faster"
     for name, gains, more in (
         ("multi", (0.0, 0.001), {}),
@@ -381,7 +401,7 @@ def test_the_best_of_our_own_is_set_against_what_it_is_made_of(tmp_path):
         (f"{best} clipped", (0.03, 0.033), {"clip": 1.0, "method": OWN[best]}),
     ):
         save_glue(results, name, gains, **more)
-    rows = {tuple(row[:3]): row[3] for row in training.direct_table(Records(results), "bert-base")["rows"]}
+    rows = {tuple(row[:3]): row[3] for row in ours.direct_table(Records(results), "bert-base")["rows"]}
     assert rows["–", tied, "–"] == pytest.approx(2.95) and rows["–", "multi", "1"] == pytest.approx(1.05)
     assert rows["1", "multi", "1"] == pytest.approx(1.1) and ("1", tied, "–") not in rows
 
@@ -390,7 +410,7 @@ def test_methods_of_our_own_have_a_table_without_iat_as_well(tmp_path):
     results = Results(tmp_path)
     save_glue(results, "multi", (0.0, 0.0))
     save_glue(results, "own", (0.02, 0.03), method=OWN["a factor per head and task"])
-    (found,) = training.own_tables(Records(results), "bert-base")
+    (found,) = ours.own_tables(Records(results), "bert-base")
     own = found["rows"][1]
     assert own[0] == "a factor per head and task" and own[3] == pytest.approx(2.5) and own[4] == own[5]
     assert own[6:9] == [None] * 3

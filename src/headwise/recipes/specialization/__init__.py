@@ -11,6 +11,7 @@ from headwise.recipes import Part, Scale
 from headwise.recipes.specialization import estimating as estimating
 from headwise.recipes.specialization import figures as figures
 from headwise.recipes.specialization import jobs as build
+from headwise.recipes.specialization import ours as ours
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
 from headwise.recipes.specialization.records import Records
@@ -115,7 +116,7 @@ def _glue(records: Records) -> Part:
     for model in records.models():
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
         tables += [training.ablation_table(records, model), training.condition_table(records, model)]
-        tables += [*training.own_tables(records, model), training.direct_table(records, model)]
+        tables += [*ours.own_tables(records, model), ours.direct_table(records, model)]
         tables += [training.released_table(records, model)]
         tables += training.sweep_tables(records, model)
         base, swept = training.sweep_points(records, model)
@@ -123,7 +124,7 @@ def _glue(records: Records) -> Part:
             drawn[f"methods {model}"] = partial(figures.gains, found)
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
-    tables = [table for table in (*tables, training.raised_table(records)) if table]
+    tables = [table for table in (*tables, ours.pooled_table(records), training.raised_table(records)) if table]
     return _part("Training important heads", [*tables, training.cited_table()] if tables else [], drawn)
 
 

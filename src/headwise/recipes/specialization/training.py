@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
 from headwise.recipes.specialization.records import SETTING, Records, beside, erratum, label, method_name, real
-from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
+from headwise.recipes.summary import mean_sd, over_seeds, table
 from headwise.results import Record
 from headwise.stats import adjust
 from headwise.transfer import Transfer
@@ -31,8 +30,6 @@ START = (
     "Same start: seeds that branched off from that plain training; in others it was trained again, and its noise is in "
 )
 START += "the difference."
-BEST = "a factor per head and task, faster"
-DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
 MEAN = "Mean over GLUE's development sets in percent"
 
 
@@ -63,9 +60,9 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     found = _of(records, model, sampling)
     if "multi" not in found:
         return None
-    tasks = _columns(found["multi"])
+    tasks = columns_of(found["multi"])
     rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
-    for row, holm in zip(rows, _holm(row[-3] for row in rows)):
+    for row, holm in zip(rows, after_holm(row[-3] for row in rows)):
         row.insert(-2, holm)
     theirs = beside(model, paper.TABLE_13[sampling])
     lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
@@ -81,7 +78,7 @@ def _of(records: Records, model: str, sampling: str) -> dict[str, Scores]:
     return {name: one for (m, s, name), one in records.glue().items() if (m, s) == (model, sampling)}
 
 
-def _columns(scores: Scores) -> list[str]:
+def columns_of(scores: Scores) -> list[str]:
     known = [*COLUMNS, *CORPUS_GLUE]
     return sorted(next(iter(scores.values())), key=lambda t: known.index(t) if t in known else len(known))
 
@@ -124,7 +121,7 @@ def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float
     return float(np.mean(each)) if each else None, None if np.isnan(p) else p
 
 
-def _holm(ps: Iterable[float | None]) -> list[float]:
+def after_holm(ps: Iterable[float | None]) -> list[float]:
     """P-values after Holm over all that there are; NaN, an empty cell, for those that are not."""
     return adjust(np.array([np.nan if p is None else p for p in ps])).tolist()
 
@@ -134,7 +131,7 @@ def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
     found = _of(records, model, "annealed")
     if "multi" not in found:
         return {}
-    tasks = _columns(found["multi"])
+    tasks = columns_of(found["multi"])
     means = {name: mean_scores(found[name], tasks) for name in FIRST if name in found}
     each = {name: gaps(one, means["multi"]) for name, one in means.items() if name != "multi"}
     return {name: differences for name, differences in each.items() if differences}
@@ -161,7 +158,7 @@ def ablation_table(records: Records, model: str) -> Table | None:
     found = _of(records, model, "annealed")
     if "multi" not in found or "iat" not in found:
         return None
-    tasks, rows, published = _columns(found["multi"]), [], []
+    tasks, rows, published = columns_of(found["multi"]), [], []
     for name in ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed"):
         if name in found:
             row = _glue_row(name, found[name], found["multi"], tasks)
@@ -194,7 +191,7 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[A
     found = _of(records, model, "annealed")
     if "multi" not in found:
         return {}, {}
-    tasks = _columns(found["multi"])
+    tasks = columns_of(found["multi"])
     swept = {}
     for axis in AXES:
         named = {value: axis.method(value) for value in records.settings(axis.name, dict(axis.fixed))}
@@ -210,7 +207,7 @@ def released_table(records: Records, model: str) -> Table | None:
     names = ["iat", *(f"released: {name}" for name in RELEASED | CONTROLS)]
     if "multi" not in found or not any(name in found for name in names[1:]):
         return None
-    tasks = _columns(found["multi"])
+    tasks = columns_of(found["multi"])
     means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
     rows, before = [], dict[int, float]()
     for name in (name for name in names if name in means):
@@ -219,7 +216,7 @@ def released_table(records: Records, model: str) -> Table | None:
         alike = records.same_start(model, "annealed", name)
         rows.append([told, *mean_sd(mine.values()), *against(mine, means["multi"]), *step, len(mine), alike])
         before = mine
-    for row, holm in zip(rows, _holm(row[4] for row in rows)):
+    for row, holm in zip(rows, after_holm(row[4] for row in rows)):
         row.insert(5, holm)
     rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
     note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
@@ -234,58 +231,13 @@ def released_table(records: Records, model: str) -> Table | None:
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
-def own_tables(records: Records, model: str) -> list[Table]:
-    """Methods of our own against plain training and IAT over all seeds, a table for every setting of the plan."""
-    made = []
-    for setting, _ in records.usual.get(model, Counter()).most_common():
-        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
-        names = [name for name in OWN if name in found]
-        if "multi" in found and names:
-            clip = dict(zip(SETTING, setting))["clip"]
-            told = "" if clip is None else f", gradients clipped at {clip:g}"
-            made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
-    return made
-
-
-def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[str], list[list[Any]], str]:
-    tasks, bases = _columns(found["multi"]), ("multi", "iat")
-    means = {name: mean_scores(found[name], tasks) for name in (*bases, *names) if name in found}
-    tests = [against(means[name], means.get(base, {})) for name in names for base in bases]
-    level = _holm(p for _, p in tests)
-    rows = {name: [name, *mean_sd(list(one.values())), *[None] * 6, len(one)] for name, one in means.items()}
-    if "iat" in rows:
-        rows["iat"][3:5] = against(means["iat"], means["multi"])
-    for number, name in enumerate(names):
-        pair = zip(tests[2 * number : 2 * number + 2], level[2 * number : 2 * number + 2])
-        rows[name][3:9] = [value for test, holm in pair for value in (*test, holm)]
-    columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against IAT", "p", "p (Holm)", "seeds"]
-    return columns, list(rows.values()), f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided."
-
-
-def direct_table(records: Records, model: str) -> Table | None:
-    """The best of our own against what it is made of, against the others, and against clipping alone."""
-    means: dict[tuple[str, str], dict[int, float]] = {}
-    for setting in records.usual.get(model, {}):
-        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
-        clip = dict(zip(SETTING, setting))["clip"]
-        if BEST in found:
-            tasks, told = _columns(found[BEST]), "–" if clip is None else f"{clip:g}"
-            means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
-    pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
-    tests = [(clip, b, means[name, clip], means[b]) for (name, clip), b in pairs]
-    rows = [[clip, *b, *against(mine, other), len(gaps(mine, other))] for clip, b, mine, other in tests]
-    columns = ["clipped at", "against", "clipped at", "difference", "p", "seeds"]
-    note = f"{MEAN}, annealed sampling; paired t tests over seeds, two-sided, not corrected."
-    return table(f"{sentence(BEST)}: direct comparisons, {model}", columns, rows, note) if rows else None
-
-
 def condition_table(records: Records, model: str) -> Table | None:
     """When does important-head training help? Plain against IAT under every setting that was tried."""
     rows = []
     for setting, _ in records.usual.get(model, {}).items():
         found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
         if "multi" in found and "iat" in found:
-            tasks = _columns(found["multi"])
+            tasks = columns_of(found["multi"])
             base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
             said = dict(zip(SETTING, setting))
             clip = "–" if said["clip"] is None else f"{said['clip']:g}"
