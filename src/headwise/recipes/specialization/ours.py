@@ -14,6 +14,7 @@ from headwise.recipes.specialization.training import (
     Table,
     after_holm,
     against,
+    by_method,
     columns_of,
     gaps,
     mean_scores,
@@ -28,7 +29,7 @@ def own_tables(records: Records, model: str) -> list[Table]:
     """Methods of our own against plain training and IAT over all seeds, a table for every setting of the plan."""
     made = []
     for setting, _ in records.usual.get(model, Counter()).most_common():
-        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        found = by_method(records, model, "annealed", setting)
         names = [name for name in OWN if name in found]
         if "multi" in found and names:
             told = "" if _clip(setting) == "–" else f", gradients clipped at {_clip(setting)}"
@@ -55,7 +56,7 @@ def direct_table(records: Records, model: str) -> Table | None:
     """The best of our own against what it is made of, against the others, and against clipping alone."""
     means: dict[tuple[str, str], dict[int, float]] = {}
     for setting in records.usual.get(model, {}):
-        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        found = by_method(records, model, "annealed", setting)
         if BEST in found:
             tasks, told = columns_of(found[BEST]), _clip(setting)
             means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}

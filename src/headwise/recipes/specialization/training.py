@@ -57,7 +57,7 @@ AXES = (
 
 def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     """Table 13: development scores by method, and each method against plain training over the same seeds."""
-    found = _of(records, model, sampling)
+    found = by_method(records, model, sampling)
     if "multi" not in found:
         return None
     tasks = columns_of(found["multi"])
@@ -74,8 +74,9 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
 
 
-def _of(records: Records, model: str, sampling: str) -> dict[str, Scores]:
-    return {name: one for (m, s, name), one in records.glue().items() if (m, s) == (model, sampling)}
+def by_method(records: Records, model: str, sampling: str, setting: tuple | None = None) -> dict[str, Scores]:
+    """The scores of a model's trainings on GLUE under the usual setting, or another."""
+    return {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, sampling)}
 
 
 def columns_of(scores: Scores) -> list[str]:
@@ -128,7 +129,7 @@ def after_holm(ps: Iterable[float | None]) -> list[float]:
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
     """Every method against plain training, seed by seed."""
-    found = _of(records, model, "annealed")
+    found = by_method(records, model, "annealed")
     if "multi" not in found:
         return {}
     tasks = columns_of(found["multi"])
@@ -155,7 +156,7 @@ def cited_table() -> Table:
 
 def ablation_table(records: Records, model: str) -> Table | None:
     """Table 7: which heads to train, or to prune, in the last tenth."""
-    found = _of(records, model, "annealed")
+    found = by_method(records, model, "annealed")
     if "multi" not in found or "iat" not in found:
         return None
     tasks, rows, published = columns_of(found["multi"]), [], []
@@ -188,7 +189,7 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
 
 def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[Axis, dict[float, dict[int, float]]]]:
     """The mean scores of plain training, and of IAT by the values of each axis."""
-    found = _of(records, model, "annealed")
+    found = by_method(records, model, "annealed")
     if "multi" not in found:
         return {}, {}
     tasks = columns_of(found["multi"])
@@ -203,7 +204,7 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[A
 
 def released_table(records: Records, model: str) -> Table | None:
     """From the method as written to the released program, one departure after another; last, dropout off alone."""
-    found = _of(records, model, "annealed")
+    found = by_method(records, model, "annealed")
     names = ["iat", *(f"released: {name}" for name in RELEASED | CONTROLS)]
     if "multi" not in found or not any(name in found for name in names[1:]):
         return None
@@ -235,7 +236,7 @@ def condition_table(records: Records, model: str) -> Table | None:
     """When does important-head training help? Plain against IAT under every setting that was tried."""
     rows = []
     for setting, _ in records.usual.get(model, {}).items():
-        found = {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, "annealed")}
+        found = by_method(records, model, "annealed", setting)
         if "multi" in found and "iat" in found:
             tasks = columns_of(found["multi"])
             base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
