@@ -9,6 +9,7 @@ from typing import Any
 from headwise.recipes.specialization.jobs import OWN
 from headwise.recipes.specialization.records import SETTING, Records
 from headwise.recipes.specialization.training import (
+    FIRST,
     MEAN,
     Scores,
     Table,
@@ -21,6 +22,7 @@ from headwise.recipes.specialization.training import (
 )
 from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 
+NONE = "–"  # gradients are not clipped
 BEST = "a factor per head and task, faster"
 DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
 
@@ -32,7 +34,7 @@ def own_tables(records: Records, model: str) -> list[Table]:
         found = by_method(records, model, "annealed", setting)
         names = [name for name in OWN if name in found]
         if "multi" in found and names:
-            told = "" if _clip(setting) == "–" else f", gradients clipped at {_clip(setting)}"
+            told = "" if _clip(setting) == NONE else f", gradients clipped at {_clip(setting)}"
             made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
     return made
 
@@ -69,31 +71,40 @@ def direct_table(records: Records, model: str) -> Table | None:
 
 
 def pooled_table(records: Records) -> Table | None:
-    """IAT and our own methods over all models: every training is set against those of the same model and seed."""
-    means: dict[tuple[str, str], dict[Any, float]] = {}
-    for setting in dict.fromkeys(setting for counted in records.usual.values() for setting in counted):
-        found = {key: scores for key, scores in records.glue(setting).items() if key[1] == "annealed"}
-        if any(name in OWN for _, _, name in found):
-            for (model, _, name), scores in found.items():
-                each = mean_scores(scores, columns_of(found.get((model, "annealed", "multi"), scores)))
-                own = means.setdefault((name, _clip(setting)), {})
-                own |= {(model, seed): mean for seed, mean in each.items()}
-    tests = []
-    for name, clip, base in ((*key, base) for key in means for base in ("multi", "iat") if key[0] in ("iat", *OWN)):
-        mine, other = means[name, clip], means.get((base, clip), {})
-        models = {model for model, _ in mine.keys() & other.keys()}
-        if name != base and len(models) > 1:
-            tests.append((name, clip, base, over_seeds(mine, other), gaps(mine, other), len(models)))
-    level = after_holm(test.p for *_, test, _, _ in tests)
+    """All methods over all models: every training is set against those of the same model and seed."""
+    means, tests = _pooled(records), []
+    for name, clip in sorted(means, key=lambda key: (key[1] != NONE, key[1], FIRST.index(key[0]))):
+        for base in ("multi", "iat") if name in OWN else ("multi",):
+            mine, other = means[name, clip], means.get((base, clip), {})
+            models = {model for model, _ in mine.keys() & other.keys()}
+            if name != base and len(models) > 1:
+                tests.append((name, clip, base, over_seeds(mine, other), gaps(mine, other), len(models)))
     rows = []
-    for (name, clip, base, test, each, models), p in zip(tests, level):
+    for (name, clip, base, test, each, models), p in zip(tests, after_holm(test.p for *_, test, _, _ in tests)):
         above = f"{sum(gap > 0 for gap in each)} of {len(each)}"
         rows.append([name, clip, base, test.value, test.low, test.high, test.p, p, above, models])
     columns = ["method", "clipped at", "against", "difference", "low", "high", "p", "p (Holm)", "better in", "models"]
-    note = f"{MEAN}, annealed sampling, over all seeds of all models that have both; Student's paired t, two-sided."
+    note = f"{MEAN}, annealed sampling, over all seeds of all models that have both; Student's paired t, two-sided. "
+    note += "MT-DNN clips gradients at 1 in both."
     return table("Methods over all models", columns, rows, note) if rows else None
+
+
+def _pooled(records: Records) -> dict[tuple[str, str], dict[Any, float]]:
+    """Mean scores by method and clipping, of every model and seed; settings in which methods of our own were tried."""
+    counted = sum(records.usual.values(), Counter())
+    means: dict[tuple[str, str], dict[Any, float]] = {}
+    for place, (setting, _) in enumerate(counted.most_common()):
+        found = records.glue(setting if place else None)  # the usual one has also what has settings of its own
+        kept = {(model, name): one for (model, sampling, name), one in found.items() if sampling == "annealed"}
+        if any(name in OWN for _, name in kept):
+            for (model, name), scores in kept.items():
+                if name in FIRST:
+                    each = mean_scores(scores, columns_of(kept.get((model, "multi"), scores)))
+                    own = means.setdefault((name, _clip(setting)), {})
+                    own |= {(model, seed): mean for seed, mean in each.items()}
+    return means
 
 
 def _clip(setting: tuple) -> str:
     clip = dict(zip(SETTING, setting))["clip"]
-    return "–" if clip is None else f"{clip:g}"
+    return NONE if clip is None else f"{clip:g}"
