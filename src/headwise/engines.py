@@ -51,7 +51,7 @@ def surroundings(workers: int) -> dict[str, str]:
     A kernel of a small encoder spreads over all processors for some microseconds, and those of other jobs wait for it.
     Kept to a part each, about four to a processor, fifteen trainings of MiniLM's size made 1,180 steps a second on one
     H200 in place of 666. Float32 products are rounded (TF32), as they are the dearest part of lesions and of structured
-    output heads and bypass the tensor cores else.
+    output heads, and bypass the tensor cores otherwise.
     """
     share = os.environ.get(SHARE) or str(max(1, min(100, 400 // workers)))
     return ALONE | {SHARE: share, ROUND: os.environ.get(ROUND) or "1"}

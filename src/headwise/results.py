@@ -7,6 +7,7 @@ import datetime
 import io
 import math
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -188,4 +189,11 @@ def about() -> dict[str, Any]:
         except PackageNotFoundError:
             found[package] = "absent"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return {"versions": plain(found), "created": now, "machine": platform.machine()}
+    return {"versions": plain(found), "created": now, "machine": platform.machine(), **_accelerated()}
+
+
+def _accelerated() -> dict[str, str]:
+    """On an accelerator: how it makes products of float32 numbers, whole (highest) or of ten bits (high)."""
+    torch = sys.modules.get("torch")
+    used = torch is not None and torch.cuda.is_initialized()
+    return {"products": torch.get_float32_matmul_precision()} if used else {}  # type: ignore[union-attr]

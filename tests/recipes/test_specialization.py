@@ -312,7 +312,7 @@ def test_a_sweep_holds_what_has_its_fixed_setting(tmp_path):
     """Ticket-Share is important-head training from the first step on, and no point of either axis."""
     results = Results(tmp_path)
     save_glue(results, "multi", (0.0, 0.0))
-    for alpha, delta in ((0.3, 0.1), (0.5, 0.1), (0.5, 0.2), (0.3, 1.0)):
+    for alpha, delta in ((0.3, 0.1), (0.5, 0.1), (0.5, 0.2), (0.3, 1.0), (0.5, 1.0)):
         method = {"name": "iat", "alpha": alpha, "delta": delta, "choose": "top"}
         save_glue(results, f"{alpha} {delta}", (0.01, 0.02), method=method)
     save_glue(results, "other", (0.0, 0.0), method={"name": "prune_least", "alpha": 0.5, "delta": 0.3})
@@ -323,19 +323,40 @@ def test_a_sweep_holds_what_has_its_fixed_setting(tmp_path):
 def test_methods_are_pooled_over_models_by_their_own_plain_training(tmp_path):
     """Models differ by far more than the method gains: only a comparison within each of them can show it."""
     results, iat = Results(tmp_path), {"name": "iat", "alpha": 0.3, "delta": 0.1, "choose": "top"}
-    own, other = OWN["a factor per head and task"], OWN["a rate per head and task"]
+    best, other = OWN["a factor per head and task"], OWN["a rate per head and task"]
     for model, level in (("bert-base", 0.0), ("other", 0.2)):
         save_glue(results, "multi", (level, level), model=model)
-        save_glue(results, "own", (level + 0.01, level + 0.02), method=own, model=model)
+        save_glue(results, "own", (level + 0.01, level + 0.02), method=best, model=model)
+        save_glue(results, "random", (level + 0.01, level - 0.02), method={**iat, "choose": "random"}, model=model)
     save_glue(results, "iat", (0.0, 0.0), method=iat)
     save_glue(results, "rate", (0.5, 0.5), method=other)  # in one model alone, nothing to pool
     made = ours.pooled_table(Records(results))
-    (row,) = [dict(zip(made["columns"], cells)) for cells in made["rows"]]
+    random, row = [dict(zip(made["columns"], cells)) for cells in made["rows"]]
+    assert random["method"] == "random heads" and random["better in"] == "2 of 4"
     assert row["method"] == "a factor per head and task" and row["against"] == "multi"
     assert row["difference"] == pytest.approx(1.5) and row["better in"] == "4 of 4" and row["models"] == 2
     wanted = ttest_1samp([1, 2, 1, 2], 0)
-    assert row["p"] == pytest.approx(wanted.pvalue) and row["p (Holm)"] == pytest.approx(wanted.pvalue)
+    assert row["p"] == pytest.approx(wanted.pvalue) and row["p (Holm)"] == pytest.approx(2 * wanted.pvalue)
     assert [row["low"], row["high"]] == pytest.approx(list(wanted.confidence_interval()))
+
+
+def test_methods_are_pooled_under_one_setting_at_a_time(tmp_path):
+    """One model was mostly trained with clipping, the other mostly without, and a third with another rate as well."""
+    results, best = Results(tmp_path), OWN["a factor per head and task"]
+    gains = {None: (0.01, 0.02), 1.0: (0.03, 0.05)}
+    for model, level, often in (("bert-base", 0.0, None), ("other", 0.2, 1.0)):
+        for clip, gain in gains.items():
+            save_glue(results, "multi", (level, level), model=model, clip=clip)
+            save_glue(results, "own", [level + one for one in gain], method=best, model=model, clip=clip)
+        save_glue(results, "pruned", (level, level), method={"name": "prune_least"}, model=model, clip=often)
+    for rate, level in ((1e-4, 0.1), (5e-4, -0.1)):
+        save_glue(results, "multi", (level,), model="third", lr=rate)
+        save_glue(results, "own", (level + 0.1,), method=best, model="third", lr=rate)
+    table = ours.pooled_table(Records(results))
+    made = [dict(zip(table["columns"], row)) for row in table["rows"]]
+    found = {row["clipped at"]: row["difference"] for row in made if row["method"] == "a factor per head and task"}
+    assert found == {"–": pytest.approx(1.5), "1": pytest.approx(4.0)}
+    assert not [row for row in made if row["method"] == "prune least"], "never under the same setting"
 
 
 def test_sweeps_and_switches_come_in_order(trainings):

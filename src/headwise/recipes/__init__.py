@@ -153,7 +153,8 @@ def _markdown(table: Mapping[str, Any]) -> list[str]:
 
 def _reproduce(records: list[Any]) -> str:
     """How much was done, and by which versions: records of several machines may lie together."""
-    versions = Counter(", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records)
+    each = [", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records]
+    versions = Counter(one or "versions unknown" for one in each)
     spent = sum(record.about.get("seconds", 0.0) for record in records)
     named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
     words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."

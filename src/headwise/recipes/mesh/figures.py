@@ -8,7 +8,7 @@ import numpy as np
 
 from headwise.recipes.mesh.jobs import HELD, STARTS
 from headwise.recipes.mesh.published import PAIRS
-from headwise.recipes.mesh.tables import Records, _percent, _shots, found_shots, label, recovered, seeds_of
+from headwise.recipes.mesh.tables import Records, _percent, _shots, found_shots, label, recovered, same_seeds, seeds_of
 from headwise.report.figures import INK, house_style
 from headwise.report.palette import TASKS
 
@@ -24,11 +24,12 @@ def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]
 
 def recovery(records: Records) -> Figure:
     """Mean score of all pairs by the share of heads closed: after recovery, dashed before it, dotted with all heads."""
-    models = [model for model in records.models() if recovered(records, model)]
+    models = {m: {k: each for k, each in recovered(records, m).items() if k[1] == "all"} for m in records.models()}
+    models = {model: found for model, found in models.items() if found}
     figure, axes = _sheet(len(models), 3.0, 2.4)
-    for axis, model in zip(axes, models):
-        found = {key: each for key, each in recovered(records, model).items() if key[1] == "all"}
-        if whole := records.part(model, "table", "multi-task"):
+    for axis, (model, found) in zip(axes, models.items()):
+        cut = [record for each in found.values() for record in each]
+        if whole := same_seeds(records.part(model, "table", "multi-task"), cut):
             axis.axhline(_percent(whole, PAIRS).mean(), color=INK, linewidth=0.6, linestyle=":")
         for by, colour in zip(dict.fromkeys(key[0] for key in found), TASKS):
             x = [100 * key[2] for key in found if key[0] == by]

@@ -160,9 +160,14 @@ def recovery_table(records: Records, model: str) -> Table | None:
 
 def _kept(base: Sequence[Record], each: Sequence[Record]) -> float | None:
     """The mean score of all pairs after recovery, in percent of the whole models' of the same seeds."""
-    seeds = {record.config["plan"]["seed"] for record in each}
-    whole = _percent([record for record in base if record.config["plan"]["seed"] in seeds], paper.PAIRS)
-    return 100 * float(_percent(each, paper.PAIRS).mean() / whole.mean()) if whole.any() else None
+    ours, whole = (_percent(side, paper.PAIRS) for side in (same_seeds(each, base), same_seeds(base, each)))
+    return 100 * float(ours.mean() / whole.mean()) if whole.any() else None
+
+
+def same_seeds(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """Those of the records whose seeds the others have."""
+    seeds = {other.config["plan"]["seed"] for other in others}
+    return [record for record in records if record.config["plan"]["seed"] in seeds]
 
 
 def models_table(records: Records) -> Table | None:

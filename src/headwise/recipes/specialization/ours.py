@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.recipes.specialization.jobs import OWN
-from headwise.recipes.specialization.records import SETTING, Records
+from headwise.recipes.specialization.records import Records
 from headwise.recipes.specialization.training import (
     FIRST,
     MEAN,
+    UNCLIPPED,
     Scores,
     Table,
     after_holm,
     against,
     by_method,
+    clipped,
     columns_of,
     gaps,
     mean_scores,
 )
 from headwise.recipes.summary import mean_sd, over_seeds, sentence, table
 
-NONE = "–"  # gradients are not clipped
 BEST = "a factor per head and task, faster"
 DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
 
@@ -34,7 +35,7 @@ def own_tables(records: Records, model: str) -> list[Table]:
         found = by_method(records, model, "annealed", setting)
         names = [name for name in OWN if name in found]
         if "multi" in found and names:
-            told = "" if _clip(setting) == NONE else f", gradients clipped at {_clip(setting)}"
+            told = "" if clipped(setting) == UNCLIPPED else f", gradients clipped at {clipped(setting)}"
             made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
     return made
 
@@ -60,7 +61,7 @@ def direct_table(records: Records, model: str) -> Table | None:
     for setting in records.usual.get(model, {}):
         found = by_method(records, model, "annealed", setting)
         if BEST in found:
-            tasks, told = columns_of(found[BEST]), _clip(setting)
+            tasks, told = columns_of(found[BEST]), clipped(setting)
             means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
     pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
     tests = [(clip, b, means[name, clip], means[b]) for (name, clip), b in pairs]
@@ -71,40 +72,43 @@ def direct_table(records: Records, model: str) -> Table | None:
 
 
 def pooled_table(records: Records) -> Table | None:
-    """All methods over all models: every training is set against those of the same model and seed."""
-    means, tests = _pooled(records), []
-    for name, clip in sorted(means, key=lambda key: (key[1] != NONE, key[1], FIRST.index(key[0]))):
-        for base in ("multi", "iat") if name in OWN else ("multi",):
-            mine, other = means[name, clip], means.get((base, clip), {})
-            models = {model for model, _ in mine.keys() & other.keys()}
-            if name != base and len(models) > 1:
-                tests.append((name, clip, base, over_seeds(mine, other), gaps(mine, other), len(models)))
+    """Methods over all models: every training is set against those of the same model and seed."""
     rows = []
-    for (name, clip, base, test, each, models), p in zip(tests, after_holm(test.p for *_, test, _, _ in tests)):
-        above = f"{sum(gap > 0 for gap in each)} of {len(each)}"
-        rows.append([name, clip, base, test.value, test.low, test.high, test.p, p, above, models])
+    for clip, means in _pooled(records).items():
+        for name, base in ((name, base) for name in means for base in ("multi", "iat") if base in means):
+            mine, other = means[name], means[base]
+            models = {model for model, _ in mine.keys() & other.keys()}
+            if name not in ("multi", base) and (base == "multi" or name in OWN) and len(models) > 1:
+                each, test = gaps(mine, other), over_seeds(mine, other)
+                above = f"{sum(gap > 0 for gap in each)} of {len(each)}"
+                rows.append([name, clip, base, test.value, test.low, test.high, test.p, above, len(models)])  # type: ignore[union-attr]
+    for row, holm in zip(rows, after_holm(row[6] for row in rows)):
+        row.insert(7, holm)
     columns = ["method", "clipped at", "against", "difference", "low", "high", "p", "p (Holm)", "better in", "models"]
-    note = f"{MEAN}, annealed sampling, over all seeds of all models that have both; Student's paired t, two-sided. "
-    note += "MT-DNN clips gradients at 1 in both."
+    note = f"{MEAN}, annealed sampling; the mean over all trainings of all models that have both, its interval (95 %) "
+    note += "and p by Student's paired t, two-sided: they tell of these models, not of others. MT-DNN samples in "
+    note += "proportion and clips gradients at 1 in both."
     return table("Methods over all models", columns, rows, note) if rows else None
 
 
-def _pooled(records: Records) -> dict[tuple[str, str], dict[Any, float]]:
-    """Mean scores by method and clipping, of every model and seed; settings in which methods of our own were tried."""
-    counted = sum(records.usual.values(), Counter())
-    means: dict[tuple[str, str], dict[Any, float]] = {}
-    for place, (setting, _) in enumerate(counted.most_common()):
-        found = records.glue(setting if place else None)  # the usual one has also what has settings of its own
-        kept = {(model, name): one for (model, sampling, name), one in found.items() if sampling == "annealed"}
-        if any(name in OWN for _, name in kept):
-            for (model, name), scores in kept.items():
-                if name in FIRST:
-                    each = mean_scores(scores, columns_of(kept.get((model, "multi"), scores)))
-                    own = means.setdefault((name, _clip(setting)), {})
-                    own |= {(model, seed): mean for seed, mean in each.items()}
-    return means
+def _pooled(records: Records) -> dict[str, dict[str, dict[Any, float]]]:
+    """By clipping and method the mean score of every model and seed.
 
-
-def _clip(setting: tuple) -> str:
-    clip = dict(zip(SETTING, setting))["clip"]
-    return NONE if clip is None else f"{clip:g}"
+    Under the usual settings, and others in which methods of our own were tried; of two that clip alike the commoner.
+    """
+    made: dict[tuple, dict[str, dict[Any, float]]] = {}
+    usual = []
+    for model in records.models():
+        for place, (setting, _) in enumerate(records.usual.get(model, Counter()).most_common()):
+            usual += [] if place else [setting]
+            found = by_method(records, model, "annealed", setting if place else None)  # None has MT-DNN as well
+            if "multi" in found:
+                for name in (name for name in FIRST if name in found):
+                    means = mean_scores(found[name], columns_of(found["multi"]))
+                    pooled = made.setdefault(setting, {}).setdefault(name, {})
+                    pooled |= {(model, seed): mean for seed, mean in means.items()}
+    order = [setting for setting, _ in sum(records.usual.values(), Counter()).most_common() if setting in made]
+    kept: dict[str, dict[str, dict[Any, float]]] = {}
+    for setting in (one for one in order if one in usual or made[one].keys() & OWN.keys()):
+        kept.setdefault(clipped(setting), made[setting])
+    return kept

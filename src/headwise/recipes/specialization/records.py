@@ -164,9 +164,9 @@ class Records:
         """Records of a work of this recipe."""
         return [record for record in self.all if record.kind.endswith(f"specialization.works:{work}")]
 
-    def settings(self, name: str, fixed: Mapping[str, Any]) -> list[float]:
-        """The values that a setting has in trainings by a method with these fixed, in order."""
-        used = [r.config["method"] for r in self.all if r.kind == "train" and r.config["method"]]
+    def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
+        """The values that a setting of a method has in a model's trainings where the method has these, in order."""
+        used = [r.config.get("method") or {} for r in self.all if r.kind == "train" and r.config["model"] == model]
         return sorted({one[name] for one in used if name in one and fixed.items() <= one.items()})
 
     def models(self) -> list[str]:

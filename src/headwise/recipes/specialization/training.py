@@ -31,25 +31,31 @@ START = (
 )
 START += "the difference."
 MEAN = "Mean over GLUE's development sets in percent"
+UNCLIPPED = "–"
 
 
 class Axis(NamedTuple):
-    """A setting of important-head training that is swept while another is fixed."""
+    """A setting of important-head training that is swept while another has a fixed value."""
 
     name: str
-    sign: str
-    beside: str  # the fixed one, as it is told
-    fixed: tuple[tuple[str, Any], ...]
+    other: str
+    value: float
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.name]
+
+    @property
+    def beside(self) -> str:
+        return f"{SIGNS[self.other]} = {self.value:g}"
 
     def method(self, value: float) -> str:
         """The name of the method at a value."""
-        return method_name({self.name: value, **dict(self.fixed)})
+        return method_name({"name": "iat", self.name: value, self.other: self.value})
 
 
-AXES = (
-    Axis("delta", "δ", "α = 0.5", (("name", "iat"), ("alpha", 0.5))),
-    Axis("alpha", "α", "δ = 0.1", (("name", "iat"), ("delta", 0.1))),
-)
+SIGNS = {"alpha": "α", "delta": "δ"}
+AXES = (Axis("delta", "alpha", 0.5), Axis("alpha", "delta", 0.1))
 
 
 # -- GLUE
@@ -195,8 +201,9 @@ def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[A
     tasks = columns_of(found["multi"])
     swept = {}
     for axis in AXES:
-        named = {value: axis.method(value) for value in records.settings(axis.name, dict(axis.fixed))}
-        points = {value: mean_scores(found[name], tasks) for value, name in named.items() if name in found}
+        values = records.values_of(model, axis.name, {"name": "iat", axis.other: axis.value})
+        named = {value: name for value in values if (name := axis.method(value)) in found and name != "ticket-share"}
+        points = {value: mean_scores(found[name], tasks) for value, name in named.items()}
         if len(points) > 1:
             swept[axis] = points
     return mean_scores(found["multi"], tasks), swept
@@ -232,6 +239,12 @@ def released_table(records: Records, model: str) -> Table | None:
     return table(f"The released code step by step, {model}", columns, rows, note)
 
 
+def clipped(setting: tuple) -> str:
+    """At which norm gradients are clipped under a setting."""
+    clip = dict(zip(SETTING, setting))["clip"]
+    return UNCLIPPED if clip is None else f"{clip:g}"
+
+
 def condition_table(records: Records, model: str) -> Table | None:
     """When does important-head training help? Plain against IAT under every setting that was tried."""
     rows = []
@@ -241,8 +254,7 @@ def condition_table(records: Records, model: str) -> Table | None:
             tasks = columns_of(found["multi"])
             base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
             said = dict(zip(SETTING, setting))
-            clip = "–" if said["clip"] is None else f"{said['clip']:g}"
-            rate = [f"{said['lr']:g}", said["schedule"], clip]
+            rate = [f"{said['lr']:g}", said["schedule"], clipped(setting)]
             shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
             alike = records.same_start(model, "annealed", "iat", setting)
             rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
