@@ -144,7 +144,7 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
 
 
 def test_what_is_kept_is_kept_of_the_same_training(tmp_path):
-    """Every model lost a tenth in every seed, and seeds differ by more; of some seeds the whole or the cut one is gone."""
+    """Every model lost a tenth in every seed; seeds differ by more, and of some the whole or the cut one is gone."""
     results, work = Results(tmp_path), "headwise.recipes.mesh.works:train"
     for model, whole, cut in (("m", (0, 1), (0, 1)), ("n", (0, 1), (1,)), ("o", (0,), (0, 2))):
         for seed in range(3):
