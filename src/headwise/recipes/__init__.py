@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
     sections = [_drawn(part, recipe.name, folder) for part in recipe.parts(results)]
     again = _reproduce(records)
-    lines = [f"# {recipe.title}", "", recipe.paper, ""]
+    lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
     for section in sections:
         lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
         lines += [line for table in section["tables"] for line in _markdown(table)]
@@ -143,6 +144,12 @@ def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
 
 def _caption(draw: Callable[[], Any]) -> str:
     return (getattr(draw, "func", draw).__doc__ or "").partition("\n")[0]
+
+
+def _link(title: str) -> str:
+    """To a section of the same page, by the name that markdown gives it."""
+    name = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](#{name})"
 
 
 def _markdown(table: Mapping[str, Any]) -> list[str]:
