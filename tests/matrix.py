@@ -30,7 +30,7 @@ class Entry:
 MATRIX = {
     "here": Entry("3.11", "2.13.0", "", "run: make test"),
     "lowest-transformers": Entry("3.11", "2.13.0", "5.7.*", "run with 5.7.0: see docs/robustness.md"),
-    "newest-transformers": Entry("3.11", "2.13.0", ">=5,<6", "run: 5.22.2 is the newest and the one used here"),
+    "newest-transformers": Entry("3.11", "2.13.0", ">=5,<6", "run: 5.23.0 is the newest and the one used here"),
     "lowest-torch": Entry("3.11", "2.6.*", "5.7.*", "run: see docs/robustness.md"),
     "older-torch": Entry("3.11", "2.11.*", "5.17.*", "run: see docs/robustness.md"),
     "accelerator": Entry("3.12", "2.11.*", "5.17.*", "run on an H200: see docs/robustness.md", marks="accelerator"),

@@ -10,7 +10,7 @@ from torch import nn
 
 from headwise.families import EXACT
 from headwise.heads import Heads, captured, eager, gated, inside_block, touched, whole_maps
-from headwise.testing import FAMILIES, no_dropout, tiny, tiny_batch
+from headwise.testing import FAMILIES, layers_run_again, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
 STACKS["whisper"] = ["encoder", "decoder", "cross"]
@@ -291,7 +291,7 @@ def test_gradient_checkpointing_keeps_gradients(family):
     model = tiny(family)
     batch, heads = tiny_batch(model), Heads.of(model)
     plain = gate_gradients(model, batch, heads)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    layers_run_again(model)
     no_dropout(model).train()
     assert torch.allclose(plain, gate_gradients(model, batch, heads), atol=1e-6)
 
@@ -332,6 +332,8 @@ def test_a_model_compiled_before_still_feels_the_gate(how):
     assert torch.allclose(output(compiled, batch), whole)
 
 
+# peft asks by the name that transformers 5.23 gave up
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_peft_and_ddp_wrappers(tmp_path):
     peft = pytest.importorskip("peft")
     model = tiny("bert")

@@ -14,7 +14,7 @@ from cuts import CASES, KINDS, answers, error, mask_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Heads, captured, gated
 from headwise.prune import fold, prune
-from headwise.testing import tiny, tiny_batch
+from headwise.testing import layers_run_again, tiny, tiny_batch
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_cut_models_train_like_gated_ones(family, stack):
 def test_cut_models_are_copied_even_while_they_train(family, stack):
     model = tiny(family)
     prune(model, mask_of(Heads.of(model, stack=stack), "first layer empty"), stack)
-    model.train().gradient_checkpointing_enable()
+    layers_run_again(model.train())
     model(**tiny_batch(model)).last_hidden_state.sum().backward()
     twin = copy.deepcopy(model)
     model.eval(), twin.eval()
@@ -272,6 +272,8 @@ class TestRefusals:
         with pytest.raises(HeadwiseError, match="encoder, decoder, cross"):
             prune(tiny("t5"), torch.zeros(2, 4, dtype=torch.bool))
 
+    # peft asks by the name that transformers 5.23 gave up
+    @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
     def test_adapters(self):
         peft = pytest.importorskip("peft")
         model = peft.get_peft_model(tiny("bert"), peft.LoraConfig(target_modules=["query"], r=2))

@@ -182,9 +182,10 @@ class MultiTaskModel(nn.Module):
 
     def require_one_pass(self, purpose: str) -> None:
         """Raise where a backward pass runs layers again, without what was around their forward."""
-        if self.training and getattr(self.encoder, "is_gradient_checkpointing", False):
-            hint = "model.encoder.gradient_checkpointing_disable()"
-            raise HeadwiseError(f"{purpose} with gradient checkpointing", "layers that run once", hint)
+        if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.encoder.modules()):
+            name = "activation" if hasattr(self.encoder, "activation_checkpointing_disable") else "gradient"
+            hint = f"model.encoder.{name}_checkpointing_disable()"  # renamed in transformers 5.23
+            raise HeadwiseError(f"{purpose} with {name} checkpointing", "layers that run once", hint)
 
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:

@@ -208,6 +208,13 @@ def no_dropout(model: Any) -> Any:
     return model
 
 
+def layers_run_again(model: Any) -> Any:
+    """The model, with layers that keep no activations and run again in the backward pass (checkpointing)."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # its name from transformers 5.23 on
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    return model
+
+
 def playground(folder: str | Path) -> Path:
     """A tiny random model and two small files of texts, for trying the verbs: bert-tiny/, reviews.csv and news.csv.
 

@@ -18,7 +18,7 @@ from headwise.methods.l0 import L0
 from headwise.methods.method import methods
 from headwise.plan import Plan
 from headwise.prune import prune
-from headwise.testing import no_dropout, planted, tiny, tiny_batch, toy_model
+from headwise.testing import layers_run_again, no_dropout, planted, tiny, tiny_batch, toy_model
 from headwise.train import fit
 
 BASE = Plan(steps=20, lr=3e-3, batch_size=16, evaluate_every=0)
@@ -146,7 +146,7 @@ def test_gradient_checkpointing_keeps_the_gradients_of_gates():
         with gates.on(model):
             loss = model("toy1", _batch(model)).loss.mean()
             found += torch.autograd.grad(loss, [gates.log_a])
-        model.encoder.gradient_checkpointing_enable({"use_reentrant": False})
+        layers_run_again(model.encoder)
     assert torch.equal(*found) and found[0][1].any()
 
 
