@@ -277,6 +277,16 @@ def test_specialists_that_joint_training_unmakes_are_seen(results):
     assert all(row[4] == 0 for row in way_table(Records(results), "m")["rows"])
 
 
+def test_heads_that_were_probed_before_any_training_have_their_tables(results):
+    for fit_on in ("train", "test"):
+        put_probe(results, TASKS, [("pos", "NN")], np.full((1, 2, 2), 0.2), of=None, fit_on=fit_on)
+    encoded, changed = recipe.parts(results)
+    assert encoded.title == "What heads encode" and encoded.tables[0]["rows"][0][:3] == ["pretrained", "POS", 20]
+    (labels, *_) = changed.tables
+    assert labels["columns"] == ["label", "n", "pretrained", "layer"] and "(pretrained 1)" in labels["note"]
+    assert [len(row) for row in labels["published"]] == [len(row) for row in labels["rows"]]
+
+
 def test_a_folder_of_other_records_gives_no_part(results):
     results.save("train", {"model": "m"}, {"scores": {}})
     assert recipe.parts(results) == []

@@ -48,8 +48,8 @@ class Records:
                 self.probed.append(record)
 
     def models(self) -> list[str]:
-        """Model names in the order in which they came."""
-        return list(dict.fromkeys(one.model for one in self.trained))
+        """Model names in the order in which they came: trained first, then those of which heads alone were probed."""
+        return list(dict.fromkeys(config["model"] for config in self._configs))
 
     @property
     def real(self) -> bool:
@@ -131,8 +131,12 @@ class Records:
     @cached_property
     def _names(self) -> dict[str, str]:
         """The catalog's names by the recipe's."""
-        every = [one.config for one in self.trained.values()] + [one.config["training"] for one in self.probed]
-        return {short: name for config in every for short, name in zip(config["short"], config["tasks"])}
+        return {short: name for config in self._configs for short, name in zip(config["short"], config["tasks"])}
+
+    @cached_property
+    def _configs(self) -> list[dict[str, Any]]:
+        """Of all trainings, also of those that a probe only names."""
+        return [one.config for one in self.trained.values()] + [one.config["training"] for one in self.probed]
 
 
 def _place(part: Profile) -> int:

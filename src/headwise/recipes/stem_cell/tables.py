@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -165,18 +165,21 @@ def label_table(records: Records, model: str, task: str, most: int = 20) -> Tabl
     rows, published = [], []
     for i in order:
         label, each = base.labels[i], [_best(found[stage], task, base.labels[i]) for stage in stages]
-        change = less(each[2], each[1]) if len(each) == 3 else None
-        rows.append([label, int(base.counts[i]), *each, int(base.layer[i]), change])
+        rows.append([label, int(base.counts[i]), *each, int(base.layer[i]), *_fall(each)])
         known = paper.LABELS.get((task, label) if records.real else ("", ""), (None,) * 3)
         known = [known[STAGES.index(stage)] for stage in stages]
-        full = less(known[2], known[1]) if len(known) == 3 else None
-        published.append([None, None, *known, None, full])
-    columns = ["label", "n", *stages, "layer", "all five - single"]
-    runs = ", ".join(f"{stage} {len(alike(p))}" for stage, p in every.items() if stage != STAGES[0])
+        published.append([None, None, *known, None, *_fall(known)])
+    columns = ["label", "n", *stages, "layer", *(["all five - single"] if len(stages) == len(STAGES) else [])]
+    runs = ", ".join(f"{stage} {len(alike(every[stage]))}" for stage in stages)
     note = f"Percent right of each seed's best head, means over seeds ({runs}); the {len(rows)} commonest labels; "
     note += "centroids, where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. "
     note += "Layer: pretrained."
     return table(f"Best heads by label, {task.upper()}, {model}", columns, rows, note, published)
+
+
+def _fall(each: Sequence[float | None]) -> list[float | None]:
+    """From training alone to training with all, where all stages are there."""
+    return [less(each[2], each[1])] if len(each) == len(STAGES) else []
 
 
 def _best(found: Profile, task: str, label: str) -> float | None:
