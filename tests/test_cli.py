@@ -302,6 +302,15 @@ def test_a_flag_overrides_the_plan_file(headwise, place):
     assert kept["plan"]["lr"] == 0.001 and kept["plan"]["batch_size"] == 8
 
 
+def test_heads_that_training_closed_can_be_cut(headwise, place):
+    line = f"train --model bert-tiny {OWN} --method prune_least --alpha 0.5 --delta 0.5 --steps 4 --out runs/closed"
+    _, out, _ = headwise(line)
+    assert "4 of 8 heads are closed" in " ".join(out.split())
+    assert json.loads((place / "runs/closed/plan.json").read_text())["alpha"] == 0.5
+    code, out, _ = headwise("prune runs/closed/model runs/cut --mask runs/closed/closed.json --json")
+    assert code == 0 and json.loads(out)["heads_cut"] == 4
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -323,6 +332,8 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         ("train --model bert-tiny", ("--tasks corpus.sentiment,corpus.topic",)),
         ("train --model bert-tiny --tasks sst3", ("sst2",)),
         (f"train --model bert-tiny {OWN} --method iatt", ("iat",)),
+        (f"train --model bert-tiny {OWN} --method scales --alpha 0.5", ("'scales'", "alpha")),
+        (f"train --model bert-tiny {OWN} --alpha 0.5", ("'plain'", "alpha")),
         (f"train --model bert-tiny {OWN} --steps 0", ("above 0",)),
         (f"train --model bert-tiny {OWN} --pooling cl", ("cls",)),
         (f"train --model nosuchmodel {OWN}", ("nosuchmodel",)),

@@ -23,7 +23,7 @@ from headwise.model import MultiTaskModel, default_device, pool
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.tasks.image import Picture
-from headwise.tasks.sentence import Classify
+from headwise.tasks.sentence import Classify, Regress
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import fit
@@ -106,8 +106,8 @@ def test_folders_that_do_not_fit_are_told(tmp_path):
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(HeadwiseError, match="no file"):
         MultiTaskModel.load(tmp_path)
-    changed = [Task(t.name, Classify(("b", "a")), t.source, t.metric) for t in toy_tasks()]
-    with pytest.raises(HeadwiseError, match="'toy0' has changed"):
+    changed = [Task(t.name, Classify(("a", "c")), t.source, t.metric) for t in toy_tasks()]
+    with pytest.raises(HeadwiseError, match=r"'toy0' has changed.*labels was \['a', 'b'\], is \['a', 'c'\]"):
         MultiTaskModel.load(tmp_path / "model", changed)
     (tmp_path / "model/headwise.json").write_text('{"format": 99}')
     with pytest.raises(HeadwiseError, match="format 99"):
@@ -233,6 +233,36 @@ def test_a_task_may_have_any_name_also_one_that_torch_has_taken(tmp_path, name):
     again = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), tasks).eval()
     batch = batch_of(model)
     assert torch.equal(again(name, batch).loss, model.eval()(name, batch).loss)
+
+
+def test_new_rows_of_a_task_are_read_with_the_labels_it_was_trained_with(tmp_path):
+    """Next month's file may lack a class, or hold milder grades."""
+    rows = [{"text": f"w{i}", "label": i / 4} for i in range(8)]
+    graded = Task("graded", Regress(0.0, 5.0), Rows(train=rows, dev=rows), "spearman")
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(), [*toy_tasks(1), graded]).eval()
+    model.save_pretrained(tmp_path / "model")
+    fewer = Task("toy0", Classify(("b",)), toy_tasks(1)[0].source, "accuracy")
+    milder = Task("graded", Regress(0.0, 1.75), graded.source, "spearman")
+    again = MultiTaskModel.load(tmp_path / "model", [fewer, milder]).eval()
+    assert [task.kind for task in again.tasks.values()] == [task.kind for task in model.tasks.values()]
+    for name in again.tasks:
+        assert torch.equal(again(name, batch_of(again, name)).loss, model(name, batch_of(model, name)).loss)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    """transformers would read every text as unknown words, without a word of it."""
+    tiny("bert").save_pretrained(tmp_path / "bert")
+    with pytest.raises(HeadwiseError, match="no tokenizer in"):
+        load_encoder(tmp_path / "bert")
+    tiny_tokenizer().save_pretrained(tmp_path / "bert")
+    assert len(load_encoder(tmp_path / "bert")[1]) == len(tiny_tokenizer())
+
+
+def test_one_task_is_a_list_of_one(tmp_path):
+    toy_model().encoder.save_pretrained(tmp_path)
+    toy_model().tokenizer.save_pretrained(tmp_path)
+    assert list(MultiTaskModel.from_pretrained(tmp_path, toy_tasks(1)[0]).tasks) == ["toy0"]
+    assert list(MultiTaskModel.from_pretrained(tmp_path, "corpus.topic").tasks) == ["corpus.topic"]
 
 
 def test_fresh_output_heads_are_seeded(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
+from headwise.importance import Importance
 from headwise.selection import bottom, budget, close_groups, overlap, per_layer, random_heads, relabelled, top
 
 fractions = st.floats(0, 1)
@@ -175,3 +176,9 @@ def test_overlap_is_shared_heads_over_k():
 def test_wrong_calls_are_refused(call):
     with pytest.raises(HeadwiseError):
         call()
+
+
+def test_what_is_no_tensor_is_told_where_its_scores_are():
+    found = Importance("t", "gradient", torch.ones(2, 4), torch.zeros(2, 4), 1, torch.ones(2, 2, 4))
+    with pytest.raises(HeadwiseError, match=r"Importance.*\.scores"):
+        top(found, 0.5)

@@ -383,6 +383,11 @@ def test_layers_that_run_again_change_nothing_else(method):
     assert same(weights(plain), weights(again))
 
 
+def test_a_method_by_name_is_told_where_methods_are():
+    with pytest.raises(HeadwiseError, match=r"'iat'.*headwise\.methods\.methods"):
+        fit(toy_model(), PLAN, "iat")
+
+
 def test_early_stopping():
     history = fit(toy_model(), Plan(epochs=40, lr=0.0, batch_size=16, evaluate_every=2, patience=3))
     assert history.stopped.startswith("no better") and history.steps == 8

@@ -14,6 +14,8 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.store import read_json
 
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+
 
 def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
@@ -41,9 +43,19 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         tokenizer = loader.from_pretrained(name, **safe)
     except Exception as error:  # every library below has its own; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
+    if local and loader is AutoTokenizer:
+        _require_tokenizer(Path(name), tokenizer)
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _require_tokenizer(folder: Path, tokenizer: Any) -> None:
+    """Without its files transformers makes a tokenizer of no words, which reads every text as unknown ones."""
+    files = {*getattr(tokenizer, "vocab_files_names", {}).values(), *VOCABULARIES}
+    if len(tokenizer) < 256 and not any((folder / file).exists() for file in files):
+        seen = f"no tokenizer in {folder}: what transformers makes in its place knows {len(tokenizer)} words"
+        raise HeadwiseError(seen, _what_loads(str(folder)), f'tokenizer.save_pretrained("{folder}")')
 
 
 def name_of(model: str | Path) -> str:

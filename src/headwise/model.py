@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +92,13 @@ class MultiTaskModel(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, tasks: Iterable[Task | str], *, seed: int = 0, **options: Any
+        cls, name: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0, **options: Any
     ) -> MultiTaskModel:
         """Load an encoder by Hub name or folder and give it fresh output heads."""
         from headwise import tasks as catalog
 
+        if isinstance(tasks, str | Task):
+            tasks = [tasks]
         encoder, tokenizer = load_encoder(name)
         found = [catalog.get(task) if isinstance(task, str) else task for task in tasks]
         with torch.random.fork_rng(devices=[]):
@@ -265,17 +268,12 @@ class MultiTaskModel(nn.Module):
         names = [name for name in about["tasks"] if not only or name in only]
         owner = {name: (about.get("share") or {}).get(name, name) for name in names}
         first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
-        found = [given.get(name) or catalog.get(name) for name in names]
+        kinds = {name: about["tasks"][name]["kind"] for name in names}
+        found = [_as_trained(given.get(name) or catalog.get(name), kinds[name], path) for name in names]
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"])
         model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
-        for name, task in model.tasks.items():
-            if plain(task.kind) != about["tasks"][name]["kind"]:
-                raise HeadwiseError(
-                    f"task {name!r} has changed since {path} was written", str(about["tasks"][name]["kind"])
-                )
-
         heads = load_file(path / "heads.safetensors")
         for name in names:
             own = _key(owner[name]) + "."
@@ -286,6 +284,18 @@ class MultiTaskModel(nn.Module):
             model.give_scales(task for task in model.tasks if _key(task) in scales)
             model.scales.load_state_dict(scales)
         return model
+
+
+def _as_trained(task: Task, then: dict[str, Any], path: Path) -> Task:
+    """The task with the labels and the range of grades that its output head has: another file of it may have fewer."""
+    task = task.ready()
+    now = plain(task.kind)
+    other = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if other and (set(other) - {"labels", "low", "high"} or not set(now["labels"]) <= set(then["labels"])):
+        told = "; ".join(f"{name} was {then.get(name)!r}, is {now.get(name)!r}" for name in other)
+        raise HeadwiseError(f"task {task.name!r} has changed since {path} was written: {told}", "the task as trained")
+    values = {name: tuple(then[name]) if isinstance(then[name], list) else then[name] for name in other}
+    return replace(task, kind=replace(task.kind, **values)) if other else task  # type: ignore[type-var]
 
 
 def default_device(asked: str | None = None) -> torch.device:

@@ -124,6 +124,9 @@ def per_layer(mask: torch.Tensor) -> torch.Tensor:
 
 
 def _checked(scores: torch.Tensor) -> torch.Tensor:
+    if not isinstance(scores, torch.Tensor):
+        hint = "its .scores" if hasattr(scores, "scores") else "torch.as_tensor(...)"
+        raise HeadwiseError(f"a {type(scores).__name__}", "a tensor of scores (layers, heads)", hint)
     if scores.ndim != 2 or 0 in scores.shape:
         raise HeadwiseError(f"scores of shape {tuple(scores.shape)}", "(layers, heads)")
     return scores

@@ -49,6 +49,8 @@ class Run:
         track: Sequence[str] = (),
         marks: Sequence[float] = (),
     ):
+        if not isinstance(method, Method):
+            raise HeadwiseError(f"method {method!r}", "a Method", "headwise.methods.methods, which has them by name")
         self.plan, self.method, self.out = plan, method, out
         self.accelerator = _accelerator(plan, out, device, track)
         self.model = model.to(self.device)

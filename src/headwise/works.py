@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -165,8 +166,14 @@ def method_of(settings: Mapping[str, Any] | None) -> Method:
         raise HeadwiseError(
             f"method = {settings!r}", "its name, with settings or without", '{ name = "iat", delta = 0.1 }'
         )
+    method, given = methods[settings["name"]], {name: value for name, value in settings.items() if name != "name"}
+    known = inspect.signature(method).parameters
+    open_ = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    if not open_ and (other := [name for name in given if name not in known]):
+        expected = f"its own settings: {', '.join(known) or 'none'}"
+        raise HeadwiseError(f"the method {settings['name']!r} with {', '.join(other)}", expected)
     try:
-        return methods[settings["name"]](**{name: value for name, value in settings.items() if name != "name"})
+        return method(**given)
     except TypeError as error:
         raise HeadwiseError(f"settings of the method {settings['name']!r}: {error}") from None
 

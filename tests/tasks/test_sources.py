@@ -152,6 +152,23 @@ def test_portions_lose_nothing_and_never_part_equal_texts(texts, seed):
     assert not where[0] & where[1] and not where[0] & where[2] and not where[1] & where[2]
 
 
+def test_rows_that_share_a_text_however_written_are_on_one_side():
+    rows = [{"text": f"first {i // 3}", "text_b": f"second {i}", "label": "a"} for i in range(120)]
+    rows += [{"text": f"FIRST {i} .", "text_b": "", "label": "b"} for i in range(40)]
+    parts = portions(rows)
+    where = [{row["text"].casefold().strip(" .") for row in part} for part in parts.values()]
+    assert not where[0] & where[1] and not where[0] & where[2] and not where[1] & where[2]
+    assert [len(parts[split]) for split in ("train", "dev", "test")] == [128, 16, 16]
+
+
+def test_what_most_rows_share_goes_to_training_and_what_all_share_parts_nothing():
+    rows = [{"text": "the same" if i < 60 else f"other {i}", "text_b": f"b {i}", "label": "a"} for i in range(100)]
+    parts = portions(rows)
+    assert all(row["text"] != "the same" for split in ("dev", "test") for row in parts[split]) and parts["dev"]
+    asked = [{"text": "Is it good?", "text_b": f"review {i}", "label": "a"} for i in range(100)]
+    assert [len(portions(asked)[split]) for split in ("train", "dev", "test")] == [80, 10, 10]
+
+
 def parquet(root: Path, file: str, *records: dict) -> None:
     formats["parquet"].write(root / file, records)
 
@@ -434,6 +451,31 @@ def test_a_blank_label_or_text_of_an_own_table_is_refused_with_its_place(tmp_pat
 def test_one_empty_text_of_a_pair_is_fine(tmp_path):
     put(tmp_path, "pairs.csv", "\n".join(("a,b,label", *(f"text {i},,{i % 2}" for i in range(20)))))
     assert own(f"mine={tmp_path}/pairs.csv:a,b,label").kind.labels == ("0", "1")
+
+
+def test_a_column_that_is_no_label_is_refused(tmp_path):
+    put(tmp_path, "ids.csv", "text,id\n" + "".join(f"text {i},n{i}\n" for i in range(40)))
+    with pytest.raises(HeadwiseError, match=r"40 labels in 40 rows.*'id', which is the last"):
+        own(f"mine={tmp_path}/ids.csv:text,id")
+
+
+LABELS = [("new", "no training row has: .'new'"), ("GOOD ", "spaces or case.*GOOD")]
+
+
+@pytest.mark.parametrize(("label", "words"), LABELS)
+def test_labels_that_cannot_be_meant_are_told(tmp_path, label, words):
+    put(tmp_path, "mine.csv", "text,label\n" + "".join(f"text {i},{('good', 'bad')[i % 2]}\n" for i in range(20)))
+    put(tmp_path, "mine.dev.csv", f"text,label\nother,{label}\n")
+    with pytest.warns(HeadwiseWarning, match=words):
+        own(f"mine={tmp_path}/mine.csv:text,label")
+
+
+def test_large_letters_and_other_separators(tmp_path):
+    put(tmp_path, "MINE.CSV", "text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(20)))
+    assert own(f"mine={tmp_path}/MINE.CSV:text,label").kind.labels == ("0", "1")
+    put(tmp_path, "semi.csv", "text;label\nfine, really;good\n")
+    with pytest.raises(HeadwiseError, match="parted by ';'"):
+        own(f"mine={tmp_path}/semi.csv:text,label")
 
 
 def test_own_annotated_files(tmp_path):

@@ -32,6 +32,7 @@ from headwise.cli.options import (
     writable,
 )
 from headwise.cli.screen import Screen
+from headwise.store import write_json
 
 # Written out, as their registries would import torch; a test holds them to those.
 SKIPPED = "train, lesions, looks, probes, iat or prune"
@@ -108,10 +109,16 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
         "runs/train"
     ),
-    method: Annotated[str, typer.Option(help=f"{METHODS}; all but iat with their own defaults")] = "plain",
-    alpha: Annotated[float, typer.Option(help="iat: share of heads a task may move")] = 0.3,
-    delta: Annotated[float, typer.Option(help="iat: share of training, at its end, in which the rest is held")] = 0.1,
-    freeze: Annotated[str, typer.Option(help="iat: update (truly held) or grad (as published)")] = "update",
+    method: Annotated[str, typer.Option(help=f"{METHODS}, with their own defaults")] = "plain",
+    alpha: Annotated[
+        float | None, typer.Option(help="iat: share of heads a task may move; prune_least: share closed  [0.3]")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="iat, prune_least: the share of training, at its end, that goes so  [0.1]")
+    ] = None,
+    freeze: Annotated[
+        str | None, typer.Option(help="iat: update (truly held) or grad (as published)  [update]")
+    ] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     device: DeviceOption = None,
@@ -123,6 +130,7 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
+    from headwise.methods.prune_least import PruneLeast
     from headwise.model import MultiTaskModel
     from headwise.train import fit
     from headwise.works import method_of
@@ -132,8 +140,8 @@ def train(
     made = MultiTaskModel.from_pretrained(
         model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
     )
-    settings = {"alpha": alpha, "delta": delta, "freeze": freeze} if method == "iat" else {}
-    chosen = method_of({"name": method, **settings})
+    given = {"alpha": alpha, "delta": delta, "freeze": freeze}
+    chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
     made.save_pretrained(out / "model")
     last: dict[str, Any] = history.scores[-1] if history.scores else {"scores": {}}
@@ -146,6 +154,9 @@ def train(
     if alike and len(alike) == len(last["scores"]):
         screen.say(f"no task was learned: try longer training, --clip 1, or a learning rate other than {plan.lr:g}")
     screen.say(f"model in {out / 'model'}")
+    if isinstance(chosen, PruneLeast) and chosen.closed is not None:
+        mask, many = write_json(out / "closed.json", chosen.closed.tolist()), int(chosen.closed.sum())
+        screen.say(f"{many} of {chosen.closed.numel()} heads are closed: {mask}, for headwise prune")
     shown = {"model": str(out / "model"), "steps": history.steps, "trained": history.steps - progress.first}
     if as_json:
         print(json.dumps({**shown, "seconds": history.seconds, "scores": last["scores"], "one_class": alike}))

@@ -78,9 +78,9 @@ def _rows_of(
             yield line, None
         else:
             expected = f"{len(header)} ({', '.join(header)})"
-            raise HeadwiseError(
-                f"{path}:{line}: {len(values)} columns", expected, "look for a tab or quote out of place"
-            )
+            other = len(header) == 1 and next((mark for mark in ";\t|" if mark in header[0]), None)
+            hint = f"columns are parted by {other!r} there" if other else "look for a tab or quote out of place"
+            raise HeadwiseError(f"{path}:{line}: {len(values)} columns", expected, hint)
 
 
 def read_tsv(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.metrics import bio_spans
 from headwise.tasks.catalog import catalog
 from headwise.tasks.catalog_words import universal
@@ -197,6 +198,7 @@ def _labels(row: Row) -> list[str]:
     return [str(row["label"])]
 
 
+FEW = 20  # rows, from which on a label for nearly every one is no label
 OWN_FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
 OWN_PARTS: dict[str, tuple[str, str, str, dict[str, str]]] = {  # format, kind, metric, columns
     "pos": ("conllu", "tag", "tag_accuracy", {"words": "words", "labels": "upos"}),
@@ -244,13 +246,14 @@ def _beside(path: Path) -> dict[str, str]:
 
 def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
     fields = columns.split(",")
-    if path.suffix not in OWN_FORMATS or len(fields) not in (2, 3):
+    if path.suffix.lower() not in OWN_FORMATS or len(fields) not in (2, 3):
         expected = f"a {', '.join(OWN_FORMATS)} file with text,label or text,text_b,label"
         raise HeadwiseError(f"{path.name} with columns {columns!r}", expected, f"{name}=reviews.csv:text,label")
     keys = ("text", "label") if len(fields) == 2 else ("text", "text_b", "label")
-    layout = Layout(OWN_FORMATS[path.suffix], _beside(path), dict(zip(keys, fields)))
+    layout = Layout(OWN_FORMATS[path.suffix.lower()], _beside(path), dict(zip(keys, fields)))
     source = Files(layout, path.parent, "classify")
-    labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
+    rows = {split: source.read(split) for split in source.splits}
+    labels = sorted({row["label"] for part in rows.values() for row in part})
     _refuse_empty(source, fields[:-1])
     grades = _grades(labels)
     if len(set(grades or labels)) < 2:
@@ -258,7 +261,23 @@ def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
     if grades:
         kind = kind_class("regress")(low=min(grades), high=max(grades))
         return Task(name, kind, Files(layout, path.parent, "regress"), "spearman", language)
+    _check_labels(path, fields[-1], rows, labels)
     return Task(name, kind_class("classify")(tuple(labels)), source, "accuracy", language)
+
+
+def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels: list[str]) -> None:
+    """Refuse a column that is no label, and tell of labels that are written in two ways or never trained."""
+    count = sum(len(part) for part in rows.values())
+    if count >= FEW and 2 * len(labels) > count:
+        seen = f"{path}: {len(labels)} labels in {count} rows, such as {labels[0][:40]!r}"
+        raise HeadwiseError(seen, f"classes in the column {column!r}, which is the last one named")
+    ways = Counter(" ".join(label.split()).casefold() for label in labels)
+    alike = [label for label in labels if ways[" ".join(label.split()).casefold()] > 1]
+    trained = {row["label"] for row in rows.get("train", [])}
+    unseen = [label for label in labels if label not in trained]
+    told = {"labels that differ only in spaces or case": alike, "labels that no training row has": unseen}
+    for what, found in ((what, found) for what, found in told.items() if found):
+        warnings.warn(f"{path.name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
 
 
 def _refuse_empty(source: Files, texts: list[str]) -> None:

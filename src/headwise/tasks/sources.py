@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -13,6 +13,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.formats import Record, formats
+from headwise.tasks.leakage import normalised
 from headwise.tasks.shape import SHAPES, label_names, row_texts
 from headwise.tasks.task import SPLITS, Row
 
@@ -90,15 +91,47 @@ def rows_of(
 
 
 def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
-    """Rows cut 80/10/10 by a seed; rows with the same texts stay together, so nothing leaks."""
-    groups: dict[tuple, list[int]] = {}
-    for i, row in enumerate(rows):
-        groups.setdefault(tuple(row_texts(row).values()), []).append(i)
-    order = list(groups)
+    """Rows cut 80/10/10 by a seed; rows that share a text, however it is written, stay together, so nothing leaks.
+
+    Where that would join most rows (one question asked of every text), rows with all texts in common do.
+    """
+    seen = [_keys(row) for row in rows]
+    order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
+    order = whole if 10 * len(order) < len(whole) else order
     random.Random(seed).shuffle(order)
+    order.sort(key=lambda group: 10 * len(group) > len(rows))  # what is larger than a side is for training
     tenth = max(1, round(len(order) / 10))
     cut = {"train": order[2 * tenth :], "dev": order[:tenth], "test": order[tenth : 2 * tenth]}
-    return {split: [rows[i] for i in sorted(i for key in keys for i in groups[key])] for split, keys in cut.items()}
+    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in cut.items()}
+
+
+def _keys(row: Row) -> list[str]:
+    """What rows are the same by: their texts, in whatever spelling, or their pictures."""
+    texts = {name: text for name, text in row_texts(row).items() if text.strip()}
+    return [text if name == "path" else normalised(text) or text for name, text in texts.items()]
+
+
+def linked(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Numbers in groups, those that have a key in common together, also through others.
+
+    Example:
+        >>> linked(["ab", "c", "bd", "d"])
+        [[0, 2, 3], [1]]
+    """
+    root, first = list(range(len(keys))), {}
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            root[i] = i = root[root[i]]
+        return i
+
+    for i, key in ((i, key) for i, each in enumerate(keys) for key in each):
+        one, other = find(i), find(first.setdefault(key, i))
+        root[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(keys)):
+        groups.setdefault(find(i), []).append(i)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)
