@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from headwise.dissociation import verdict as judge
 from headwise.selection import top
 from headwise.verdict import top_mask, verdict
 
@@ -150,6 +151,22 @@ def test_only_tested_dissociations_are_named():
     assert "No dissociation is seen between: a and b" in said(dissociation(0.0, [pair("none")]))
     assert "(mean D +10.0 %, 95 % interval +5.0 to +15.0)" in said(dissociation(0.1, [], low=0.05, high=0.15))
     assert "(mean D -7.2 %, 95 % interval -25.6 to +8.1)" in said(dissociation(-0.072, [], low=-0.256, high=0.081))
+
+
+@pytest.mark.parametrize("p", [0.001, 0.05, 0.6, None])
+def test_every_pair_is_in_one_list(p):
+    """Whatever its verdict is: of a pair that no list has, a reader would conclude the opposite."""
+    extremes = [-0.2, -0.01, 0.0, 0.02, 0.3, float("nan")]
+    kinds = sorted({judge(a, b) for a in extremes for b in extremes})
+    assert len(kinds) == 6
+    pairs = [{"a": f"one{i}", "b": f"other{i}", "verdict": kind, "p": p} for i, kind in enumerate(kinds)]
+    lines = verdict(dissociation(0.1, pairs), 0.3)
+    for i, kind in enumerate(kinds):
+        (line,) = [line for line in lines if f"one{i} and other{i}" in line]
+        sure = p is not None and p < 0.05
+        words = {"distinct": "They come apart" if sure else "Double, but not sure", "single": "One-sided"}
+        words |= {"double": words["distinct"], "undefined": "Not known"}
+        assert line.startswith(words.get(kind, "No dissociation is seen"))
 
 
 def test_iat_is_better_only_where_a_test_says_so():
