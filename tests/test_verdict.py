@@ -11,6 +11,9 @@ from scipy import stats
 
 from headwise.dissociation import verdict as judge
 from headwise.selection import top
+from headwise.tasks.leakage import leakage
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
 from headwise.verdict import top_mask, verdict
 
 OWN = {"a": [[9, 8, 0, 0], [0, 0, 1, 2]], "b": [[0, 0, 9, 8], [1, 2, 0, 0]]}
@@ -202,11 +205,31 @@ def test_what_may_be_cut():
 def test_how_sure():
     assert "agree on every task's heads" in said({"trust": {"split_half": {"a": 1.0, "b": 1.0}}})
     assert "agree on 60% or more" in said({"trust": {"split_half": {"a": 1.0, "b": 0.6}}})
-    warned = said({"trust": {"collapsed": ["a as it is"], "leakage": ["x", "y"]}})
-    assert "all predictions fall into one class for a as it is" in warned and "2 found" in warned
+    assert "all predictions fall into one class for a as it is" in said({"trust": {"collapsed": ["a as it is"]}})
+
+
+def texts(name, **splits):
+    rows = {split: [{"text": text, "label": "x"} for text in found] for split, found in splits.items()}
+    return Task(name, Classify(("x", "y")), Rows(**rows), "accuracy")
+
+
+def overlapping(*tasks):
+    return said({"trust": leakage(tasks).to_trust()})
+
+
+def test_leaks_are_told_in_rows_of_the_two_splits_that_share_most():
+    train, dev = [f"text {i}" for i in range(10)], [f"text {i}" for i in (1, 2, 30, 40)]
+    text = overlapping(texts("a", train=train, dev=dev), texts("b", train=train[:2], dev=["new", *train[:3]]))
+    assert "Beware" in text and "3 of 4 dev rows of b (75%) have their text in the train rows of a too" in text
 
 
 def test_texts_that_evaluations_share_are_no_leak():
-    text = said({"trust": {"leakage": [], "shared": ["x", "y"]}})
-    assert "2 found" in text and "Beware" not in text and "training" not in text
-    assert "no leak" not in said({"trust": {"leakage": ["x"], "shared": []}})
+    text = overlapping(texts("a", train=["x"], dev=["one", "two"]), texts("b", train=["y"], dev=["one", "3", "4"]))
+    assert "no leak: 1 of 2 dev rows of a (50%) have their text in the dev rows of b too" in text
+    assert "Beware" not in text and "training" not in text
+    assert "no leak" not in overlapping(texts("a", train=["x"], dev=["x"]))
+
+
+def test_what_a_study_does_not_use_is_no_warning_of_it():
+    assert overlapping(texts("a", train=["x"], dev=["y"], test=["x", "y"])) == ""
+    assert "1 of 1 test rows of a (100%)" in overlapping(texts("a", train=["x"], test=["x"])), "it serves as dev"

@@ -160,12 +160,20 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
-    found = {name: f"({len(trust.get(name, []))} found; the page lists them)" for name in ("leakage", "shared")}
-    if trust.get("leakage"):
-        lines.append(f"Beware: texts are shared between training and evaluation {found['leakage']}.")
-    if trust.get("shared"):
-        lines.append(f"Tasks or splits share texts of evaluation {found['shared']}; that is no leak.")
+    found = {name: _overlap(worst) for name, worst in trust.get("worst_overlap", {}).items()}
+    if "leakage" in found:
+        lines.append(f"Beware: texts are shared between training and evaluation: {found['leakage']}.")
+    if "shared" in found:
+        lines.append(f"Evaluations share texts, which is no leak: {found['shared']}.")
     return lines
+
+
+def _overlap(worst: Mapping[str, Any]) -> str:
+    """How many rows of which split have their text where else too, of the two splits that share most."""
+    (held, split), (seen, other) = (worst[side].rsplit("/", 1) for side in ("held", "seen"))
+    share = f"{worst['rows']} of {worst['of']} {split} rows of {held} ({worst['rows'] / worst['of']:.0%})"
+    where = f"have their {worst['field']} in the {other} rows of {seen} too"
+    return f"{share} {where} (the two splits that share most; the page lists all)"
 
 
 def _signed(cell: Mapping[str, Any]) -> str:
