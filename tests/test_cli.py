@@ -429,6 +429,15 @@ def test_prune_writes_once(headwise):
     refused(headwise(f"prune bert-tiny other --mask {mask('10', '01')}"), "(2, 4)")
 
 
+def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
+    cut = mask("1000", "0010")
+    assert "2 of 8 heads cut, " in headwise(f"prune bert-tiny once --mask {cut}")[1]
+    assert "0 of 8 heads newly cut (2 were cut before), " in headwise(f"prune once twice --mask {cut}")[1]
+    code, out, _ = headwise(f"prune once more --mask {mask('1100', '0000')} --json")
+    found = json.loads(out)
+    assert code == 0 and (found["heads_cut"], found["heads_newly_cut"]) == (2, 1)
+
+
 # -- study, report, ls
 
 
