@@ -423,7 +423,7 @@ def test_prune_writes_once(headwise):
     masked = json.loads(headwise("prune bert-tiny same --mask mask.json --form masked --json")[1])
     assert masked["parameters_after"] == sizes[0]
     refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
-    refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "masked", "sliced")
+    refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "--form masked", "--form sliced")
     refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")
     refused(headwise("prune bert-tiny other --mask none.json"), "none.json")
     refused(headwise(f"prune bert-tiny other --mask {mask('10', '01')}"), "(2, 4)")
