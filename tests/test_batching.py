@@ -172,7 +172,7 @@ def test_the_side_a_tokenizer_cuts_is_part_of_what_it_does():
     rows, tokenizer = [{"text": "w1 w2 w3 w4", "label": "a"}], tiny_tokenizer(WORDS)
     ids = []
     for tokenizer.truncation_side in ("right", "left"):
-        with pytest.warns(HeadwiseWarning, match="were cut"):
+        with pytest.warns(HeadwiseWarning, match=r"were cut; a larger max_length \(--max-length in training\)"):
             ids.append(encode(task_of(rows), "train", tokenizer, max_length=4).columns["input_ids"][0].tolist())
     assert ids[0][1:-1] == tokenizer.convert_tokens_to_ids(["w1", "w2"])
     assert ids[1][1:-1] == tokenizer.convert_tokens_to_ids(["w3", "w4"])

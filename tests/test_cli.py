@@ -434,10 +434,19 @@ def test_prune_writes_once(headwise):
     masked = json.loads(headwise("prune bert-tiny same --mask mask.json --form masked --json")[1])
     assert masked["parameters_after"] == sizes[0]
     refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
-    refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "masked", "sliced")
+    refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "--form masked", "--form sliced")
     refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")
     refused(headwise("prune bert-tiny other --mask none.json"), "none.json")
     refused(headwise(f"prune bert-tiny other --mask {mask('10', '01')}"), "(2, 4)")
+
+
+def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
+    cut = mask("1000", "0010")
+    assert "2 of 8 heads cut, " in headwise(f"prune bert-tiny once --mask {cut}")[1]
+    assert "0 of 8 heads newly cut (2 were cut before), " in headwise(f"prune once twice --mask {cut}")[1]
+    code, out, _ = headwise(f"prune once more --mask {mask('1100', '0000')} --json")
+    found = json.loads(out)
+    assert code == 0 and (found["heads_cut"], found["heads_newly_cut"]) == (2, 1)
 
 
 # -- study, report, ls

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from headwise import cutting
 from headwise.cutting import LENGTH, ceiling, least_needed, seconds, tokens
 from headwise.heads import Heads
-from headwise.testing import tiny
+from headwise.testing import tiny, toy_model
 
 
 @pytest.mark.parametrize("positions", [24, 200])
@@ -15,7 +19,7 @@ from headwise.testing import tiny
 def test_speed_is_measured_within_the_positions_there_are(family, positions):
     name = "n_positions" if family == "gpt2" else "max_position_embeddings"
     encoder = tiny(family, **{name: positions})
-    assert seconds(encoder, repeats=1) > 0
+    assert seconds(encoder, repeats=1)[0] > 0
     assert tokens(encoder) <= min(LENGTH, positions)
     assert positions < LENGTH or tokens(encoder) == LENGTH
 
@@ -23,8 +27,20 @@ def test_speed_is_measured_within_the_positions_there_are(family, positions):
 @pytest.mark.parametrize("family", ["vit", "deit", "dinov2"])
 def test_speed_of_an_encoder_of_pictures_is_measured_on_pictures(family):
     encoder = tiny(family)
-    assert seconds(encoder, repeats=1) > 0
+    assert seconds(encoder, repeats=1)[0] > 0
     assert tokens(encoder) in (5, 6)  # four patches, one token for the whole, and deit's second
+
+
+@pytest.mark.parametrize("pace", [0.9, 1.0, 1.1])
+def test_a_machine_that_gets_faster_or_slower_makes_no_speedup(monkeypatch, pace):
+    """Every forward takes what the machine's load makes it take: whole and cut models are compared under the same."""
+    ticks = itertools.accumulate(x for i in itertools.count() for x in (0.0, pace**i))
+    monkeypatch.setattr(cutting, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    model = toy_model(rows=16)
+    scores = {task: torch.rand(Heads.of(model.encoder).shape) for task in model.tasks}
+    rows = cutting.trials(model, scores, (0.25, 0.5))
+    found = [row["speedup"] for row in rows]
+    assert found == pytest.approx([1, 1, 1], rel=0.12), "no more than from one turn to the next"
 
 
 def test_ceiling_grows_with_what_is_cut_from_one():

@@ -67,4 +67,17 @@ def test_what_is_not_defined_is_said():
     rows = [[0.0, 0.1, 0.2], [0.8, 0.7, 0.4]]
     found = Dissociation.of(["a", "b"], rows, undefined="leave")
     assert [row[-1] for row in read(found._repr_html_())] == ["D", "undefined", "37.50 %"]
-    assert str(found).splitlines()[3:] == ["mean D 37.50 %", "a × b: undefined, undefined"]
+    assert str(found).splitlines()[3:] == ["mean D (of b) 37.50 %", "a × b: undefined, undefined"]
+
+
+def test_a_mean_of_fewer_tasks_says_of_which():
+    """A task without accuracy, and one not above chance: each mean is of the others."""
+    rows = [[0.8, 0.4, 0.7, 0.7], [0.5, 0.4, 0.25, 0.4], [0.9, 0.8, 0.8, 0.6]]
+    accuracy = [rows[0], [float("nan")] * 4, rows[2]]
+    found = Dissociation.of(["a", "b", "c"], rows).beside(accuracy, [0.8, 0.5, 0.5])
+    (line,) = [line for line in str(found).splitlines() if line.startswith("mean D")]
+    own, plain, lifted = line.split("; ")
+    assert own == f"mean D {100 * found.mean():.2f} %"
+    assert plain == f"mean D on accuracy (of a, c) {100 * found.on['accuracy'].mean():.2f} %"
+    assert lifted == f"mean D on chance corrected (of c) {100 * found.on['chance_corrected'].mean():.2f} %"
+    assert str(Dissociation.of(["a", "b"], [[0.0] * 3] * 2, undefined="leave")).splitlines()[3] == "mean D undefined"

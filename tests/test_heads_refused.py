@@ -63,7 +63,7 @@ def test_unknown_architecture_lists_candidates():
 
 
 def test_several_stacks_must_be_named():
-    with pytest.raises(HeadwiseError, match='stack="encoder"'):
+    with pytest.raises(HeadwiseError, match=r'stack="encoder" \(--stack encoder\)'):
         Heads.of(tiny("t5"))
     with pytest.raises(HeadwiseError, match="unknown stack"):
         Heads.of(tiny("t5"), stack="vision")

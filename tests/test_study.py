@@ -115,7 +115,13 @@ def test_what_only_evaluations_share_is_no_leak(finished):
     folder, study = finished
     assert not study["trust"]["leakage"] and all("/train" not in line for line in study["trust"]["shared"])
     assert not [line for line in study["verdict"] if "Beware: texts" in line]
-    assert len(study["trust"]["shared"]) == 2 and "Texts that evaluations share" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    for name, split, title in (
+        ("shared", "dev", "Texts that evaluations share"),
+        ("unused", "test", "Texts shared with splits that this study does not use"),
+    ):
+        (line,) = study["trust"][name]
+        assert line.count(f"/{split}") == 2 and title in page
 
 
 def test_the_second_run_reads_back(place, copy, finished, calls):

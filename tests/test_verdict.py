@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from headwise.dissociation import verdict as judge
 from headwise.selection import top
+from headwise.tasks.leakage import leakage
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
 from headwise.verdict import top_mask, verdict
 
 OWN = {"a": [[9, 8, 0, 0], [0, 0, 1, 2]], "b": [[0, 0, 9, 8], [1, 2, 0, 0]]}
@@ -152,6 +156,22 @@ def test_only_tested_dissociations_are_named():
     assert "(mean D -7.2 %, 95 % interval -25.6 to +8.1)" in said(dissociation(-0.072, [], low=-0.256, high=0.081))
 
 
+@pytest.mark.parametrize("p", [0.001, 0.05, 0.6, None])
+def test_every_pair_is_in_one_list(p):
+    """Whatever its verdict is: of a pair that no list has, a reader would conclude the opposite."""
+    extremes = [-0.2, -0.01, 0.0, 0.02, 0.3, float("nan")]
+    kinds = sorted({judge(a, b) for a in extremes for b in extremes})
+    assert len(kinds) == 6
+    pairs = [{"a": f"one{i}", "b": f"other{i}", "verdict": kind, "p": p} for i, kind in enumerate(kinds)]
+    lines = verdict(dissociation(0.1, pairs), 0.3)
+    for i, kind in enumerate(kinds):
+        (line,) = [line for line in lines if f"one{i} and other{i}" in line]
+        sure = p is not None and p < 0.05
+        words = {"distinct": "They come apart" if sure else "Double, but not sure", "single": "One-sided"}
+        words |= {"double": words["distinct"], "undefined": "Not known"}
+        assert line.startswith(words.get(kind, "No dissociation is seen"))
+
+
 def test_iat_is_better_only_where_a_test_says_so():
     unsure = said({"iat": {"rows": [row("a", 0.8, 0.82, -0.01, 0.05, p=0.2)]}})
     assert "+2.00 points" in unsure and "no single task's change is beyond chance on these examples" in unsure
@@ -185,11 +205,31 @@ def test_what_may_be_cut():
 def test_how_sure():
     assert "agree on every task's heads" in said({"trust": {"split_half": {"a": 1.0, "b": 1.0}}})
     assert "agree on 60% or more" in said({"trust": {"split_half": {"a": 1.0, "b": 0.6}}})
-    warned = said({"trust": {"collapsed": ["a as it is"], "leakage": ["x", "y"]}})
-    assert "all predictions fall into one class for a as it is" in warned and "2 found" in warned
+    assert "all predictions fall into one class for a as it is" in said({"trust": {"collapsed": ["a as it is"]}})
+
+
+def texts(name, **splits):
+    rows = {split: [{"text": text, "label": "x"} for text in found] for split, found in splits.items()}
+    return Task(name, Classify(("x", "y")), Rows(**rows), "accuracy")
+
+
+def overlapping(*tasks):
+    return said({"trust": leakage(tasks).to_trust()})
+
+
+def test_leaks_are_told_in_rows_of_the_two_splits_that_share_most():
+    train, dev = [f"text {i}" for i in range(10)], [f"text {i}" for i in (1, 2, 30, 40)]
+    text = overlapping(texts("a", train=train, dev=dev), texts("b", train=train[:2], dev=["new", *train[:3]]))
+    assert "Beware" in text and "3 of 4 dev rows of b (75%) have their text in the train rows of a too" in text
 
 
 def test_texts_that_evaluations_share_are_no_leak():
-    text = said({"trust": {"leakage": [], "shared": ["x", "y"]}})
-    assert "2 found" in text and "Beware" not in text and "training" not in text
-    assert "no leak" not in said({"trust": {"leakage": ["x"], "shared": []}})
+    text = overlapping(texts("a", train=["x"], dev=["one", "two"]), texts("b", train=["y"], dev=["one", "3", "4"]))
+    assert "no leak: 1 of 2 dev rows of a (50%) have their text in the dev rows of b too" in text
+    assert "Beware" not in text and "training" not in text
+    assert "no leak" not in overlapping(texts("a", train=["x"], dev=["x"]))
+
+
+def test_what_a_study_does_not_use_is_no_warning_of_it():
+    assert overlapping(texts("a", train=["x"], dev=["y"], test=["x", "y"])) == ""
+    assert "1 of 1 test rows of a (100%)" in overlapping(texts("a", train=["x"], test=["x"])), "it serves as dev"

@@ -146,7 +146,9 @@ def _tell_cut(name: str, lost: Any, max_length: int) -> None:
     """Rows longer than the model takes are counted and told, not lost in silence."""
     if lost is not None and (longer := int((lost > 0).sum())):
         words = f"{longer} of {len(lost)} rows of {name} are longer than {max_length} sub-words and were cut"
-        warnings.warn(f"{words}; max_length takes more of them", HeadwiseWarning, stacklevel=3)
+        warnings.warn(
+            f"{words}; a larger max_length (--max-length in training) takes more of them", HeadwiseWarning, stacklevel=3
+        )
 
 
 def _cached(path: Path) -> Columns | None:

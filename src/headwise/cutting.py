@@ -40,15 +40,15 @@ def trials(
     masks = [least_needed(scores, fraction, heads.num_kv_heads) for fraction in (0.0, *fractions)]
     gates = torch.stack([(~mask).float() for mask in masks])
     found = {task: [score.value for score in evaluate(model, task, gates, limit=limit)] for task in scores}
-    whole = seconds(model.encoder) if heads.exact else None
     length = tokens(model.encoder) if heads.exact else LENGTH
     rows = []
     for number, (fraction, mask) in enumerate(zip((0.0, *fractions), masks)):
         row: dict[str, Any] = {"fraction": fraction, "kept": int((heads.alive & ~mask).sum())}
         row["task scores"] = {task: values[number] for task, values in found.items()}
-        if whole is not None:
+        if heads.exact:  # where nothing is cut the model runs against itself, which shows how far the clock can be off
             cut = prune(copy.deepcopy(model.encoder), mask) if number else model.encoder
-            row |= {"speedup": whole / seconds(cut), "ceiling": ceiling(heads, mask, model.config, length)}
+            before, after = seconds(model.encoder, cut)
+            row |= {"speedup": before / after, "ceiling": ceiling(heads, mask, model.config, length)}
         rows.append(row)
     return rows
 
@@ -77,17 +77,20 @@ def ceiling(heads: Heads, mask: torch.Tensor, config: Any, length: int = LENGTH)
 
 
 @torch.no_grad()
-def seconds(encoder: Any, repeats: int = 5) -> float:
-    """The best time of a forward over a fixed batch."""
-    batch, best = _batch(encoder), float("inf")
+def seconds(*encoders: Any, repeats: int = 5) -> list[float]:
+    """Each encoder's best time of a forward over a fixed batch; in turns, as a busy machine then slows all alike."""
+    batch = _batch(encoders[0])
+    rounds = [[_forward(encoder, batch) for encoder in encoders] for _ in range(repeats + 1)]  # the first warms up
+    return [min(times) for times in zip(*rounds)]
+
+
+def _forward(encoder: Any, batch: dict[str, torch.Tensor]) -> float:
     with evaluating(encoder):
-        for _ in range(repeats + 1):  # the first warms up
-            start = time.perf_counter()
-            encoder(**batch)
-            if encoder.device.type == "cuda":
-                torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - start)
-    return best
+        start = time.perf_counter()
+        encoder(**batch)
+        if encoder.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
 
 
 @torch.no_grad()

@@ -265,10 +265,10 @@ class Dissociation:
             lines.append([task, *words, _percent(d["tasks"][task])])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in lines]
-        means = {"": d} | {f"on {name.replace('_', ' ')} ": other._d(self.default) for name, other in self.on.items()}
+        means = {"": d} | {f" on {name.replace('_', ' ')}": other._d(self.default) for name, other in self.on.items()}
         pairs = [f"{p['a']} × {p['b']}: {_percent({'value': p['d'], 'p': p['p']})}, {p['verdict']}" for p in d["pairs"]]
         note = ["* all predictions in one class"] if self.collapsed[f, :, :named].any() else []
-        mean = "; ".join(f"mean D {on}{_percent(other['mean'])}" for on, other in means.items())
+        mean = "; ".join(f"mean D{on}{_whose(other)} {_percent(other['mean'])}" for on, other in means.items())
         return "\n".join([*table, *note, mean, *pairs])
 
     def _repr_html_(self) -> str:
@@ -309,6 +309,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return None if value != value else value
+
+
+def _whose(d: Mapping[str, Any]) -> str:
+    """The tasks that a mean is of, where they are not all: means over different tasks are not to be compared."""
+    known = [task for task, cell in d["tasks"].items() if cell["value"] is not None]
+    return f" (of {', '.join(known)})" if 0 < len(known) < len(d["tasks"]) else ""
 
 
 def _percent(cell: Mapping[str, Any]) -> str:

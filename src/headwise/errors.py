@@ -41,6 +41,11 @@ def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
     )
 
 
+def option(name: str, value: str) -> str:
+    """What to type in Python, and on the command line, which shows the same errors."""
+    return f'{name}="{value}" (--{name} {value})'
+
+
 def install(extra: str) -> str:
     """What to type for an extra: headwise is on no package index yet."""
     return f'pip install -e ".[{extra}]" in the source folder of headwise'

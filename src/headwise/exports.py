@@ -27,13 +27,14 @@ from torch.export import Dim
 
 from headwise import store
 from headwise.agreement import Inputs, Outputs, check_same, outputs, sample_inputs
-from headwise.errors import HeadwiseError, missing_extra, unknown
+from headwise.errors import HeadwiseError, missing_extra, option, unknown
 from headwise.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads import Heads, gated, stacks_of, unwrap
 from headwise.prune import fold, prune, refuse_wrapped, removal
 
 ABOUT, VERSION = "headwise.json", 1
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
+SLICED = option("form", "sliced")
 
 
 def export(
@@ -131,7 +132,7 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
         raise HeadwiseError(
             f"the {', '.join(cut)} stack has lost heads already, so its shapes are not those of the configuration",
             "a model with all its heads for the form masked",
-            'form="sliced"',
+            SLICED,
         )
     fold(model, (~mask).to(model.dtype), heads.stack)
     model.save_pretrained(folder)
@@ -150,7 +151,7 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
         raise HeadwiseError(
             f"the configuration of {heads.family} has no head size of its own: with fewer heads each would be wider",
             f"one of {', '.join(sorted(OWN_HEAD_SIZE))} for the form compact",
-            'form="masked", which any program opens, or form="sliced", which is smaller',
+            f"{option('form', 'masked')}, which any program opens, or {SLICED}, which is smaller",
         )
     prune(model, mask, heads.stack)
     stacks = [Heads.of(model, stack=stack) for stack in stacks_of(model)]
@@ -173,7 +174,7 @@ def _even_count(stacks: list[Heads]) -> int:
         raise HeadwiseError(
             f"layers keep {', '.join(map(str, left.values()))} heads",
             f"the same number in every layer{' of every stack' if len(stacks) > 1 else ''} for the form compact",
-            f'{", ".join(steps)}; or form="sliced"',
+            f"{', '.join(steps)}; or {SLICED}",
         )
     for heads in stacks:
         kept = sorted({site.kept for site in heads.sites})
@@ -181,7 +182,7 @@ def _even_count(stacks: list[Heads]) -> int:
             raise HeadwiseError(
                 f"{heads.stack} layers of {heads.family} keep different heads, but share one position bias per head",
                 f"the same heads in every layer, for instance {list(kept[0])}",
-                'form="sliced"',
+                SLICED,
             )
     return next(iter(left.values()))
 
@@ -198,7 +199,7 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
         raise HeadwiseError(
             f"{type(config).__name__} refuses {heads} heads: {_line(error)}",
             f"a number of heads per layer that divides {config.hidden_size}: {fitting}",
-            'form="sliced"',
+            SLICED,
         ) from None
 
 
@@ -241,9 +242,7 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
             )
     except torch.onnx.OnnxExporterError as error:
         reason = _line(error.__cause__ or error)
-        raise HeadwiseError(
-            f"torch.onnx cannot write {type(model).__name__} ({reason})", "", 'form="sliced"'
-        ) from error
+        raise HeadwiseError(f"torch.onnx cannot write {type(model).__name__} ({reason})", "", SLICED) from error
     model.config.save_pretrained(folder)
     store.write_json(folder / ABOUT, {"version": VERSION, "form": "onnx"})
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, option, unknown
 from headwise.families import CROSS_MARKS, DECODERS, EXACT, NO_HEADS, OUTPUT_SUFFIXES, Part, input_width, qkv_parts
 
 STACKS = ("encoder", "decoder", "cross", "text", "vision")
@@ -109,7 +109,7 @@ def _choose(stacks: dict, stack: str | None, model: nn.Module, family: str) -> s
         raise HeadwiseError(
             f"{type(model).__name__} has several attention stacks: {', '.join(names)}",
             "one of them by name",
-            f'Heads.of(model, stack="{names[0]}")',
+            option("stack", names[0]),
         )
     if stack not in stacks:
         raise unknown(f"stack of {type(model).__name__}", stack, stacks)

@@ -334,12 +334,10 @@ class Study:
 
     def _trust(self, study: dict) -> dict[str, Any]:
         found = study.get("importance", {})
-        texts = leakage(list(self.model.tasks.values()))
         trust: dict[str, Any] = {
             "split_half": {task: f["split_half"] for task, f in found.items()},
             "examples_needed": {task: f["needed"] for task, f in found.items() if f["needed"]},
-            "leakage": [str(o) for o in texts.leaks],
-            "shared": [str(o) for o in texts.overlaps if not o.leak],
+            **leakage(list(self.model.tasks.values())).to_trust(),
         }
         d = study.get("dissociation")
         if d:

@@ -11,6 +11,14 @@ import numpy as np
 from headwise.stats import Overlap, adjust, overlap_test
 
 LEVEL = 0.05  # of a family of tests, after adjustment
+PAIRS = {  # verdicts on pairs of tasks, and the words before the list of such pairs
+    "double": f"They come apart (double dissociation, one-sided p < {LEVEL})",
+    "not sure": f"Double, but not sure (p of {LEVEL} or more, or no test)",
+    "single": "One-sided (one of the two needs its own heads more, the other does not)",
+    "none": "No dissociation is seen between",
+    "both negative": "No dissociation is seen between",
+    "undefined": "Not known, as one of the two has no D",
+}
 
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
@@ -81,23 +89,24 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
     mean = table["mean"]
     without = [task for task, d in table.get("tasks", {}).items() if d["value"] is None]
     doubt = [f"Without D, as they score 0 or less with all their heads: {', '.join(without)}."] if without else []
+    told = _pairs(table["pairs"]) + doubt
     if mean["value"] is None:
-        return doubt
+        return told
     own = f"Closing a task's own heads (α = {d['default']:g})"
     less = "less" if mean["value"] < 0 else "more"
     cost = f"{100 * abs(mean['value']):.1f} percentage points of its whole score {less}"
-    lines = [f"{own} costs it {cost} than closing another task's ({_signed(mean)})."]
-    distinct = [
-        f"{p['a']} and {p['b']}"
-        for p in table["pairs"]
-        if p["verdict"] in ("distinct", "double") and (p["p"] or 1) < 0.05
-    ]
-    none = [f"{p['a']} and {p['b']}" for p in table["pairs"] if p["verdict"] in ("none", "both negative")]
-    if distinct:
-        lines.append(f"They come apart (double dissociation, one-sided p < 0.05): {'; '.join(distinct)}.")
-    if none:
-        lines.append(f"No dissociation is seen between: {'; '.join(none)}.")
-    return lines + doubt
+    return [f"{own} costs it {cost} than closing another task's ({_signed(mean)}).", *told]
+
+
+def _pairs(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every pair is in one list: of one left out a reader would conclude the opposite."""
+    lists: dict[str, list[str]] = {words: [] for words in PAIRS.values()}
+    for p in pairs:
+        kind = p["verdict"]
+        if kind in ("distinct", "double"):
+            kind = "double" if p["p"] is not None and p["p"] < LEVEL else "not sure"
+        lists[PAIRS[kind]].append(_and((p["a"], p["b"])))
+    return [f"{words}: {'; '.join(found)}." for words, found in lists.items() if found]
 
 
 def _iat(study: Mapping[str, Any]) -> list[str]:
@@ -151,12 +160,20 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
         )
     if trust.get("collapsed"):
         lines.append(f"Beware: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
-    found = {name: f"({len(trust.get(name, []))} found; the page lists them)" for name in ("leakage", "shared")}
-    if trust.get("leakage"):
-        lines.append(f"Beware: texts are shared between training and evaluation {found['leakage']}.")
-    if trust.get("shared"):
-        lines.append(f"Tasks or splits share texts of evaluation {found['shared']}; that is no leak.")
+    found = {name: _overlap(worst) for name, worst in trust.get("worst_overlap", {}).items()}
+    if "leakage" in found:
+        lines.append(f"Beware: texts are shared between training and evaluation: {found['leakage']}.")
+    if "shared" in found:
+        lines.append(f"Evaluations share texts, which is no leak: {found['shared']}.")
     return lines
+
+
+def _overlap(worst: Mapping[str, Any]) -> str:
+    """How many rows of which split have their text where else too, of the two splits that share most."""
+    (held, split), (seen, other) = (worst[side].rsplit("/", 1) for side in ("held", "seen"))
+    share = f"{worst['rows']} of {worst['of']} {split} rows of {held} ({worst['rows'] / worst['of']:.0%})"
+    where = f"have their {worst['field']} in the {other} rows of {seen} too"
+    return f"{share} {where} (the two splits that share most; the page lists all)"
 
 
 def _signed(cell: Mapping[str, Any]) -> str:

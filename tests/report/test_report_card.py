@@ -38,13 +38,15 @@ def test_a_head_of_the_same_rank_for_two_tasks_is_owned_by_neither(study):
     assert card(study | {"importance": twice}, "5.7")["owner"] is None
 
 
-def test_a_twin_is_most_alike(study):
+def test_a_twin_is_most_alike(study, capsys):
     twins = {name: part for name, part in copy.deepcopy(study).items() if name not in ("probes", "gates")}
     for found in twins["importance"].values():
         found["scores"][0][0] = found["scores"][4][2]
     near = card(twins, "4.2")["alike"]
     assert near[0]["head"] == "0.0" and near[0]["distance"] == 0 and len(near) == 5
     assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+    Screen().card(card(twins, "4.2"))
+    assert "most alike (distance in standard deviations, 0 is the same): 0.0 (0.00), " in capsys.readouterr().out
 
 
 def test_a_head_that_was_cut_has_no_rank_and_no_owner(study, capsys):

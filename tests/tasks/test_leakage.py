@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.tasks import get, split_by_item
-from headwise.tasks.leakage import leakage, normalised
+from headwise.tasks.leakage import Overlap, leakage, normalised
 from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
 
@@ -48,6 +48,20 @@ def test_planted_overlaps_are_found_and_no_others():
     assert "LEAK   1 of 1 (100.0%) text of first/dev in first/train: 'a cat sat'" in str(report)
     assert report.to_record()[0]["leak"] is True
     assert len(report.leaks) == 3
+
+
+def test_splits_that_a_study_does_not_use_are_kept_apart():
+    """It trains on train and measures on dev, or on test where that serves as dev."""
+    first = task("first", train=["a", "b"], dev=["a", "c"], test=["b", "c", "d"])
+    second = task("second", train=["e"], test=["b", "c"])
+    found = leakage([first, second])
+    trust = found.to_trust()
+    lists = [trust[name] for name in ("leakage", "shared", "unused")]
+    assert [len(lines) for lines in lists] == [2, 1, 3]
+    assert sorted(line for lines in lists for line in lines) == sorted(map(str, found.overlaps))
+    for lines, used in zip(lists, (True, True, False)):
+        assert all(("first/test" in line) != used for line in lines)
+    assert all(str(Overlap(**trust["worst_overlap"][name])) == trust[name][0] for name in trust["worst_overlap"])
 
 
 def test_pairs_are_compared_by_text_and_as_a_whole():

@@ -176,20 +176,22 @@ def prune(
     Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
     """
     from headwise.exports import export, read_mask
+    from headwise.heads import Heads
     from headwise.prune import prune as remove
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
-    before = sum(p.numel() for p in encoder.parameters())
+    alive, before = Heads.of(encoder, stack=stack).alive, sum(p.numel() for p in encoder.parameters())
+    newly, gone = int((cut & alive).sum()), int((~alive).sum())
     if form != "masked":  # which keeps its shapes
         remove(encoder, cut, stack)
     after = sum(p.numel() for p in encoder.parameters())
     shown = {"path": str(path), "form": form, "heads_cut": int(cut.sum()), "heads": cut.numel()}
-    shown |= {"parameters_before": before, "parameters_after": after}
-    print(json.dumps(shown)) if as_json else Screen().say(
-        f"{shown['heads_cut']} of {cut.numel()} heads cut, {before:,} parameters to {after:,}, {form}: {path}"
-    )
+    shown |= {"heads_newly_cut": newly, "parameters_before": before, "parameters_after": after}
+    words = f"{newly} of {cut.numel()} heads" + (f" newly cut ({gone} were cut before)" if gone else " cut")
+    said = f"{words}, {before:,} parameters to {after:,}, {form}: {path}"
+    print(json.dumps(shown)) if as_json else Screen().say(said)
 
 
 def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:

@@ -103,7 +103,8 @@ class Screen:
                     self.say(f"  entropy {_digits(value)}")
                 else:
                     self._bar(name, value, _digits(value))
-        self.say("most alike: " + ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in found["alike"]))
+        near = ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in found["alike"])
+        self.say(f"most alike (distance in standard deviations, 0 is the same): {near}")
 
     def _bar(self, name: str, share: float | None, words: str) -> None:
         full = round(20 * min(1.0, max(0.0, share or 0.0)))

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.shape import row_texts
@@ -37,6 +38,7 @@ class Overlap:
     rows: int
     of: int
     example: str
+    used: bool = True  # by a study, which trains on train and measures on dev
 
     @property
     def leak(self) -> bool:
@@ -65,6 +67,16 @@ class Leakage:
     def to_record(self) -> list[dict]:
         return [asdict(overlap) | {"leak": overlap.leak} for overlap in self.overlaps]
 
+    def to_trust(self) -> dict[str, Any]:
+        """For a study: leaks, texts that evaluations share, splits it does not use; and the worst of each."""
+        lists = {
+            "leakage": [overlap for overlap in self.leaks if overlap.used],
+            "shared": [overlap for overlap in self.overlaps if overlap.used and not overlap.leak],
+            "unused": [overlap for overlap in self.overlaps if not overlap.used],
+        }
+        worst = {name: asdict(found[0]) for name, found in lists.items() if found}
+        return {name: list(map(str, found)) for name, found in lists.items()} | {"worst_overlap": worst}
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -75,13 +87,15 @@ class _Part:
     rows: list[Row]
     keys: list[dict[str, str]]
     texts: frozenset[str]
+    used: bool
 
     @classmethod
     def of(cls, task: Task, split: str) -> _Part:
         rows = task.rows(split)
         keys = [_keys(row) for row in rows]
         texts = frozenset(key for row in keys for field, key in row.items() if key and field not in ("pair", "item"))
-        return cls(f"{task.name}/{split}", split, rows, keys, texts)
+        measured = "dev" if "dev" in splits_of(task) else "test"  # which then serves as dev
+        return cls(f"{task.name}/{split}", split, rows, keys, texts, split in ("train", measured))
 
     def column(self, field: str) -> set[str]:
         return {row[field] for row in self.keys if field in row}
@@ -128,7 +142,7 @@ def _overlaps(seen: _Part, held: _Part) -> Iterator[Overlap]:
         if hits:
             texts = row_texts(held.rows[hits[0]])
             example = texts.get(field) or " | ".join(texts.values())
-            yield Overlap(seen.name, held.name, field, len(hits), len(held.rows), example)
+            yield Overlap(seen.name, held.name, field, len(hits), len(held.rows), example, seen.used and held.used)
 
 
 def split_by_item(
