@@ -315,6 +315,8 @@ def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
         ({"alpha": 30.0}, "alpha=30"),
         ({"delta": -0.1}, "delta"),
         ({"by": "gradeint"}, "gradient"),
+        ({"probes": ("corpus.past_presnt",)}, "corpus.past_present"),
+        ({"probes": ("corpus.past_present", "corpus.pos")}, "corpus.pos is of kind Tag"),
     ],
 )
 def test_mistakes_are_told_before_training(change, said):

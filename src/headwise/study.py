@@ -81,6 +81,10 @@ class Settings:
             if not 0 < share <= 1:
                 raise HeadwiseError(f"{name}={share}", "a share above 0, up to 1")
         _ = estimators[self.by]  # an unknown one is told before training, not after
+        if self.probes:
+            from headwise.probing.splits import to_probe
+
+            _ = [to_probe(name) for name in self.probes]
 
 
 class Study:
