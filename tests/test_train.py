@@ -163,6 +163,17 @@ def test_a_checkpoint_that_does_not_say_what_it_was_made_with_is_refused_too(tmp
         fit(toy_model(), PLAN.with_(steps=4, lr=1.0), out=tmp_path)
 
 
+def test_seconds_are_those_of_all_sessions(tmp_path):
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), PLAN, StopAt(9), out=tmp_path)
+    file = checkpoint.list_all(tmp_path / "checkpoints")[-1] / "state.json"
+    state = json.loads(file.read_text())
+    assert 0 < state["seconds"] < 600
+    file.write_text(json.dumps(state | {"seconds": 5000.0}))
+    first, again = (fit(toy_model(), PLAN, out=tmp_path).seconds for _ in range(2))
+    assert 5000 < first < 5600 and first == pytest.approx(again, abs=5)
+
+
 def test_rows_of_evaluations_may_change_on_the_way_unless_they_decide_when_to_stop(tmp_path):
     plan, whole, resumed = PLAN.with_(evaluate_every=4, max_dev=8), toy_model(), toy_model()
     fit(whole, plan)

@@ -87,6 +87,7 @@ class Checkpoints:
             "streams": {name: stream.state() for name, stream in run.streams.items()},
             "recent": {name: list(values) for name, values in run.recent.items()},
             "history": run.history.to_record(),
+            "seconds": run.seconds,
         }
         best = run.history.best(run.best_after)
         checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None, run.marks)
@@ -116,7 +117,7 @@ class Checkpoints:
         for name, stream in run.streams.items():
             stream.load_state(state["streams"][name])
             run.recent[name].extend(state["recent"][name])
-        run.step = state["step"]
+        run.step, run.earlier = state["step"], state.get("seconds", 0.0)
         told = state["history"]
         losses = {name: [tuple(point) for point in points] for name, points in told["losses"].items()}
         run.history = History(losses, told["scores"], told["steps"])
