@@ -360,6 +360,8 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         ("dissociate nowhere --fractions nan", ("share of nan", "from 0 to 1")),
         ("importance nowhere --examples 0", ("--examples",)),
         ("probe bert-tiny --tasks corpus.topic --limit -4", ("--limit",)),
+        ("probe bert-tiny --tasks corpus.topic --protocol sklern", ("sklearn",)),
+        ("probe bert-tiny --tasks corpus.topic,corpus.pos", ("corpus.pos", "Classify")),
         (f"train --model bert-tiny {OWN} --max-length -3", ("--max-length",)),
         (f"study --model bert-tiny {OWN} --dev -3", ("--dev",)),
         ("recipe anatomy --seeds -1", ("--seeds",)),

@@ -208,6 +208,38 @@ def test_a_training_that_broke_leaves_nothing_to_the_next(tmp_path):
     assert watch.moved == {(0, 1), (1, 2), (1, 3)} and not broken._forward_pre_hooks
 
 
+def broken(folder, delta: float = 1.0):
+    """A model whose training broke in its fourth step, and what it was trained on."""
+    model = tiny("bert", 3, auto="AutoModelForSequenceClassification")
+    callbacks = [ImportantHeadCallback(delta=delta, masks=masks()), Break()]
+    with pytest.raises(RuntimeError, match="broken"):
+        Trainer(model, arguments(folder), data_collator=collate, train_dataset=rows(), callbacks=callbacks).train()
+    return model
+
+
+@pytest.mark.parametrize("delta", [1.0, 0.0], ids=["held", "not yet held"])
+def test_a_plain_call_after_a_training_that_broke_is_as_without(tmp_path, delta):
+    model = broken(tmp_path, delta)
+    fresh = tiny("bert", 3, auto="AutoModelForSequenceClassification").train()
+    fresh.load_state_dict(model.state_dict())
+    batch = collate(rows()[:8])
+    del batch["task"]
+    for one in (model, fresh):
+        one.zero_grad()
+        torch.manual_seed(0)
+        one(**batch).loss.backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), fresh.parameters()))
+
+
+def test_a_new_callback_takes_the_place_of_one_whose_training_broke(tmp_path):
+    model, watch, callback = broken(tmp_path), Watch(1), ImportantHeadCallback(delta=1.0, masks=masks())
+    data = [row for row in rows() if row["task"] == "toy1"]
+    settings = arguments(tmp_path, max_steps=8)
+    Trainer(model, settings, data_collator=collate, train_dataset=data, callbacks=[callback, watch]).train()
+    assert watch.moved == set(HEADS["toy1"]) and not model._forward_pre_hooks
+    assert not any(p._backward_hooks for p in model.parameters())
+
+
 def test_measuring_that_breaks_ends():
     callback = ImportantHeadCallback()
     callback.model = tiny("bert", auto="AutoModelForSequenceClassification")
@@ -220,10 +252,22 @@ def test_measuring_that_breaks_ends():
 def test_the_task_of_a_batch():
     assert task_of("a") == task_of(["a", "a"]) == "a"
     assert task_of(3) == task_of(torch.tensor([3, 3])) == task_of(np.array(3)) == "3"
-    with pytest.raises(HeadwiseError, match="several tasks: a, b"):
+    with pytest.raises(HeadwiseError, match=r"several tasks: a, b.*train_sampling_strategy=\"sequential\""):
         task_of(["a", "b"])
     with pytest.raises(HeadwiseError, match="remove_unused_columns=False"):
         task_of(None)
+
+
+def test_a_batch_that_names_no_task_is_told_before_anything_moves(tmp_path):
+    model = tiny("bert", auto="AutoModelForSequenceClassification")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    unnamed = lambda items: {k: v for k, v in collate(items).items() if k != "task"}  # noqa: E731
+    trainer = Trainer(
+        model, arguments(tmp_path), data_collator=unnamed, train_dataset=rows(), callbacks=[ImportantHeadCallback()]
+    )
+    with pytest.raises(HeadwiseError, match="a batch without 'task'"):
+        trainer.train()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_batches_without_a_name_or_of_unknown_tasks_are_told(tmp_path):

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from headwise import study as home
+from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
+from headwise.importance import importance
 from headwise.methods.iat import IAT
+from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study, weights_digest
@@ -284,6 +287,33 @@ def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     assert study["dissociation"] == whole["dissociation"]
 
 
+@pytest.fixture(scope="module")
+def three(place, tmp_path_factory):
+    """A model of three tasks, of which a third is in no catalog."""
+    more = own(f"more={place / 'news'}.csv:text,label")
+    torch.manual_seed(0)
+    model = MultiTaskModel(*load_encoder(place / "bert-tiny"), [more, *tasks_in(place)], max_length=16)
+    return model.save_pretrained(tmp_path_factory.mktemp("three") / "model")
+
+
+def test_some_tasks_of_a_trained_model_are_studied_as_if_it_had_no_others(place, three, tmp_path):
+    settings = replace(SMALL, skip=("train", "lesions", "looks", "iat", "prune"))
+    study = run(place, tmp_path / "s", settings, model=three)
+    alone = MultiTaskModel.load(three, [own(f"more={place / 'news'}.csv:text,label"), *tasks_in(place)])
+    assert list(study["importance"]) == ["reviews", "news"]
+    scores = importance(alone, "news", examples=48).scores
+    assert torch.allclose(torch.tensor(study["importance"]["news"]["scores"]), scores)
+
+
+def test_training_goes_on_with_tasks_the_model_has_not(place, three, tmp_path):
+    tasks = [tasks_in(place)[0], own(f"other={place / 'news'}.csv:text,label")]
+    settings = replace(SMALL, skip=("lesions", "looks", "prune"))
+    study = Study(three, tasks, settings, tmp_path).run()
+    assert set(study["training"]["tasks"]) == {"reviews", "other"} and len(study["iat"]["rows"]) == 2
+    with pytest.raises(HeadwiseError, match="not trained for 'other'"):
+        Study(three, tasks, replace(settings, skip=("train",)), tmp_path)
+
+
 @pytest.mark.parametrize("asked", [{"pooling": "mean"}, {"max_length": 12}])
 def test_a_trained_model_brings_its_pooling_and_length(place, finished, tmp_path, asked):
     told = []
@@ -321,6 +351,8 @@ def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
         ({"alpha": 30.0}, "alpha=30"),
         ({"delta": -0.1}, "delta"),
         ({"by": "gradeint"}, "gradient"),
+        ({"probes": ("corpus.past_presnt",)}, "corpus.past_present"),
+        ({"probes": ("corpus.past_present", "corpus.pos")}, "corpus.pos is of kind Tag"),
     ],
 )
 def test_mistakes_are_told_before_training(change, said):

@@ -144,10 +144,46 @@ def test_a_broken_checkpoint_is_refused_by_name_and_the_one_before_used(tmp_path
     assert same(weights(whole), weights(resumed))
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+def test_a_checkpoint_of_another_run_is_refused_with_what_differs(tmp_path):
     fit(toy_model(), PLAN.with_(steps=4), out=tmp_path)
-    with pytest.raises(HeadwiseError, match="another run"):
+    with pytest.raises(HeadwiseError, match=r"another run \(lr: 0.003 then, 1.0 now; seed: 0 then, 2 now\)"):
+        fit(toy_model(), PLAN.with_(steps=4, lr=1.0, seed=2), out=tmp_path)
+    with pytest.raises(HeadwiseError, match=r"another run \(tasks: toy0, toy1 then, toy0 now\)"):
+        fit(toy_model(1), PLAN.with_(steps=4), out=tmp_path)
+    with pytest.raises(HeadwiseError, match=r"another run \(method: plain then, iat now\)"):
+        fit(toy_model(), PLAN.with_(steps=4), IAT(), out=tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_what_it_was_made_with_is_refused_too(tmp_path):
+    fit(toy_model(), PLAN.with_(steps=4), out=tmp_path)
+    file = checkpoint.list_all(tmp_path / "checkpoints")[-1] / "state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in state.items() if name not in ("settings", "rows")}))
+    with pytest.raises(HeadwiseError, match=r"another run \(model, tasks, plan or method differ\)"):
         fit(toy_model(), PLAN.with_(steps=4, lr=1.0), out=tmp_path)
+
+
+def test_seconds_are_those_of_all_sessions(tmp_path):
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), PLAN, StopAt(9), out=tmp_path)
+    file = checkpoint.list_all(tmp_path / "checkpoints")[-1] / "state.json"
+    state = json.loads(file.read_text())
+    assert 0 < state["seconds"] < 600
+    file.write_text(json.dumps(state | {"seconds": 5000.0}))
+    first, again = (fit(toy_model(), PLAN, out=tmp_path).seconds for _ in range(2))
+    assert 5000 < first < 5600 and first == pytest.approx(again, abs=5)
+
+
+def test_rows_of_evaluations_may_change_on_the_way_unless_they_decide_when_to_stop(tmp_path):
+    plan, whole, resumed = PLAN.with_(evaluate_every=4, max_dev=8), toy_model(), toy_model()
+    fit(whole, plan)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(toy_model(), plan, StopAt(9), out=tmp_path)
+    fit(resumed, plan.with_(max_dev=12), out=tmp_path)
+    assert same(weights(whole), weights(resumed))
+    fit(toy_model(), plan.with_(patience=9), out=tmp_path / "patient")
+    with pytest.raises(HeadwiseError, match="max_dev: 8 then, 12 now"):
+        fit(toy_model(), plan.with_(patience=9, max_dev=12), out=tmp_path / "patient")
 
 
 def test_the_step_is_the_mean_gradient_of_its_batches():
@@ -283,13 +319,17 @@ def flipped(model):
 
 
 @pytest.mark.parametrize(
-    "other",
-    [lambda: toy_model(seed=1), lambda: toy_model(pooling="mean"), lambda: flipped(toy_model())],
+    ("other", "told"),
+    [
+        (lambda: toy_model(seed=1), "other weights at the start"),
+        (lambda: toy_model(pooling="mean"), "pooling: cls then, mean now"),
+        (lambda: flipped(toy_model()), "other training rows of toy0; other training rows of toy1"),
+    ],
     ids=["other weights", "other pooling", "other labels"],
 )
-def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other):
+def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other, told):
     fit(toy_model(), PLAN, out=tmp_path)
-    with pytest.raises(HeadwiseError, match="another run"):
+    with pytest.raises(HeadwiseError, match=rf"another run \({told}\)"):
         fit(other(), PLAN, out=tmp_path)
     again = toy_model()
     fit(again, PLAN, out=tmp_path)  # its own is read back

@@ -25,13 +25,16 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
     """From 1−δ of training on, a task's batches move only its top α heads' rows of W_Q, W_K and W_V.
 
     Every batch is of one task and names it under the key ``task``: a text, a list of one text repeated, or a number or
-    tensor of numbers. The name is taken out before the model's forward, unless that takes it. Rows of unselected heads
-    stay bit-identical, moments included, with gradient accumulation too (a row moves if a batch of the step may move
-    it). The training arguments need ``remove_unused_columns=False``; with
+    tensor of numbers. The Trainer's own shuffling mixes tasks: put rows of one task together in stretches of a batch
+    and let it take them in their order. The name is taken out before the model's forward, unless that takes it. Rows of
+    unselected heads stay bit-identical, moments included, with gradient accumulation too (a row moves if a batch of the
+    step may move it). The training arguments need ``remove_unused_columns=False``; with
     ``restore_callback_states_from_checkpoint=True`` the masks come back when a run is resumed.
 
     Example:
-        >>> arguments = TrainingArguments("runs/iat", remove_unused_columns=False)
+        >>> arguments = TrainingArguments(
+        ...     "runs/iat", remove_unused_columns=False, train_sampling_strategy="sequential"
+        ... )
         >>> callback = ImportantHeadCallback(alpha=0.3, delta=0.1)
         >>> Trainer(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[callback]).train()
     """
@@ -74,15 +77,18 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.given, self.batches = dict(masks or {}), batches
         self.masks = dict(self.given)
         self.held: HeldHeads | None = None
-        self.seen: list[str] = []  # tasks of the step's batches
+        self.seen: set[str | None] = set()  # tasks of the step's batches
         self.measuring = False
         self._hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
-        self._let_go()  # of a training that broke
+        self._let_go()  # of a training that broke, as below of another callback's
         if state.global_step == 0:
             self.masks = dict(self.given)  # what was measured is another training's; a resumed one has its own back
         self.model = unwrap(model)
+        for hook in list(self.model._forward_pre_hooks.values()):
+            if isinstance(left := getattr(hook, "__self__", None), ImportantHeadCallback):
+                left._let_go()
         self.heads = Heads.of(self.model, stack=self.stack)
         self.heads.require_exact("important-head training")
         self.first = state.max_steps - round(self.delta * state.max_steps)
@@ -90,7 +96,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self._hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seen = []
+        self.seen = set()
         if state.global_step < self.first or self.alpha == 1 or self.held:
             return
         if not self.masks:
@@ -101,8 +107,9 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.held.attach()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        tasks = {task_of(task, self.key) for task in self.seen}  # a batch without one is told before anything moves
         if self.held:
-            self.held.save(optimizer, self.seen)
+            self.held.save(optimizer, tasks)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.held:
@@ -130,10 +137,11 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: Batch) -> tuple[tuple, Batch]:
         given = kwargs if self.takes_task else {name: value for name, value in kwargs.items() if name != self.key}
         if module.training and not self.measuring:
-            task = task_of(kwargs.get(self.key), self.key)
-            self.seen.append(task)
+            # A call without a name may be a plain one, after a training that broke: no step follows, and all may move.
+            task = task_of(kwargs[self.key], self.key) if kwargs.get(self.key) is not None else None
+            self.seen.add(task)
             if self.held:
-                if task not in self.masks:
+                if task is not None and task not in self.masks:
                     raise HeadwiseError(f"a batch of {task!r}, which has no heads", f"one of: {', '.join(self.masks)}")
                 self.held.select(task)
         return args, given
@@ -184,7 +192,12 @@ def task_of(value: Any, key: str = "task") -> str:
     if None in names or len(names) != 1:
         listed = ", ".join(sorted(map(str, names)))
         seen = f"a batch without {key!r}" if None in names else f"a batch of several tasks: {listed}"
-        hint = "TrainingArguments(remove_unused_columns=False) and a collator that keeps the name"
+        kept = "TrainingArguments(remove_unused_columns=False) and a collator that keeps the name"
+        hint = (
+            kept
+            if None in names
+            else 'rows in stretches of a batch, and train_sampling_strategy="sequential" (docs/coming-from.md)'
+        )
         raise HeadwiseError(seen, f"one task for the whole batch under {key!r}", hint)
     return str(names.pop())
 

@@ -17,6 +17,7 @@ from headwise.store import digest, plain
 from headwise.tasks.columns import to_arrays
 
 if TYPE_CHECKING:
+    from headwise.plan import Plan
     from headwise.train import Run
 
 
@@ -31,11 +32,28 @@ class Checkpoints:
     @cached_property
     def identity(self) -> str:
         """What a checkpoint must agree with to be gone on from, or to be branched off."""
-        run = self.run
-        data = {name: _contents(to_arrays(data.columns)) for name, data in run.data.items()}
-        shapes = {name: list(p.shape) for name, p in run.model.named_parameters()}
-        form = {k: v for k, v in run.model.describe().items() if k != "tasks"}  # those say where files lie as well
-        return digest(replace(run.plan, checkpoint_every=None), data, shapes, form)
+        shapes = {name: list(p.shape) for name, p in self.run.model.named_parameters()}
+        return digest(self._plan, self.rows, shapes, self._form)
+
+    @cached_property
+    def rows(self) -> dict[str, str]:
+        """Each task's training data as a hash."""
+        return {name: _contents(to_arrays(data.columns)) for name, data in self.run.data.items()}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a person would name of what the run hangs on."""
+        return plain({**vars(self._plan), **self._form, "tasks": list(self.rows)})
+
+    @property
+    def _plan(self) -> Plan:
+        """The plan, less what changes nothing that is trained."""
+        plan = replace(self.run.plan, checkpoint_every=None)
+        return plan if plan.patience else replace(plan, max_dev=None)
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {k: v for k, v in self.run.model.describe().items() if k != "tasks"}  # which say where files lie as well
 
     @cached_property
     def began(self) -> str:
@@ -62,11 +80,14 @@ class Checkpoints:
         }
         state = {
             "identity": self.identity,
+            "settings": self.settings,
+            "rows": self.rows,
             "began": self.began,
             "method": run.method.describe(),
             "streams": {name: stream.state() for name, stream in run.streams.items()},
             "recent": {name: list(values) for name, values in run.recent.items()},
             "history": run.history.to_record(),
+            "seconds": run.seconds,
         }
         best = run.history.best(run.best_after)
         checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None, run.marks)
@@ -82,7 +103,7 @@ class Checkpoints:
             here |= {"began": self.began, "method": plain(run.method.describe())}
         if any(state.get(name) != value for name, value in here.items()):
             raise HeadwiseError(
-                "the checkpoint found belongs to another run (model, tasks, plan or method differ)",
+                f"the checkpoint found belongs to another run ({self._told(state, whole)})",
                 "one of this run",
                 f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
             )
@@ -96,10 +117,21 @@ class Checkpoints:
         for name, stream in run.streams.items():
             stream.load_state(state["streams"][name])
             run.recent[name].extend(state["recent"][name])
-        run.step = state["step"]
+        run.step, run.earlier = state["step"], state.get("seconds", 0.0)
         told = state["history"]
         losses = {name: [tuple(point) for point in points] for name, points in told["losses"].items()}
         run.history = History(losses, told["scores"], told["steps"])
+
+    def _told(self, state: Mapping[str, Any], whole: bool) -> str:
+        """How a checkpoint's run differs from this one; rows and weights only where no setting accounts for it."""
+        method, rows = plain(self.run.method.describe()), self.rows
+        found = _differences(state.get("settings", self.settings), self.settings)
+        found += _differences(state.get("method", method), method) if whole else []
+        then = state.get("rows", rows)
+        found = found or [f"other training rows of {task}" for task in rows if then.get(task) != rows[task]]
+        if not found and whole and state.get("began") != self.began:
+            found = ["other weights at the start"]
+        return "; ".join(found) or "model, tasks, plan or method differ"
 
     def _take_random(self, streams: Mapping[str, torch.Tensor]) -> None:
         index, here, there = self.run.accelerator.process_index, self.run.accelerator.num_processes, len(streams["cpu"])
@@ -110,6 +142,17 @@ class Checkpoints:
     def _gather_random(self) -> dict[str, torch.Tensor]:
         gather: Any = self.run.accelerator.gather
         return {name: gather(state[None].to(self.run.device)).cpu() for name, state in checkpoint.pack_random().items()}
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed, by name; another method's own settings are not compared."""
+    changed = [name for name in now if name in then and then[name] != now[name]]
+    return [f"{name}: {_short(then[name])} then, {_short(now[name])} now" for name in changed]
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _contents(columns: Mapping[str, np.ndarray]) -> str:

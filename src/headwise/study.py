@@ -26,6 +26,7 @@ from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
+from headwise.probing.splits import to_probe
 from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
@@ -81,6 +82,7 @@ class Settings:
             if not 0 < share <= 1:
                 raise HeadwiseError(f"{name}={share}", "a share above 0, up to 1")
         _ = estimators[self.by]  # an unknown one is told before training, not after
+        _ = [to_probe(name) for name in self.probes]
 
 
 class Study:
@@ -117,7 +119,7 @@ class Study:
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
         if self._written:  # what headwise train or study wrote: goes on from there
-            model = MultiTaskModel.load(self.name, tasks)
+            model = self._trained(tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
             if self.settings != replace(s, pooling=s.pooling or model.pooling):
                 self.told("", f"as the model was trained: pooling {model.pooling}, max length {model.max_length}")
@@ -126,6 +128,17 @@ class Study:
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
         model = MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
         self.settings = replace(s, pooling=model.pooling)
+        return model
+
+    def _trained(self, tasks: Sequence[Task]) -> MultiTaskModel:
+        """A trained model with the tasks asked for; those it has not get fresh output heads where training goes on."""
+        model = MultiTaskModel.load(self.name, tasks, only=[task.name for task in tasks])
+        torch.manual_seed(self.settings.plan.seed)
+        for task in (task for task in tasks if task.name not in model.tasks):
+            if "train" in self.settings.skip:
+                seen = f"{self.name} was not trained for {task.name!r}"
+                raise HeadwiseError(seen, "tasks of this model", "training too: no --skip train")
+            model.add(task)
         return model
 
     @property
@@ -174,12 +187,8 @@ class Study:
         now = about()
         reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}
         reproduce["hashes"] = {"model": self.base["model"], **self.base["data"]}
-        return {
-            "title": f"{model['name']} · {', '.join(self.tasks)}",
-            "created": now["created"],
-            "model": model,
-            "tasks": rows,
-        } | {"reproduce": reproduce}
+        title = f"{model['name']} · {', '.join(self.tasks)}"
+        return {"title": title, "created": now["created"], "model": model, "tasks": rows, "reproduce": reproduce}
 
     def _kept(self, kind: str, config: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A stage's result, from the records where it was made before."""
@@ -283,12 +292,11 @@ class Study:
 
     def stage_probes(self, study: dict) -> dict[str, Any]:
         """What each head encodes."""
-        from headwise import tasks as catalog
         from headwise.probing import probe
 
         found = {}
         for name in self.settings.probes:
-            task, rows = catalog.get(name), self.settings.probe_rows
+            task, rows = to_probe(name), self.settings.probe_rows
             config = {"probe": name, "rows": data_digest(task), "limit": rows}
             made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
             found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}

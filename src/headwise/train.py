@@ -67,6 +67,7 @@ class Run:
         self.epochs = math.ceil(self.total * per_step / sum(self.units))
         self.marks = {branch_step(self.total, share) for share in marks}
         self.step = 0
+        self.started, self.earlier = time.perf_counter(), 0.0  # seconds of sessions that ended before the training did
         self.parts = 1  # of a batch: more where the device's memory does not hold it whole
         self.history = History()
         self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
@@ -90,6 +91,11 @@ class Run:
         _take_off(self.model)
         for parameter, movable in self._movable.items():
             parameter.requires_grad_(movable)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has trained, earlier sessions included."""
+        return self.earlier + time.perf_counter() - self.started
 
     @property
     def device(self) -> torch.device:
@@ -191,7 +197,7 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
     run.wrapped.train()
     method.start(run)
     run.history.stopped = _patience_over(run)
-    started = time.perf_counter()
+    run.started = time.perf_counter()
     with _finishing(run), Journal(run, progress or quiet()) as log, _interruptible() as interrupted:
         while run.step < run.total and not run.history.stopped:
             log.add(*_step(run))
@@ -200,7 +206,7 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
         log.flush()
         if run.best is not None and not interrupted():
             run.model.load_state_dict(run.best)
-    run.history.steps, run.history.seconds = run.step, time.perf_counter() - started
+    run.history.steps, run.history.seconds = run.step, run.seconds
     if interrupted():
         kept = (
             f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="

@@ -193,12 +193,14 @@ def probe(
     from headwise.heads import Heads
     from headwise.model import default_device
     from headwise.probing import probe as measure
+    from headwise.probing.splits import to_probe
     from headwise.report.probes import write_probes
 
     screen = Screen(quiet=as_json)
     if out:
         writable(out)
-    chosen, (encoder, tokenizer) = chosen_tasks(tasks, task, data), plain_encoder(model)
+    chosen = [to_probe(one) for one in chosen_tasks(tasks, task, data)]  # all are looked at before the first is probed
+    encoder, tokenizer = plain_encoder(model)
     encoder = encoder.to(default_device(device))
     how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}
     how |= {"precision": precision, "cache": cache, "seed": seed}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,16 +97,22 @@ for _name in ("sklearn", "anatomy", "mdl", "control"):
     protocols.add(_name, f"headwise.probing.protocols:{_name}")
 
 
+def checked(protocol: str, options: Iterable[str]) -> Protocol:
+    """The protocol of this name, which has these options."""
+    run = protocols[protocol]
+    known = list(inspect.signature(run).parameters)[2:]
+    for name in options:
+        if name not in known:
+            raise HeadwiseError(f"the protocol {protocol!r} has no option {name!r}", f"one of: {', '.join(known)}")
+    return run
+
+
 def fit(
     protocol: str, vectors: Vectors, labels: Labels, *, memory: int | None = None, device: Any = None, **options: Any
 ) -> Fit:
     """Fit and judge all probes, a few heads (or L2 strengths) at a time where they do not fit in memory together."""
-    run = protocols[protocol]
+    run = checked(protocol, options)
     parameters = inspect.signature(run).parameters
-    for name in options:
-        if name not in list(parameters)[2:]:
-            known = ", ".join(list(parameters)[2:])
-            raise HeadwiseError(f"the protocol {protocol!r} has no option {name!r}", f"one of: {known}")
     place = torch.device(device) if device is not None else vectors.train.device
     l2 = options.get("l2") or parameters["l2"].default or ((0.0,) if labels.graded else RELEASED)
     targets = 1 + (options.get("folds") or 0) + options.get("controls", 3 if protocol == "control" else 0)

@@ -13,7 +13,7 @@ from headwise import display
 from headwise.errors import HeadwiseError, unknown
 from headwise.model import MultiTaskModel
 from headwise.probing.features import Features, Reader
-from headwise.probing.fitting import SIDES, Fit, Labels, Vectors, fit
+from headwise.probing.fitting import SIDES, Fit, Labels, Vectors, checked, fit
 from headwise.probing.splits import Splits, splits
 from headwise.probing.terminal import heat_map
 from headwise.store import plain
@@ -195,6 +195,7 @@ def probe(
     """
     if select_on not in ("dev", "test"):
         raise unknown("side to select on", select_on, ("dev", "test"))
+    checked(protocol, options)  # a mistake is told before sentences are read, not after
     if isinstance(model, MultiTaskModel) and isinstance(task, str):
         task = model.tasks.get(task, task)
     reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)

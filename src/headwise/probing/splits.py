@@ -61,6 +61,17 @@ class Splits:
         return {split: len(rows) for split, rows in self.rows.items()}
 
 
+def to_probe(task: Task | str) -> Task:
+    """A task, or the one of this name, that can be probed for; no rows are read."""
+    if isinstance(task, str):
+        from headwise import tasks
+
+        task = tasks.get(task)
+    if not isinstance(task.kind, Classify | Regress):
+        raise HeadwiseError(f"{task.name} is of kind {type(task.kind).__name__}", "Classify or Regress")
+    return task
+
+
 def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: int = 0) -> Splits:
     """The rows of a task, checked.
 
@@ -73,13 +84,7 @@ def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: i
     """
     if shared not in SHARED:
         raise unknown("way with shared sentences", shared, SHARED)
-    if isinstance(task, str):
-        from headwise import tasks
-
-        task = tasks.get(task)
-    if not isinstance(task.kind, Classify | Regress):
-        raise HeadwiseError(f"{task.name} is of kind {type(task.kind).__name__}", "Classify or Regress")
-    task = task.ready()
+    task = to_probe(task).ready()
     rows, notes = _sides(task, seed)
     rows = {
         "train": sample(rows["train"], limit),
