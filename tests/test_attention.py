@@ -33,3 +33,12 @@ def test_heads_of_a_cut_model_keep_their_names():
     kept = {f"{layer}.{head}" for layer, head in (~gone).nonzero().tolist()}
     maps, whole = found.examples[0]["attention"], expected.examples[0]["attention"]
     assert maps == {name: rows for name, rows in whole.items() if name in kept}
+
+
+def test_texts_in_a_batch_look_as_they_do_alone_on_whichever_side_they_are_padded():
+    model, texts = toy_model(family="llama"), ["w1 w2 w3 w4 w5 w6", "w4", "w2 w7 w3"]
+    alone = looks(model, texts, batch_size=1)
+    for side in ("left", "right"):
+        model.tokenizer.padding_side = side
+        for name, values in looks(model, texts).features.items():
+            torch.testing.assert_close(values, alone.features[name], msg=f"{name}, {side}")

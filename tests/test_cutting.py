@@ -58,3 +58,13 @@ def test_the_head_that_helps_least_goes_first_whatever_the_sign(others):
     for more in ({}, {"nothing": torch.zeros(2, 4)}):
         cut = least_needed({"task": scores, **more}, 1 / 8, kv_heads=4)
         assert cut.nonzero().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5, 0.9])
+def test_a_share_of_grouped_heads_is_that_share_in_whole_groups(fraction):
+    scores = torch.rand(10, 9, generator=torch.Generator().manual_seed(0))
+    mask = least_needed({"a": scores, "b": scores * 2}, fraction, kv_heads=3)
+    groups = mask.unflatten(1, (3, 3))
+    assert (groups.all(-1) == groups.any(-1)).all() and int(mask.sum()) == 3 * round(fraction * 30)
+    cut, kept = (scores.unflatten(1, (3, 3)).sum(-1)[chosen] for chosen in (groups.all(-1), ~groups.any(-1)))
+    assert cut.max() < kept.min()

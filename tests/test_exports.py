@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoModel
 
 from cuts import CASES, answers, error, mask_of
 from headwise import exports
@@ -408,3 +409,13 @@ class TestMaskFiles:
         save_file({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "m.safetensors")
         with pytest.raises(HeadwiseError, match="named mask"):
             read_mask(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("form", ["masked", "sliced", "compact"])
+def test_frequencies_of_positions_stay_as_they_are_in_half_precision(tmp_path, form):
+    """Loaded in bfloat16, as people load decoders: rotary frequencies are float32 beside it."""
+    tiny("llama").save_pretrained(tmp_path / "whole")
+    model = AutoModel.from_pretrained(tmp_path / "whole", dtype=torch.bfloat16)
+    mask = torch.zeros(2, 4, dtype=torch.bool)
+    mask[:, :2] = True
+    assert load(export(model, mask, tmp_path / form, form)).dtype == torch.bfloat16  # which compares before it is kept

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
+from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
-from headwise.heads import gated
-from headwise.importance import estimators, importance
+from headwise.heads import Heads, gated
+from headwise.importance import Sample, estimators, importance
 from headwise.prune import fold, prune
 from headwise.selection import top
 from headwise.tasks.task import Rows
@@ -230,3 +233,22 @@ def test_the_error_of_scores_over_tokens_or_batches_is_that_of_a_ratio(by):
 def test_batches_of_one_size_have_the_error_of_their_mean(model):
     batch, weight = (importance(model, "toy0", by, size=10) for by in ("batch", "weight"))
     assert torch.allclose(batch.scores, weight.scores) and torch.allclose(batch.stderr, weight.stderr)
+
+
+def test_a_part_of_the_batches_is_no_longer_than_the_whole():
+    """What stops early, or looks at the first examples, must not see the longest alone."""
+    model = toy_model(1, rows=600)
+    data = encode(model.tasks["toy0"], "train", model.tokenizer, model.max_length)
+    firsts = []
+    for seed in range(30):
+        items = np.random.default_rng(seed).permutation(len(data))
+        sample = Sample(model, "toy0", data, items, Heads.of(model.encoder), 64, seed)
+        batches = [batch["attention_mask"].sum(1) for _, batch in sample.batches()]
+        assert sum(map(len, batches)) == len(data)
+        firsts.append(float(torch.cat(batches[: len(batches) // 4]).float().mean()))
+    assert np.mean(firsts) == pytest.approx(data.lengths.mean(), rel=0.05)
+
+
+@pytest.mark.parametrize(("by", "examples"), [("gradient", 1), ("batch", 20), ("random", 40)])
+def test_what_has_no_two_halves_agrees_with_nothing(model, by, examples):
+    assert math.isnan(importance(model, "toy0", by, examples=examples).split_half())

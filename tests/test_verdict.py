@@ -67,6 +67,13 @@ def test_the_top_heads_are_those_of_selection(scores):
         assert top_mask(rows, alpha).tolist() == top(torch.tensor(array), alpha).tolist()
 
 
+def test_heads_that_cannot_be_cut_are_closed_and_halves_that_are_not_there_say_nothing():
+    rows = [{"fraction": f, "kept": kept, "task scores": {"a": 0.9}} for f, kept in ((0.0, 8), (0.5, 4))]
+    text = said({"prune": {"rows": rows}, "trust": {"split_half": {"a": None}}})
+    assert "The 50% of heads that are needed least can be closed for 0.0 points" in text and "How sure" not in text
+    assert "can be cut" in said({"prune": {"rows": [row | {"speedup": 1.0} for row in rows]}})
+
+
 def test_nothing_is_said_without_numbers():
     assert verdict({}, 0.3) == []
     assert verdict(maps(a=OWN["a"]), 0.3) == [], "one task shares heads with none"

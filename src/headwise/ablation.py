@@ -92,9 +92,8 @@ def random(sample: Sample) -> Importance:
     """Scores drawn at random, for each task anew: with the same for all, any two would share all their heads."""
     rng = np.random.default_rng([sample.seed, 4, *sample.task.encode()])
     scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
-    return Importance(
-        sample.task, "random", scores, torch.full_like(scores, torch.nan), 0, torch.stack([scores, scores])
-    )
+    nothing = torch.full_like(scores, torch.nan)
+    return Importance(sample.task, "random", scores, nothing, 0, torch.stack([nothing, nothing]))
 
 
 @torch.no_grad()

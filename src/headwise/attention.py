@@ -84,7 +84,7 @@ def _features(
         "entropy": total(-torch.xlogy(maps_BLHTT, maps_BLHTT).sum(-1)),
         "previous": total(pad(maps_BLHTT.diagonal(-1, 3, 4), (1, 0))),
         "next": total(pad(maps_BLHTT.diagonal(1, 3, 4), (0, 1))),
-        "first": total(maps_BLHTT[..., 0]),
+        "first": total(maps_BLHTT[torch.arange(len(ids_BT)), ..., mask_BT.long().argmax(1)]),  # behind left padding
         "separator": total((maps_BLHTT * separators[:, None, None, None, :]).sum(-1)),
     }
 

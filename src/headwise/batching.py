@@ -21,7 +21,7 @@ from headwise.tasks.columns import Columns, Ragged, from_arrays, stepped, to_arr
 from headwise.tasks.task import Kind, ReadsFiles, Row, Task
 from headwise.tasks.windows import longest_window, places
 
-FORMAT = 4  # of the cache: what kinds make of rows
+FORMAT = 5  # of the cache: what kinds make of rows
 GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
 POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
 FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"

@@ -17,7 +17,7 @@ from headwise.exports import export
 from headwise.heads import Heads
 from headwise.model import MultiTaskModel
 from headwise.prune import prune
-from headwise.selection import bottom, close_groups
+from headwise.selection import bottom
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
 POINT = 0.01  # a loss up to this is called cheap
@@ -26,10 +26,12 @@ POINT = 0.01  # a loss up to this is called cheap
 def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
     """The heads with the lowest importance over all tasks, in whole groups; each task's scores have size 1 in all.
 
-    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round.
+    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round. Groups are
+    ranked by the sum of their heads: of heads ranked alone hardly any group is among the lowest whole.
     """
     total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
-    return close_groups(bottom(total, fraction), kv_heads)[0]
+    groups = total.unflatten(1, (kv_heads, -1))
+    return bottom(groups.sum(-1), fraction).repeat_interleave(groups.shape[-1], 1)
 
 
 def trials(

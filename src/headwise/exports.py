@@ -281,7 +281,10 @@ def _read_sliced(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
 
 
 def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
-    model = model.to(like.device, like.dtype).eval()
+    model = model.to(like.device).eval()
+    kept = {name: value.dtype for name, value in (*like.named_parameters(), *like.named_buffers())}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):  # rotary frequencies stay in float32
+        value.data = value.data.to(kept.get(name, value.dtype))
     if model.config._attn_implementation != like.config._attn_implementation:
         model.set_attn_implementation(like.config._attn_implementation)
     return lambda inputs: outputs(model, inputs)

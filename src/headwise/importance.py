@@ -42,7 +42,9 @@ class Importance:
     trace: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)  # scores after 64, 128, 256, … examples
 
     def split_half(self, fraction: float = 0.3) -> float:
-        """How much of the top heads the two halves of the data agree on, 0 to 1."""
+        """How much of the top heads the two halves of the data agree on, 0 to 1; NaN where there are no two halves."""
+        if self.halves.flatten(1).isnan().all(1).any():
+            return math.nan
         a, b = (top(half, fraction) for half in self.halves)
         return float((a & b).sum() / max(1, int(a.sum())))
 
@@ -83,11 +85,12 @@ class Sample(NamedTuple):
     seed: int
 
     def batches(self) -> Iterator[tuple[int, dict[str, torch.Tensor]]]:
-        """Batches of similar lengths out of a few thousand random examples at a time: stopping early stays fair."""
+        """Batches of similar lengths, in random order, of a few thousand examples at a time: a part of them is fair."""
         for start in range(0, len(self.items), CHUNK):
             chunk = self.items[start : start + CHUNK]
-            for batch in Order(self.data.lengths[chunk], tokens=self.tokens).plain():
-                part = chunk[batch]
+            batches = Order(self.data.lengths[chunk], tokens=self.tokens).plain()
+            for number in np.random.default_rng([self.seed, 5, start]).permutation(len(batches)):
+                part = chunk[batches[number]]
                 yield len(part), to_device(self.data.batch(part), self.model.device)
 
     def losses(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -144,7 +147,7 @@ class Moments:
         total = self.weights.sum()
         mean = self.sums.sum(0) / total
         apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
-        halves = self.sums / self.weights.clamp_min(1)[:, None, None]
+        halves = self.sums / self.weights[:, None, None]  # NaN of a half without examples
         whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # one value has no spread
         stderr = (whole * apart.clamp_min(0).sqrt() / total).float()
         return Importance(task, by, mean.float(), stderr, examples, halves.float(), dict(self.trace))

@@ -246,7 +246,8 @@ class Study:
             config = {"task": task, "by": self.settings.by, "examples": self.settings.examples}
             done = _importance_of(task, self._kept("importance", config, lambda task=task: self._importance(task)))
             alpha, best = self.settings.alpha, top(done.scores, self.settings.alpha)
-            sure = {"split_half": done.split_half(alpha), "needed": done.examples_needed(alpha)}
+            agree = done.split_half(alpha)
+            sure = {"split_half": agree if agree == agree else None, "needed": done.examples_needed(alpha)}  # not NaN
             found[task] = done.to_record() | sure
             self.told("", f"{task}: {int(best.sum())} heads, per layer {' '.join(map(str, best.sum(1).tolist()))}")
         return {"importance": found}

@@ -141,14 +141,14 @@ def _cut(study: Mapping[str, Any]) -> list[str]:
         return []
     if cheap is None:
         return [f"Cutting even {cut[0]['fraction']:.0%} of the least needed heads costs some task more than one point."]
-    return [
-        f"The {cheap[0]:.0%} of heads that are needed least can be cut for {100 * max(cheap[1], 0):.1f} points at most."
-    ]
+    done = "cut" if "speedup" in cut[0] else "closed"  # of some families heads can be gated, not cut
+    share, loss = cheap[0], 100 * max(cheap[1], 0)
+    return [f"The {share:.0%} of heads that are needed least can be {done} for {loss:.1f} points at most."]
 
 
 def _sure(study: Mapping[str, Any]) -> list[str]:
     trust = study.get("trust", {})
-    halves = trust.get("split_half", {})
+    halves = {task: share for task, share in trust.get("split_half", {}).items() if share is not None}
     lines = []
     if halves:
         lowest = min(halves, key=lambda task: halves[task])

@@ -77,3 +77,24 @@ def test_bad_rows_are_refused():
             Regress().check({"text": "x", "label": label})
     with pytest.raises(HeadwiseError, match="only one label"):
         Classify().ready(ROWS[:1])
+
+
+def test_two_texts_stay_two_where_a_tokenizer_puts_nothing_between_them():
+    """A decoder would read dogs and cats as one word."""
+    from headwise.testing import tiny_tokenizer
+
+    apart = tiny_tokenizer(["dogs", "cats"])
+    row = [{"text": "dogs", "text_b": "cats", "label": "a"}]
+    asked = []
+
+    class Joined:
+        def num_special_tokens_to_add(self, pair):
+            return 0
+
+        def __call__(self, texts, others, **options):
+            asked.append((texts, others))
+            return apart(texts, others, **options)
+
+    Classify(("a", "b")).encode(row, Joined(), 16)
+    Classify(("a", "b")).encode([{"text": "dogs", "text_b": None, "label": "a"}], Joined(), 16)
+    assert asked == [(["dogs"], ["\ncats"]), (["dogs"], None)]

@@ -22,6 +22,8 @@ INNER = 100  # conjugate gradients in one of them
 RESIDUAL = 1e-2  # of Newton's equation: what a step leaves of the distance to the optimum
 TOLERANCE = 2e-3  # of the last step, relative to the largest coefficient: the next one would be far below it
 NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
+LOUD = 0.05  # a step that moves scores by so much ends no search, however small beside the coefficients
+COARSE = 1e3  # vectors with larger numbers (the states of some decoders) are solved in 64 bits
 HALVINGS = 20
 ROTATED = 1536  # wider vectors are only centred: their principal axes cost more than they save
 
@@ -79,7 +81,7 @@ def logistic(x_PND: Tensor, y_TN: Tensor, l2: list[float], classes: int, weight_
     """
     if min(l2) <= 0:
         raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0, without which separable data have no optimum")
-    axes = Axes.of(x_PND)
+    axes = Axes.of(x_PND.double() if x_PND.abs().amax() > COARSE else x_PND)
     problem = _Logistic(axes, y_TN, weight_TN, l2, classes)
     theta, settled = _newton(problem)
     weight, bias = axes.back(theta[..., :-1].flatten(1, 2), theta[..., -1].flatten(1))
@@ -162,15 +164,17 @@ class _Logistic:
         return (errors.flatten(1, 2) @ self.x).unflatten(1, self.prior.shape) + self.penalty * theta
 
     def unsettled(self, theta: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
-        """Where a step still moved coefficients, moved scores at all, and lowered the loss at all, (P, S).
+        """Where a step still moved coefficients or loud scores, and changed the loss at all, (P, S).
 
-        The bias of a class that no row has goes on for ever, and nothing is won by it.
+        The bias of a class that no row has goes on for ever, and nothing is won by it. A step uphill is a sign of
+        numbers too coarse for the curvature, and no optimum.
         """
         weights = step[..., :-1].abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1e-30)
         biases = step[..., -1].abs().amax(2) / theta[..., -1].abs().amax(2).clamp_min(1)
         scores = (self.spread * step.square()).sum(3).amax(2).sqrt()
         won = -(gradient * step).sum((2, 3))
-        return (torch.maximum(weights, biases) > TOLERANCE) & (scores > NOTHING) & (won > NOTHING**2 / 10)
+        moved = (torch.maximum(weights, biases) > TOLERANCE) & (scores > NOTHING) | (scores > LOUD)
+        return moved & (won.abs() > NOTHING**2 / 10)
 
     def keep(self, heads: Tensor) -> None:
         """Go on with some of the heads."""

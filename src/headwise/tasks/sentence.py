@@ -21,6 +21,8 @@ def encode_texts(rows: Sequence[Row], tokenizer, max_length: int) -> Columns:
     pairs = any(row.get("text_b") is not None for row in rows)
     texts = [row["text"] for row in rows]
     others = [row.get("text_b") or "" for row in rows] if pairs else None
+    if others and tokenizer.num_special_tokens_to_add(True) == tokenizer.num_special_tokens_to_add(False):
+        others = [other and f"\n{other}" for other in others]  # decoders put nothing between two texts
     coded = tokenizer(texts, others, truncation=True, max_length=max_length, verbose=False)
     ids = Ragged.of(coded["input_ids"])
     cut = np.zeros(len(rows), np.int64)
