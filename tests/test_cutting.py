@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from headwise import cutting
 from headwise.cutting import LENGTH, ceiling, least_needed, seconds, tokens
 from headwise.heads import Heads
-from headwise.testing import tiny, toy_model
+from headwise.prune import prune
+from headwise.testing import tiny, tiny_batch, toy_model
 
 
 @pytest.mark.parametrize("positions", [24, 200])
@@ -45,8 +48,8 @@ def test_a_machine_that_gets_faster_or_slower_makes_no_speedup(monkeypatch, pace
 
 def test_ceiling_grows_with_what_is_cut_from_one():
     encoder = tiny("vit")
-    heads, every = Heads.of(encoder), torch.arange(8).view(2, 4)
-    found = [ceiling(heads, every < count, encoder.config, tokens(encoder)) for count in range(9)]
+    every = torch.arange(8).view(2, 4)
+    found = [ceiling(encoder, every < count, tokens(encoder)) for count in range(9)]
     assert found[0] == 1 and found == sorted(set(found))
 
 
@@ -68,3 +71,22 @@ def test_a_share_of_grouped_heads_is_that_share_in_whole_groups(fraction):
     assert (groups.all(-1) == groups.any(-1)).all() and int(mask.sum()) == 3 * round(fraction * 30)
     cut, kept = (scores.unflatten(1, (3, 3)).sum(-1)[chosen] for chosen in (groups.all(-1), ~groups.any(-1)))
     assert cut.max() < kept.min()
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "llama", "mistral", "qwen2", "phi3", "modernbert"])
+def test_the_ceiling_is_that_of_counted_operations(family):
+    """Gated feed-forward layers have three matrices, and query heads may share keys and values."""
+    encoder = tiny(family)
+    encoder.set_attn_implementation("eager")
+    heads = Heads.of(encoder)
+    mask = torch.zeros(heads.shape, dtype=torch.bool)
+    mask[:, : heads.num_heads // 2] = True
+    batch = tiny_batch(encoder, batch=2, length=16)
+
+    def operations(model):
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
+            model(**batch)
+        return counted.get_total_flops()
+
+    wanted = operations(encoder) / operations(prune(copy.deepcopy(encoder), mask))
+    assert ceiling(encoder, mask, 16) == pytest.approx(wanted, rel=0.01)

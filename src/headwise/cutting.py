@@ -20,6 +20,7 @@ from headwise.prune import prune
 from headwise.selection import bottom
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
+INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
 POINT = 0.01  # a loss up to this is called cheap
 
 
@@ -50,7 +51,7 @@ def trials(
         if heads.exact:  # where nothing is cut the model runs against itself, which shows how far the clock can be off
             cut = prune(copy.deepcopy(model.encoder), mask) if number else model.encoder
             before, after = seconds(model.encoder, cut)
-            row |= {"speedup": before / after, "ceiling": ceiling(heads, mask, model.config, length)}
+            row |= {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, length)}
         rows.append(row)
     return rows
 
@@ -69,13 +70,26 @@ def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], frac
     return export(model.encoder, mask, path, "sliced", tokenizer=model.tokenizer)
 
 
-def ceiling(heads: Heads, mask: torch.Tensor, config: Any, length: int = LENGTH) -> float:
+def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:
     """The speed-up that the share of operations allows: multiplications per token before over after the cut."""
-    width, inner = config.hidden_size, getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    per_head = 4 * width * heads.head_dim + 2 * length * heads.head_dim  # q, k, v, o; scores and their use
-    rest = heads.num_layers * 2 * width * inner
+    heads, width = Heads.of(encoder), encoder.config.hidden_size
+    groups = heads.num_heads // heads.num_kv_heads
+    per_head = (2 * width + 2 * length + 2 * width / groups) * heads.head_dim  # q, o; scores, their use; k, v
+    rest = heads.num_layers * _feed_forward(encoder)
     count = int(heads.alive.sum())
     return (count * per_head + rest) / ((count - int((mask & heads.alive).sum())) * per_head + rest)
+
+
+def _feed_forward(encoder: Any) -> float:
+    """The weights of a layer's feed-forward matrices: two of them, three or a double one where they are gated."""
+    width = encoder.config.hidden_size
+    inner = next((n for name in INNER if (n := getattr(encoder.config, name, None))), 4 * width)
+    layers = (module for module in encoder.modules() if not isinstance(module, torch.nn.Embedding))
+    weights = [module.weight for module in layers if isinstance(getattr(module, "weight", None), torch.Tensor)]
+    shapes = [sorted(weight.shape) for weight in weights if weight.ndim == 2]
+    sizes = [low * high for low, high in shapes if low == min(width, inner) and high in (max(width, inner), 2 * inner)]
+    found = sum(sizes) / Heads.of(encoder).num_layers
+    return found if width != inner and found else 2 * width * inner  # of equal sizes it is not seen what is what
 
 
 @torch.no_grad()

@@ -167,6 +167,8 @@ def test_what_most_rows_share_goes_to_training_and_what_all_share_parts_nothing(
     assert all(row["text"] != "the same" for split in ("dev", "test") for row in parts[split]) and parts["dev"]
     asked = [{"text": "Is it good?", "text_b": f"review {i}", "label": "a"} for i in range(100)]
     assert [len(portions(asked)[split]) for split in ("train", "dev", "test")] == [80, 10, 10]
+    few = [{"question": f"q {i}", "context": f"c {i % 2}", "answers": [], "starts": []} for i in range(6)]
+    assert all(portions(few).values()), "two contexts, three sides"
 
 
 def parquet(root: Path, file: str, *records: dict) -> None:

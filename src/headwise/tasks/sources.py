@@ -97,7 +97,7 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
     """
     seen = [_keys(row) for row in rows]
     order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
-    order = whole if 10 * len(order) < len(whole) else order
+    order = whole if 10 * len(order) < len(whole) or len(order) < len(SPLITS) else order
     random.Random(seed).shuffle(order)
     order.sort(key=lambda group: 10 * len(group) > len(rows))  # what is larger than a side is for training
     tenth = max(1, round(len(order) / 10))
