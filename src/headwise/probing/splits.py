@@ -63,13 +63,12 @@ class Splits:
 
 def to_probe(task: Task | str) -> Task:
     """A task, or the one of this name, that can be probed for; no rows are read."""
-    if isinstance(task, str):
-        from headwise import tasks
+    from headwise import tasks
 
-        task = tasks.get(task)
-    if not isinstance(task.kind, Classify | Regress):
-        raise HeadwiseError(f"{task.name} is of kind {type(task.kind).__name__}", "Classify or Regress")
-    return task
+    found: Task = tasks.get(task) if isinstance(task, str) else task
+    if not isinstance(found.kind, Classify | Regress):
+        raise HeadwiseError(f"{found.name} is of kind {type(found.kind).__name__}", "Classify or Regress")
+    return found
 
 
 def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: int = 0) -> Splits:
