@@ -19,7 +19,7 @@ from handiwork import job
 from headwise import cli
 from headwise.cli import options
 from headwise.cli.options import named_folders
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.exports import load
 from headwise.plan import CHOICES, Plan
 from headwise.recipes import Part, recipes
@@ -307,7 +307,8 @@ def test_heads_that_training_closed_can_be_cut(headwise, place):
     _, out, _ = headwise(line)
     assert "4 of 8 heads are closed" in " ".join(out.split())
     assert json.loads((place / "runs/closed/plan.json").read_text())["alpha"] == 0.5
-    code, out, _ = headwise("prune runs/closed/model runs/cut --mask runs/closed/closed.json --json")
+    with pytest.warns(HeadwiseWarning, match=r"the encoder alone is cut and written: heads\.safetensors"):
+        code, out, _ = headwise("prune runs/closed/model runs/cut --mask runs/closed/closed.json --json")
     assert code == 0 and json.loads(out)["heads_cut"] == 4
 
 

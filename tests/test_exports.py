@@ -23,7 +23,7 @@ from headwise.exports import export, load, read_mask
 from headwise.families import OWN_HEAD_SIZE
 from headwise.heads import Heads, gated
 from headwise.prune import prune
-from headwise.testing import FAMILIES, tiny, tiny_batch
+from headwise.testing import FAMILIES, tiny, tiny_batch, toy_model
 
 NAMED = {"t5": "encoder", "bart": "encoder", "clip": "text", "whisper": "encoder"}
 FRESH = """
@@ -419,3 +419,8 @@ def test_frequencies_of_positions_stay_as_they_are_in_half_precision(tmp_path, f
     mask = torch.zeros(2, 4, dtype=torch.bool)
     mask[:, :2] = True
     assert load(export(model, mask, tmp_path / form, form)).dtype == torch.bfloat16  # which compares before it is kept
+
+
+def test_a_model_of_tasks_is_told_apart_from_its_encoder(tmp_path):
+    with pytest.raises(HeadwiseError, match=r"MultiTaskModel.*\.encoder"):
+        export(toy_model(), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")

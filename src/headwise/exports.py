@@ -61,6 +61,9 @@ def export(
     if path.exists() or path.is_symlink():  # also one that points nowhere
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
     refuse_wrapped(model, "exporting")
+    if not hasattr(unwrap(model), "main_input_name"):
+        hint = "its .encoder" if hasattr(model, "encoder") else ""
+        raise HeadwiseError(f"a {type(model).__name__}", "a plain Hugging Face model", hint)
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
     mask, inputs = removal(mask, heads), sample_inputs(own)

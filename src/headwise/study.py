@@ -133,12 +133,14 @@ class Study:
     def _trained(self, tasks: Sequence[Task]) -> MultiTaskModel:
         """A trained model with the tasks asked for; those it has not get fresh output heads where training goes on."""
         model = MultiTaskModel.load(self.name, tasks, only=[task.name for task in tasks])
-        torch.manual_seed(self.settings.plan.seed)
-        for task in (task for task in tasks if task.name not in model.tasks):
-            if "train" in self.settings.skip:
-                seen = f"{self.name} was not trained for {task.name!r}"
-                raise HeadwiseError(seen, "tasks of this model", "training too: no --skip train")
-            model.add(task)
+        new = [task for task in tasks if task.name not in model.tasks]
+        if new and "train" in self.settings.skip:
+            seen = f"{self.name} was not trained for {new[0].name!r}"
+            raise HeadwiseError(seen, "tasks of this model", "training too: no --skip train")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.plan.seed)
+            for task in new:
+                model.add(task)
         return model
 
     @property

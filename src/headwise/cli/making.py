@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ from headwise.cli.options import (
     writable,
 )
 from headwise.cli.screen import Screen
+from headwise.errors import HeadwiseWarning
 from headwise.store import write_json
 
 # Written out, as their registries would import torch; a test holds them to those.
@@ -181,6 +183,10 @@ def prune(
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
+    if (Path(model) / "encoder").is_dir():
+        beside = " and ".join(sorted(file.name for file in Path(model).glob("*.safetensors")))
+        seen = f"the encoder alone is cut and written: {beside} of the trained model stay where they are"
+        warnings.warn(seen, HeadwiseWarning, stacklevel=1)
     path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
     alive, before = Heads.of(encoder, stack=stack).alive, sum(p.numel() for p in encoder.parameters())
     newly, gone = int((cut & alive).sum()), int((~alive).sum())
