@@ -146,22 +146,28 @@ def train(
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
     made.save_pretrained(out / "model")
-    last: dict[str, Any] = history.scores[-1] if history.scores else {"scores": {}}
     if progress.first == history.steps:
         screen.say(f"nothing was trained: all {history.steps} steps of {out} were done before")
-    alike = last.get("one_class", [])
-    for name, value in last["scores"].items():
-        more = ", the same answer to all" if name in alike else ""
-        screen.say(f"  {name}: {made.tasks[name].metric} {100 * value:.2f} (n = {last['examples'][name]}{more})")
-    if alike and len(alike) == len(last["scores"]):
-        screen.say(f"no task was learned: try longer training, --clip 1, or a learning rate other than {plan.lr:g}")
+    last: dict[str, Any] = history.scores[-1] if history.scores else {"scores": {}}
+    _tell_scores(screen, {name: task.metric for name, task in made.tasks.items()}, last, plan.lr)
     screen.say(f"model in {out / 'model'}")
     if isinstance(chosen, PruneLeast) and chosen.closed is not None:
         mask, many = write_json(out / "closed.json", chosen.closed.tolist()), int(chosen.closed.sum())
         screen.say(f"{many} of {chosen.closed.numel()} heads are closed: {mask}, for headwise prune")
     shown = {"model": str(out / "model"), "steps": history.steps, "trained": history.steps - progress.first}
+    shown |= {"seconds": history.seconds, "scores": last["scores"], "one_class": last.get("one_class", [])}
     if as_json:
-        print(json.dumps({**shown, "seconds": history.seconds, "scores": last["scores"], "one_class": alike}))
+        print(json.dumps(shown))
+
+
+def _tell_scores(screen: Screen, metrics: dict[str, str], last: dict[str, Any], rate: float) -> None:
+    """A line for each task's last score, and a word where nothing was learned."""
+    alike = last.get("one_class", [])
+    for name, value in last["scores"].items():
+        more = ", the same answer to all" if name in alike else ""
+        screen.say(f"  {name}: {metrics[name]} {100 * value:.2f} (n = {last['examples'][name]}{more})")
+    if alike and len(alike) == len(last["scores"]):
+        screen.say(f"no task was learned: try longer training, --clip 1, or a learning rate other than {rate:g}")
 
 
 @app.command()
