@@ -174,7 +174,7 @@ def test_every_pair_is_in_one_list(p):
     for i, kind in enumerate(kinds):
         (line,) = [line for line in lines if f"one{i} and other{i}" in line]
         sure = p is not None and p < 0.05
-        words = {"distinct": "They come apart" if sure else "Double, but not sure", "single": "One-sided"}
+        words = {"distinct": "They come apart" if sure else "Double dissociation, but not sure", "single": "One-sided"}
         words |= {"double": words["distinct"], "undefined": "Not known"}
         assert line.startswith(words.get(kind, "No dissociation is seen"))
 

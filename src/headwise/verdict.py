@@ -13,7 +13,7 @@ from headwise.stats import Overlap, adjust, overlap_test
 LEVEL = 0.05  # of a family of tests, after adjustment
 PAIRS = {  # verdicts on pairs of tasks, and the words before the list of such pairs
     "double": f"They come apart (double dissociation, one-sided p < {LEVEL})",
-    "not sure": f"Double, but not sure (p of {LEVEL} or more, or no test)",
+    "not sure": f"Double dissociation, but not sure (p of {LEVEL} or more, or no test)",
     "single": "One-sided (one of the two needs its own heads more, the other does not)",
     "none": "No dissociation is seen between",
     "both negative": "No dissociation is seen between",
@@ -171,9 +171,13 @@ def _sure(study: Mapping[str, Any]) -> list[str]:
 def _overlap(worst: Mapping[str, Any]) -> str:
     """How many rows of which split have their text where else too, of the two splits that share most."""
     (held, split), (seen, other) = (worst[side].rsplit("/", 1) for side in ("held", "seen"))
-    share = f"{worst['rows']} of {worst['of']} {split} rows of {held} ({worst['rows'] / worst['of']:.0%})"
+    share = f"{worst['rows']} of {worst['of']} {split} rows of {held} ({_share(worst['rows'] / worst['of'])})"
     where = f"have their {worst['field']} in the {other} rows of {seen} too"
     return f"{share} {where} (the two splits that share most; the page lists all)"
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.01 else "below 1%"
 
 
 def _signed(cell: Mapping[str, Any]) -> str:
