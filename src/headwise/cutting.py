@@ -75,21 +75,21 @@ def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:
     heads, width = Heads.of(encoder), encoder.config.hidden_size
     groups = heads.num_heads // heads.num_kv_heads
     per_head = (2 * width + 2 * length + 2 * width / groups) * heads.head_dim  # q, o; scores, their use; k, v
-    rest = heads.num_layers * _feed_forward(encoder)
+    rest = _feed_forward(encoder, heads.num_layers)
     count = int(heads.alive.sum())
     return (count * per_head + rest) / ((count - int((mask & heads.alive).sum())) * per_head + rest)
 
 
-def _feed_forward(encoder: Any) -> float:
-    """The weights of a layer's feed-forward matrices: two of them, three or a double one where they are gated."""
+def _feed_forward(encoder: Any, layers: int) -> int:
+    """The weights of all feed-forward matrices: two in a layer, three or a double one where they are gated."""
     width = encoder.config.hidden_size
     inner = next((n for name in INNER if (n := getattr(encoder.config, name, None))), 4 * width)
-    layers = (module for module in encoder.modules() if not isinstance(module, torch.nn.Embedding))
-    weights = [module.weight for module in layers if isinstance(getattr(module, "weight", None), torch.Tensor)]
+    others = (module for module in encoder.modules() if not isinstance(module, torch.nn.Embedding))
+    weights = [module.weight for module in others if isinstance(getattr(module, "weight", None), torch.Tensor)]
     shapes = [sorted(weight.shape) for weight in weights if weight.ndim == 2]
     sizes = [low * high for low, high in shapes if low == min(width, inner) and high in (max(width, inner), 2 * inner)]
-    found = sum(sizes) / Heads.of(encoder).num_layers
-    return found if width != inner and found else 2 * width * inner  # of equal sizes it is not seen what is what
+    seen = width != inner and sizes  # of equal sizes it is not seen what is what
+    return sum(sizes) if seen else 2 * layers * width * inner
 
 
 @torch.no_grad()

@@ -271,8 +271,9 @@ def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels
     if count >= FEW and 2 * len(labels) > count:
         seen = f"{path}: {len(labels)} labels in {count} rows, such as {labels[0][:40]!r}"
         raise HeadwiseError(seen, f"classes in the column {column!r}, which is the last one named")
-    ways = Counter(" ".join(label.split()).casefold() for label in labels)
-    alike = [label for label in labels if ways[" ".join(label.split()).casefold()] > 1]
+    spelled = {label: " ".join(label.split()).casefold() for label in labels}
+    ways = Counter(spelled.values())
+    alike = [label for label in labels if ways[spelled[label]] > 1]
     trained = {row["label"] for row in rows.get("train", [])}
     unseen = [label for label in labels if label not in trained]
     told = {"labels that differ only in spaces or case": alike, "labels that no training row has": unseen}
