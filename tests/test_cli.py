@@ -19,8 +19,9 @@ from handiwork import job
 from headwise import cli
 from headwise.cli import options
 from headwise.cli.options import named_folders
-from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.errors import HeadwiseError
 from headwise.exports import load
+from headwise.heads import Heads
 from headwise.plan import CHOICES, Plan
 from headwise.recipes import Part, recipes
 from headwise.results import Results
@@ -307,8 +308,7 @@ def test_heads_that_training_closed_can_be_cut(headwise, place):
     _, out, _ = headwise(line)
     assert "4 of 8 heads are closed" in " ".join(out.split())
     assert json.loads((place / "runs/closed/plan.json").read_text())["alpha"] == 0.5
-    with pytest.warns(HeadwiseWarning, match=r"the encoder alone is cut and written: heads\.safetensors"):
-        code, out, _ = headwise("prune runs/closed/model runs/cut --mask runs/closed/closed.json --json")
+    code, out, _ = headwise("prune runs/closed/model runs/opened --mask runs/closed/closed.json --json")
     assert code == 0 and json.loads(out)["heads_cut"] == 4
 
 
@@ -387,19 +387,38 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
 
 
-def test_training_begins_from_the_encoder_of_what_headwise_trained(headwise, place, trained):
-    line = f"{OWN} --steps 1 --train heads --lr 0 --batch-size 8 --out runs/next"
-    assert headwise(f"train --model {trained} {line}")[0] == 0
-    encoders = [place / folder / "encoder/model.safetensors" for folder in (trained, "runs/next/model")]
-    assert encoders[0].read_bytes() == encoders[1].read_bytes()
+def test_training_goes_on_from_what_headwise_trained(headwise, place, trained):
+    line = f"{OWN} --steps 1 --lr 0 --batch-size 8 --out"
+    assert headwise(f"train --model {trained} {line} runs/next")[0] == 0
+    for file in ("encoder/model.safetensors", "heads.safetensors"):
+        assert (place / trained / file).read_bytes() == (place / "runs/next/model" / file).read_bytes()
+    assert headwise(f"train --model {trained}/encoder {line} runs/afresh")[0] == 0
+    made = [place / folder / "heads.safetensors" for folder in (trained, "runs/afresh/model")]
+    assert made[0].read_bytes() != made[1].read_bytes()
 
 
-@pytest.mark.parametrize("verb", ["train --model cut-small", "study --model cut-small", "importance cut-small"])
-def test_what_was_cut_is_not_trained(headwise, place, verb):
-    if not (place / "cut-small").exists():
-        assert headwise(f"prune bert-tiny cut-small --mask {mask('1000', '0110')}")[0] == 0
-    own = OWN if "--model" in verb else ""
-    refused(headwise(f"{verb} {own}"), "cut-small is a sliced model", "what it was cut from")
+def test_what_was_cut_is_measured_trained_and_studied(headwise, place, trained):
+    """A trained model keeps its output heads when it is cut: nothing changes where no head goes."""
+    assert headwise(f"prune {trained} runs/equal --mask {mask('0000', '0000')}")[0] == 0
+    assert (place / "runs/equal/heads.safetensors").read_bytes() == (place / trained / "heads.safetensors").read_bytes()
+    before, after = (headwise(f"importance {f} {OWN} --examples 40 --json")[1] for f in (trained, "runs/equal"))
+    assert json.loads(before)["news"]["scores"] == json.loads(after)["news"]["scores"]
+    cut = json.loads(headwise(f"prune {trained} runs/lost --mask {mask('1000', '0110')} --json")[1])
+    assert cut["parameters_after"] < cut["parameters_before"]
+    scores = json.loads(headwise(f"importance runs/lost {OWN} --examples 40 --json")[1])["news"]["scores"]
+    assert [[x is None for x in row] for row in scores] == [[True, *3 * [False]], [False, True, True, False]]
+    line = "--steps 4 --batch-size 8"
+    assert headwise(f"train --model runs/lost {OWN} {line} --out runs/on")[0] == 0
+    assert Heads.of(load("runs/on/model")).alive.tolist() == [[False, *3 * [True]], [True, False, False, True]]
+    made = headwise(f"study --model runs/on/model {OWN} {line} --examples 20 --dev 20 --skip looks --out runs/thinner")
+    assert made[0] == 0 and not Heads.of(load("runs/thinner/model")).alive[0, 0]
+
+
+def test_an_encoder_that_was_cut_gets_output_heads_by_training(headwise, place):
+    assert headwise(f"prune bert-tiny cut-small --mask {mask('1000', '0110')}")[0] == 0
+    refused(headwise("importance cut-small"), "cut-small is a sliced encoder", "without output heads")
+    assert headwise(f"train --model cut-small {OWN} --steps 2 --batch-size 8 --out runs/fresh")[0] == 0
+    assert Heads.of(load("runs/fresh/model")).alive.tolist() == [[False, *3 * [True]], [True, False, False, True]]
 
 
 def test_importance_reads_no_task_that_is_not_named(headwise, trained):

@@ -18,12 +18,14 @@ from transformers import AutoModel
 from cuts import CASES, answers, error, mask_of
 from headwise import exports
 from headwise.agreement import check_same, outputs, sample_inputs
+from headwise.batching import encode
 from headwise.errors import HeadwiseError
 from headwise.exports import export, load, read_mask
 from headwise.families import OWN_HEAD_SIZE
 from headwise.heads import Heads, gated
+from headwise.model import MultiTaskModel
 from headwise.prune import prune
-from headwise.testing import FAMILIES, tiny, tiny_batch, toy_model
+from headwise.testing import FAMILIES, tiny, tiny_batch, toy_model, toy_tasks
 
 NAMED = {"t5": "encoder", "bart": "encoder", "clip": "text", "whisper": "encoder"}
 FRESH = """
@@ -421,6 +423,29 @@ def test_frequencies_of_positions_stay_as_they_are_in_half_precision(tmp_path, f
     assert load(export(model, mask, tmp_path / form, form)).dtype == torch.bfloat16  # which compares before it is kept
 
 
-def test_a_model_of_tasks_is_told_apart_from_its_encoder(tmp_path):
-    with pytest.raises(HeadwiseError, match=r"MultiTaskModel.*\.encoder"):
-        export(toy_model(), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")
+@pytest.mark.parametrize(("family", "form"), [("bert", "sliced"), ("bert", "masked"), ("llama", "compact")])
+def test_a_model_of_tasks_is_written_with_its_output_heads(tmp_path, family, form):
+    model = toy_model(family=family).eval()
+    mask = torch.zeros(Heads.of(model.encoder).shape, dtype=torch.bool)
+    mask[:, :2] = True
+    batch = encode(model.tasks["toy1"], "dev", model.tokenizer).batch(range(6))
+    with gated(model.encoder, (~mask).float()):
+        expected = model("toy1", batch).scores
+    back = MultiTaskModel.load(export(model, mask, tmp_path / "m", form), toy_tasks()).eval()
+    torch.testing.assert_close(back("toy1", batch).scores, expected, atol=1e-5, rtol=1e-4)
+    assert back.tokenizer.get_vocab() == model.tokenizer.get_vocab()
+    with pytest.raises(HeadwiseError, match="there already"):
+        export(model, mask, tmp_path / "m", form)
+    with pytest.raises(HeadwiseError, match=r"onnx.*alone.*model\.encoder"):
+        export(model, mask, tmp_path / "n", "onnx")
+    model.give_scales()
+    with pytest.raises(HeadwiseError, match="counts them anew"):
+        export(model, mask, tmp_path / "n", "compact")
+    with pytest.raises(HeadwiseError, match="output heads read themselves"):
+        export(toy_model(family=family, use_heads=mask), mask, tmp_path / "n", form)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]  # nothing half done
+
+
+def test_a_module_of_ones_own_is_told(tmp_path):
+    with pytest.raises(HeadwiseError, match=r"a Linear.*Hugging Face model"):
+        export(torch.nn.Linear(2, 2), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")

@@ -165,7 +165,7 @@ def test_logits_of_a_task(family):
 @pytest.mark.parametrize(
     ("family", "stack"),
     [
-        *[(family, None) for family in ("gpt2", "gpt_neox", "llama", "gemma2", "phi3")],
+        *[(family, None) for family in ("gpt2", "gpt_neox", "llama", "gemma2", "gemma3_text", "phi3")],
         *[("t5", "decoder"), ("t5", "cross"), ("bart", "decoder")],
     ],
 )

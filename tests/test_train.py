@@ -19,6 +19,7 @@ from accelerate.state import PartialState
 
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
+from headwise.heads import Heads
 from headwise.methods import Method
 from headwise.methods.distill import Distill
 from headwise.methods.iat import IAT
@@ -26,9 +27,11 @@ from headwise.methods.l0 import L0
 from headwise.methods.meta import Meta
 from headwise.methods.prune_least import PruneLeast
 from headwise.methods.scales import Scales
+from headwise.model import MultiTaskModel
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.tasks.task import Rows
-from headwise.testing import layers_run_again, no_dropout, toy_model
+from headwise.testing import layers_run_again, no_dropout, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
 from twoprocesses import STILL, assert_agree
 
@@ -78,6 +81,27 @@ def test_resume_after_a_crash_is_exact(tmp_path, plan, crash):
     if crash > 4:
         assert checkpoint.list_all(tmp_path / "checkpoints")
     assert history.losses == undisturbed.losses
+
+
+def test_a_model_that_has_lost_heads_is_trained_on_and_resumed_exactly(tmp_path):
+    gone = torch.tensor([[True, False, True, False], [True, True, True, True]])
+    folder = prune_saved(toy_model(), gone, tmp_path / "cut")
+    whole, resumed = MultiTaskModel.load(folder, toy_tasks()), MultiTaskModel.load(folder, toy_tasks())
+    fit(whole, PLAN)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(MultiTaskModel.load(folder, toy_tasks()), PLAN, StopAt(9), out=tmp_path / "run")
+    fit(resumed, PLAN, Method(), out=tmp_path / "run")
+    assert same(weights(whole), weights(resumed))
+    back = MultiTaskModel.load(resumed.save_pretrained(tmp_path / "end"), toy_tasks())
+    assert same(weights(back), weights(whole)) and torch.equal(Heads.of(back.encoder).alive, ~gone)
+    with pytest.raises(HeadwiseError, match="another run"):  # other heads of the same number
+        fit(MultiTaskModel.load(prune_saved(toy_model(), gone.flip(1), tmp_path / "other"), toy_tasks()), PLAN,
+            out=tmp_path / "run")  # fmt: skip
+
+
+def prune_saved(model: MultiTaskModel, gone: torch.Tensor, folder: Path) -> Path:
+    prune(model.encoder, gone)
+    return model.save_pretrained(folder)
 
 
 @pytest.mark.soak  # tests/faults/test_kills.py does the same quickly

@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from headwise.encoders import positions
+from headwise.encoders import ABOUT, positions
+from headwise.errors import HeadwiseError, option
 from headwise.evaluate import evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
-from headwise.model import MultiTaskModel
+from headwise.model import SCALES, MultiTaskModel
 from headwise.prune import prune
 from headwise.selection import bottom
+from headwise.store import folder, read_json
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
 INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
@@ -63,11 +66,43 @@ def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
-    """Write the encoder without its least needed heads, really smaller, in place of an earlier one."""
+    """Write the model without its least needed heads, really smaller, in place of an earlier one."""
     mask = least_needed(scores, fraction, Heads.of(model.encoder).num_kv_heads)
     if path.exists():
         shutil.rmtree(path)
-    return export(model.encoder, mask, path, "sliced", tokenizer=model.tokenizer)
+    return export(model, mask, path, "sliced")
+
+
+def export_whole(
+    save_rest: Callable[[Path], Any],
+    encoder: nn.Module,
+    mask: torch.Tensor,
+    path: str | Path,
+    form: str,
+    tokenizer: Any,
+    stack: str | None = None,
+) -> Path:
+    """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
+    path = Path(path)
+    if path.exists() or path.is_symlink():
+        raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+    with folder(path) as scratch:
+        save_rest(scratch)
+        _require_fitting(scratch, mask, form)
+        export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+    return path
+
+
+def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
+    """Output heads that read chosen heads, and factors, know heads by their numbers."""
+    chosen = read_json(rest / ABOUT)["use_heads"]
+    if chosen is not None and bool((torch.tensor(chosen) & mask.cpu()).any()):
+        raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
+    if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
+        seen = "a model that knows heads by their numbers, and the form compact counts them anew"
+        raise HeadwiseError(seen, "a form that keeps their numbers", option("form", "sliced"))
+    if form == "onnx":
+        raise HeadwiseError("a whole model in the form onnx", "its encoder alone", "export(model.encoder, ...)")
 
 
 def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:

@@ -12,22 +12,19 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.store import read_json
 
+ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
 
 def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
 
-    Of a model that headwise trained it is the encoder inside.
+    Of a model that headwise trained it is the encoder inside. One that has lost heads comes without them.
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForTextEncoding, AutoTokenizer
 
-    if (Path(name) / "headwise.json").exists():
-        refuse_cut(Path(name), read_json(Path(name) / "headwise.json"))
-        name = Path(name) / "encoder"
-    name = str(name)
+    name = str(Path(name) / "encoder" if is_trained(name) else name)
     local = Path(name).exists()
     if not local:
         _check_hub(name)
@@ -36,11 +33,16 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         config = AutoConfig.from_pretrained(name, **safe)
         alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
         kind = AutoModelForTextEncoding if alone else AutoModel
-        model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
+        if (Path(name) / ABOUT).exists():
+            model = _without_heads(Path(name))
+        else:
+            model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
         )
         tokenizer = loader.from_pretrained(name, **safe)
+    except HeadwiseError:
+        raise
     except Exception as error:  # every library below has its own; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
     if local and loader is AutoTokenizer:
@@ -48,6 +50,19 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def is_trained(name: str | Path) -> bool:
+    """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
+    return (Path(name) / ABOUT).exists() and (Path(name) / "encoder").is_dir()
+
+
+def _without_heads(path: Path) -> nn.Module:
+    """The encoder of a sliced folder, without what may stand on it."""
+    from headwise.exports import load
+
+    model: Any = load(path)
+    return model.base_model.float()
 
 
 def _require_tokenizer(folder: Path, tokenizer: Any) -> None:
@@ -81,14 +96,6 @@ def refuse_several(encoder: nn.Module) -> None:
             f"{type(encoder).__name__} is an encoder with a decoder",
             "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
             "headwise heads or prune with --stack, which take one of its stacks",
-        )
-
-
-def refuse_cut(path: Path, about: Any) -> None:
-    """What prune wrote has shapes that only `headwise.exports.load` knows."""
-    if isinstance(about, dict) and "form" in about:
-        raise HeadwiseError(
-            f"{path} is a {about['form']} model of headwise prune", "a whole model", "what it was cut from"
         )
 
 

@@ -27,12 +27,13 @@ from torch.export import Dim
 
 from headwise import store
 from headwise.agreement import Inputs, Outputs, check_same, outputs, sample_inputs
+from headwise.encoders import ABOUT, is_trained
 from headwise.errors import HeadwiseError, missing_extra, option, unknown
 from headwise.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads import Heads, gated, stacks_of, unwrap
 from headwise.prune import fold, prune, refuse_wrapped, removal
 
-ABOUT, VERSION = "headwise.json", 1
+VERSION = 1
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 SLICED = option("form", "sliced")
 
@@ -43,7 +44,9 @@ def export(
     """Write the model without the heads a mask selects (True = removed) as a new folder; the model stays as it is.
 
     Args:
-        model: a plain Hugging Face model, also one that was cut before.
+        model: a plain Hugging Face model, also one that was cut before; or a `MultiTaskModel`, whose output heads and
+            factors are written beside its encoder (not as ``onnx``): `MultiTaskModel.load` opens it, to be used or
+            trained on.
         mask: bool ``(L, H)`` in original coordinates.
         path: the folder to make.
         form: ``masked``, ``compact``, ``sliced`` or ``onnx``, see the table above.
@@ -55,6 +58,12 @@ def export(
         PosixPath('small')
         >>> model = load("small")
     """
+    from headwise.model import MultiTaskModel
+
+    if isinstance(model, MultiTaskModel):
+        from headwise.cutting import export_whole
+
+        return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
     if form not in FORMS:
         raise unknown("export form", form, FORMS)
     path, (write, read) = Path(path), FORMS[form]
@@ -62,8 +71,7 @@ def export(
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
     refuse_wrapped(model, "exporting")
     if not hasattr(unwrap(model), "main_input_name"):
-        hint = "its .encoder" if hasattr(model, "encoder") else ""
-        raise HeadwiseError(f"a {type(model).__name__}", "a plain Hugging Face model", hint)
+        raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
     mask, inputs = removal(mask, heads), sample_inputs(own)
@@ -80,6 +88,8 @@ def export(
 def load(path: str | Path) -> nn.Module:
     """Open a folder that `export` wrote as ``sliced``, or any plain Hugging Face folder, as the class it was saved as.
 
+    Of a model that headwise trained it is the encoder; `MultiTaskModel.load` opens all of it.
+
     Example:
         >>> load("small").num_parameters() < model.num_parameters()
         True
@@ -87,6 +97,7 @@ def load(path: str | Path) -> nn.Module:
     path = Path(path)
     if not path.is_dir():
         raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
+    path = path / "encoder" if is_trained(path) else path
     kind = _model_class(path)
     if not (path / ABOUT).exists():
         return _opened(kind, path)
@@ -143,6 +154,11 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
 
 def _write_sliced(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     prune(model, mask, heads.stack)
+    save_sliced(model, folder)
+
+
+def save_sliced(model: Any, folder: Path) -> None:
+    """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
     model.save_pretrained(folder)
     kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
     digests = {file.name: store.file_digest(file) for file in sorted(folder.iterdir())}
@@ -150,6 +166,7 @@ def _write_sliced(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
 
 
 def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+    heads.require_exact("cutting heads")
     if heads.family not in OWN_HEAD_SIZE:
         raise HeadwiseError(
             f"the configuration of {heads.family} has no head size of its own: with fewer heads each would be wider",

@@ -50,6 +50,7 @@ EXACT = frozenset(
         "qwen2",
         "qwen3",
         "gemma2",
+        "gemma3_text",
         "phi3",
         "t5",
         "bart",
@@ -122,7 +123,7 @@ BIAS_OF_ENCODER = ("mpnet",)  # the encoder gives one position bias per head to 
 RETURNS_LIST = ("openai-gpt",)
 LAST_DROPOUTS = ("resid_dropout", "out_drop")  # what an attention does after its output projection
 # Families whose configuration states the head size apart from the hidden size, so that fewer heads are a plain model.
-OWN_HEAD_SIZE = frozenset(["llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "t5"])
+OWN_HEAD_SIZE = frozenset(["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "t5"])
 
 
 @dataclass(frozen=True)

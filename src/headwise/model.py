@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from headwise.encoders import first_line, load_encoder, positions, refuse_cut, refuse_several
+from headwise.encoders import ABOUT, first_line, load_encoder, positions, refuse_several
 from headwise.errors import HeadwiseError, unknown
 from headwise.families import DECODERS
 from headwise.heads import Heads, captured, gated
@@ -24,6 +24,7 @@ from headwise.tasks.windows import stitched
 
 POOLINGS = ("cls", "mean", "last")
 FORMAT = 1
+HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
@@ -104,6 +105,17 @@ class MultiTaskModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(encoder, tokenizer, found, **options)
+
+    @classmethod
+    def continued(cls, path: str | Path, tasks: Sequence[Task], *, seed: int = 0) -> MultiTaskModel:
+        """Load a trained model with some tasks, to train it on: those it has not get fresh output heads."""
+        model = cls.load(path, tasks, only=[task.name for task in tasks])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for task in tasks:
+                if task.name not in model.tasks:
+                    model.add(task)
+        return model
 
     def add(self, task: Task, share: str | None = None) -> None:
         """Give the model one more task, with an output head of its own or that of the task named."""
@@ -198,27 +210,40 @@ class MultiTaskModel(nn.Module):
         return self.encoder(**inputs).last_hidden_state
 
     def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        with captured(self.encoder, lambda out_BTHD: out_BTHD) as layers:
+        with captured(self.encoder, lambda out_BTHD: out_BTHD, heads=self._with_chosen()) as layers:
             self.encoder(**inputs)
         return torch.cat([layers[layer][:, :, head] for layer, head in self._chosen], -1)
 
+    def _with_chosen(self) -> Heads:
+        """The encoder's heads, among which are those that output heads read."""
+        heads = Heads.of(self.encoder)
+        alive = heads.alive
+        if gone := [(layer, head) for layer, head in self._chosen if not alive[layer, head]]:
+            raise HeadwiseError(f"output heads read the heads {gone}, which were cut", "an encoder that has them")
+        return heads
+
     def save_pretrained(self, path: str | Path) -> Path:
-        """Write a folder: ``encoder/`` is a plain Hugging Face checkpoint, the rest is safetensors and JSON."""
-        if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
-            raise HeadwiseError(
-                "a model that has lost heads: no plain checkpoint has its shapes, and none would load",
-                "a model with all its heads; the cut encoder is written alone",
-                'headwise.export(model.encoder, ~headwise.Heads.of(model.encoder).alive, path, "sliced")',
-            )
-        path = Path(path)
+        """Write a folder: ``encoder/`` is a Hugging Face checkpoint, the rest is safetensors and JSON.
+
+        The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens.
+        """
+        from headwise.exports import save_sliced
+
+        path, cut = Path(path), any(hasattr(module, "headwise_kept") for module in self.encoder.modules())
+        if cut:
+            self._with_chosen()
         with folder(path, replace=True) as scratch:
-            self.encoder.save_pretrained(scratch / "encoder")
+            save_sliced(self.encoder, scratch / "encoder") if cut else self.encoder.save_pretrained(scratch / "encoder")
             self.tokenizer.save_pretrained(scratch / "encoder")
-            save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, scratch / "heads.safetensors")
-            if self.scales:
-                save_file({k: v.detach().clone() for k, v in self.scales.items()}, scratch / "scales.safetensors")
-            write_json(scratch / "headwise.json", self.describe())
+            self.save_rest(scratch)
         return path
+
+    def save_rest(self, path: Path) -> None:
+        """Write what stands on the encoder: output heads, factors, and what they are."""
+        save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, path / HEADS)
+        if self.scales:
+            save_file({k: v.detach().clone() for k, v in self.scales.items()}, path / SCALES)
+        write_json(path / ABOUT, self.describe())
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
@@ -246,8 +271,11 @@ class MultiTaskModel(nn.Module):
     def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:
         """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
         path = Path(path)
-        about = read_json(path / "headwise.json")
-        refuse_cut(path, about)
+        about = read_json(path / ABOUT)
+        if isinstance(about, dict) and "form" in about:
+            seen = f"{path} is a {about['form']} encoder of headwise prune, without output heads"
+            hint = "MultiTaskModel.from_pretrained(path, tasks), or headwise train --model"
+            raise HeadwiseError(seen, "a model of headwise train or study", hint)
         form = about.get("format") if isinstance(about, dict) else None
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
@@ -274,13 +302,13 @@ class MultiTaskModel(nn.Module):
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"])
         model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
-        heads = load_file(path / "heads.safetensors")
+        heads = load_file(path / HEADS)
         for name in names:
             own = _key(owner[name]) + "."
             model.head(name).load_state_dict({k.removeprefix(own): v for k, v in heads.items() if k.startswith(own)})
-        if (path / "scales.safetensors").exists():
+        if (path / SCALES).exists():
             left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
-            scales = {k: v for k, v in load_file(path / "scales.safetensors").items() if k not in left_out}
+            scales = {k: v for k, v in load_file(path / SCALES).items() if k not in left_out}
             model.give_scales(task for task in model.tasks if _key(task) in scales)
             model.scales.load_state_dict(scales)
         return model

@@ -16,7 +16,7 @@ from headwise import checkpoint
 from headwise.attention import looks
 from headwise.batching import fingerprint
 from headwise.cutting import cheapest, export_small, trials
-from headwise.encoders import load_encoder, name_of
+from headwise.encoders import is_trained, load_encoder, name_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, difference, evaluate
 from headwise.heads import Heads
@@ -118,7 +118,7 @@ class Study:
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
-        if self._written:  # what headwise train or study wrote: goes on from there
+        if is_trained(self.name):  # goes on from there
             model = self._trained(tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
             if self.settings != replace(s, pooling=s.pooling or model.pooling):
@@ -131,21 +131,14 @@ class Study:
         return model
 
     def _trained(self, tasks: Sequence[Task]) -> MultiTaskModel:
-        """A trained model with the tasks asked for; those it has not get fresh output heads where training goes on."""
+        """A trained model with the tasks asked for, all of which it has where training does not go on."""
+        if "train" not in self.settings.skip:
+            return MultiTaskModel.continued(self.name, tasks, seed=self.settings.plan.seed)
         model = MultiTaskModel.load(self.name, tasks, only=[task.name for task in tasks])
-        new = [task for task in tasks if task.name not in model.tasks]
-        if new and "train" in self.settings.skip:
-            seen = f"{self.name} was not trained for {new[0].name!r}"
+        if new := [task.name for task in tasks if task.name not in model.tasks]:
+            seen = f"{self.name} was not trained for {new[0]!r}"
             raise HeadwiseError(seen, "tasks of this model", "training too: no --skip train")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.plan.seed)
-            for task in new:
-                model.add(task)
         return model
-
-    @property
-    def _written(self) -> bool:
-        return (Path(self.name) / "headwise.json").exists()
 
     @property
     def tasks(self) -> list[str]:
@@ -154,7 +147,7 @@ class Study:
     def run(self) -> dict[str, Any]:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
         study = self._head()
-        if not self.base["trained"] and not self._written:
+        if not self.base["trained"] and not is_trained(self.name):
             self.told("", "not trained: the output heads are random, and so are the scores")
         for stage in STAGES:
             if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):

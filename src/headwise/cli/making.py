@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +32,7 @@ from headwise.cli.options import (
     with_plan,
     writable,
 )
-from headwise.cli.screen import Screen
+from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
 from headwise.store import write_json
 
@@ -130,18 +130,24 @@ def train(
 ) -> None:
     """Train tasks together in one model; the same command goes on where it stopped.
 
+    A model that headwise trained, cut or not, goes on with its output heads; its encoder/ starts with fresh ones.
+
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
+    from headwise.encoders import is_trained
     from headwise.methods.prune_least import PruneLeast
     from headwise.model import MultiTaskModel
     from headwise.train import fit
     from headwise.works import method_of
 
     screen, out = Screen(quiet=as_json), writable(out)
-    progress = screen.progress()
-    made = MultiTaskModel.from_pretrained(
-        model, chosen_tasks(tasks, task, data), seed=plan.seed, pooling=pooling, max_length=max_length
-    )
+    progress, wanted = screen.progress(), chosen_tasks(tasks, task, data)
+    if is_trained(model):
+        made = MultiTaskModel.continued(model, wanted, seed=plan.seed)
+        if (pooling or made.pooling, max_length) != (made.pooling, made.max_length):
+            screen.say(f"as the model was trained: pooling {made.pooling}, max length {made.max_length}")
+    else:
+        made = MultiTaskModel.from_pretrained(model, wanted, seed=plan.seed, pooling=pooling, max_length=max_length)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
@@ -157,7 +163,7 @@ def train(
     shown = {"model": str(out / "model"), "steps": history.steps, "trained": history.steps - progress.first}
     shown |= {"seconds": history.seconds, "scores": last["scores"], "one_class": last.get("one_class", [])}
     if as_json:
-        print(json.dumps(shown))
+        print(machine(shown))
 
 
 def _tell_scores(screen: Screen, metrics: dict[str, str], last: dict[str, Any], rate: float) -> None:
@@ -179,21 +185,27 @@ def prune(
     stack: StackOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cut heads and write a model that is checked against the masked one.
+    """Cut heads and write a model that is checked against the masked one; output heads of a trained one go with it.
 
     Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
     """
+    from headwise.cutting import export_whole
+    from headwise.encoders import is_trained
     from headwise.exports import export, read_mask
     from headwise.heads import Heads
     from headwise.prune import prune as remove
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
-    if (Path(model) / "encoder").is_dir():
-        beside = " and ".join(sorted(file.name for file in Path(model).glob("*.safetensors")))
-        seen = f"the encoder alone is cut and written: {beside} of the trained model stay where they are"
+    rest = [file for file in Path(model).iterdir() if file.is_file()] if is_trained(model) else []
+    if rest and form == "onnx":
+        beside = " and ".join(sorted(file.name for file in rest if file.suffix == ".safetensors"))
+        seen = f"the encoder alone is written as onnx: {beside} of the trained model stay where they are"
         warnings.warn(seen, HeadwiseWarning, stacklevel=1)
-    path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
+    if rest and form != "onnx":
+        path = export_whole(lambda to: [copy(file, to) for file in rest], encoder, cut, out, form, tokenizer, stack)
+    else:
+        path = export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
     alive, before = Heads.of(encoder, stack=stack).alive, sum(p.numel() for p in encoder.parameters())
     newly, gone = int((cut & alive).sum()), int((~alive).sum())
     if form != "masked":  # which keeps its shapes
@@ -203,9 +215,9 @@ def prune(
     shown |= {"heads_newly_cut": newly, "parameters_before": before, "parameters_after": after}
     words = f"{newly} of {cut.numel()} heads" + (f" newly cut ({gone} were cut before)" if gone else " cut")
     said = f"{words}, {before:,} parameters to {after:,}, {form}: {path}"
-    print(json.dumps(shown)) if as_json else Screen().say(said)
+    print(machine(shown)) if as_json else Screen().say(said)
 
 
 def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:
     made = {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
-    print(json.dumps({"verdict": study["verdict"], **made})) if as_json else screen.verdict(study, folder)
+    print(machine({"verdict": study["verdict"], **made})) if as_json else screen.verdict(study, folder)

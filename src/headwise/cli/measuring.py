@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from headwise.cli.options import (
     trained_model,
     writable,
 )
-from headwise.cli.screen import Screen
+from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
 
 
@@ -56,7 +55,7 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
         }
         for h in found
     ]
-    print(json.dumps(rows)) if as_json else Screen().head_maps(model, rows)
+    print(machine(rows)) if as_json else Screen().head_maps(model, rows)
 
 
 @app.command()
@@ -80,12 +79,12 @@ def tasks(
             raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
         task = catalog.own(name) if "=" in name else catalog.get(name, data)
         shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
-        print(json.dumps(shown, ensure_ascii=False)) if as_json else Screen().task(shown)
+        print(machine(shown)) if as_json else Screen().task(shown)
     elif command == "list":
         rows = [catalog.describe(n, data) for n in catalog.names() if not name or name in n]
         if not rows:
             raise HeadwiseError(f"no task with {name!r} in its name", hint="headwise tasks")
-        print(json.dumps(rows, ensure_ascii=False)) if as_json else Screen().task_list(rows)
+        print(machine(rows)) if as_json else Screen().task_list(rows)
     else:
         raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
 
@@ -122,7 +121,7 @@ def importance(
     if out:
         write_arrays(out, {name: f.scores.numpy() for name, f in found.items()}, {"by": by})
     if as_json:
-        print(json.dumps({name: f.to_record() for name, f in found.items()}))
+        print(machine({name: f.to_record() for name, f in found.items()}))
 
 
 @app.command()
@@ -163,7 +162,7 @@ def dissociate(
         write_json(out, found.to_record())
     closed = top(scores[found.tasks[0]].scores, found.default)
     screen.say(f"α = {found.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")
-    print(json.dumps(found.to_record()) if as_json else found)
+    print(machine(found.to_record()) if as_json else found)
 
 
 @app.command()
@@ -213,7 +212,7 @@ def probe(
     about = {"name": name_of(model), "layers": h.num_layers, "heads": h.num_heads}
     page = write_probes(made, about, out) if out else None
     if as_json:
-        print(json.dumps({"probes": made, "page": str(page) if page else None}))
+        print(machine({"probes": made, "page": str(page) if page else None}))
     elif page:
         screen.say(f"page: {page}")
 
@@ -233,4 +232,4 @@ def head(
     from headwise.report.card import card
 
     found = card(read_study(study), name, read_study(beside) if beside else None)
-    print(json.dumps(found)) if as_json else Screen().card(found)
+    print(machine(found)) if as_json else Screen().card(found)

@@ -168,12 +168,13 @@ def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
     """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
     from headwise import tasks as catalog
+    from headwise.encoders import ABOUT
     from headwise.model import MultiTaskModel, default_device
     from headwise.store import read_json
 
-    if not (path / "headwise.json").exists():
-        raise HeadwiseError(f"{path} holds no model of headwise train or study", "a folder with headwise.json")
-    about = read_json(path / "headwise.json")
+    if not (path / ABOUT).exists():
+        raise HeadwiseError(f"{path} holds no model of headwise train or study", f"a folder with {ABOUT}")
+    about = read_json(path / ABOUT)
     names, share = about.get("tasks", {}), about.get("share") or {}
     files = {spec.split("=")[0]: spec for spec in own}
     for name in (*files, *only):
@@ -197,13 +198,11 @@ def _known(name: str, data: Path | None) -> Any:
 
 def plain_encoder(model: str) -> tuple[Any, Any]:
     """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
-    from headwise.encoders import load_encoder
+    from headwise.encoders import ABOUT, is_trained, load_encoder
     from headwise.exports import load
 
     path = Path(model)
-    if (path / "encoder").is_dir():
-        return load_encoder(path / "encoder")
-    if (path / "headwise.json").exists():
+    if not is_trained(path) and (path / ABOUT).exists():
         from transformers import AutoTokenizer
 
         with_words = any(path.glob("tokenizer*"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -23,7 +22,7 @@ from headwise.cli.options import (
     pairs_in,
     writable,
 )
-from headwise.cli.screen import Screen
+from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
@@ -61,7 +60,7 @@ def sweep(
     how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
     told = _run_jobs(jobs, out, as_json, **how)
     if as_json:
-        print(json.dumps(told))
+        print(machine(told))
     raise typer.Exit(int(bool(told["failed"])))
 
 
@@ -113,7 +112,7 @@ def recipe(
         told["page"] = str(page)
         Screen(quiet=as_json).say(f"page: {page}")
     if as_json:
-        print(json.dumps(told))
+        print(machine(told))
     raise typer.Exit(int(bool(told.get("failed"))))
 
 
@@ -130,7 +129,7 @@ def _list_jobs(jobs: list[Any], as_json: bool) -> None:
     from headwise.jobs import in_order
 
     rows = [{"key": job.key, "work": job.work, "title": job.title} for job in in_order(jobs)]
-    print(json.dumps(rows)) if as_json else Screen().jobs(rows)
+    print(machine(rows)) if as_json else Screen().jobs(rows)
 
 
 def _run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def report_page(
 
     found = [read_study(path) for path in studies]
     page = report(found if len(found) > 1 else found[0], writable(out, file=True))
-    print(json.dumps({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
+    print(machine({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
 
 
 @app.command(name="ls")
@@ -192,7 +191,7 @@ def list_records(
     rows = [
         {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
     ]
-    print(json.dumps(rows)) if as_json else Screen().records(rows)
+    print(machine(rows)) if as_json else Screen().records(rows)
 
 
 def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:
@@ -203,7 +202,7 @@ def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool
         known = ", ".join(record.key for _, record in found[:6])
         raise HeadwiseError(f"--compare {','.join(keys)}", "the keys of two records of one folder", known)
     rows = [{"name": name, "a": a, "b": b} for name, a, b in Results(roots[0]).compare(*keys)]
-    print(json.dumps(rows)) if as_json else Screen().differences(keys, rows)
+    print(machine(rows)) if as_json else Screen().differences(keys, rows)
 
 
 @app.command()
@@ -215,4 +214,4 @@ def doctor(as_json: JsonOption = False) -> None:
     from headwise.doctor import examine
 
     found = examine()
-    print(json.dumps(found)) if as_json else Screen().doctor(found)
+    print(machine(found)) if as_json else Screen().doctor(found)

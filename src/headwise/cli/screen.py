@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,19 @@ NAMES = {
     "prune": "See what may be cut",
 }
 SHADES = " ░▒▓█"
+
+
+def machine(value: Any) -> str:
+    """JSON that every program reads: what is no number, such as the score of a head that was cut, is null."""
+    return json.dumps(_numbers(value), ensure_ascii=False, allow_nan=False)
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numbers(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Screen:
