@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.results import Results, flat
+from headwise.results import Results, flat, told_apart
 
 
 @pytest.fixture
@@ -54,3 +54,16 @@ def test_broken_records_are_named(results):
         results[key]
     with pytest.raises(HeadwiseError, match="unknown record"):
         results["ffff"]
+
+
+def test_records_of_a_kind_are_told_apart_by_what_differs(tmp_path):
+    results, common = Results(tmp_path), {"weights": "0123456789abcdef", "rate": 0.1, "old": None, "held": False}
+    for seed in (0, 1):
+        for method in ("plain", "iat"):
+            trained = {**common, "plan": {"seed": seed}, "method": {"name": method}, "tasks": ["a", "b"]}
+            results.save("train", trained, {})
+            results.save("lesions", {"training": trained, "examples": 10 + seed}, {})
+    results.save("alone", {"seed": 3}, {})
+    told = {(r.kind, text) for r, text in zip(results, told_apart(list(results)))}
+    trainings = {("train", f"name {method}, seed {seed}") for seed in (0, 1) for method in ("plain", "iat")}
+    assert told == {*trainings, ("lesions", "examples 10"), ("lesions", "examples 11"), ("alone", "")}

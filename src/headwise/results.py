@@ -8,7 +8,8 @@ import io
 import math
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +22,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.store import digest, folder, plain, read_arrays, read_json, write, write_arrays, write_json
 
 FORMAT = 1
+PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,41 @@ def flat(value: Any, longest: int | None = None, prefix: str = "") -> dict[str, 
     if isinstance(value, list) and longest is not None and len(str(value)) > longest:
         return {}
     return {prefix: value}
+
+
+def told_apart(records: Sequence[Record]) -> list[str]:
+    """For each record what its configuration has and not all others of its kind have, the plainest names first.
+
+    Hashes tell nobody anything, and a record of a trained model repeats how that was trained.
+    """
+    configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
+    values: dict[tuple[str, str], Counter[str]] = {}
+    for record, config in zip(records, configs):
+        for name, value in config.items():
+            values.setdefault((record.kind, name), Counter())[value] += 1
+    many = Counter(record.kind for record in records)
+    return [
+        ", ".join(
+            f"{name.rpartition('.')[2]} {value}"
+            for name, value in sorted(config.items(), key=lambda item: _rank(item[0]))
+            if values[record.kind, name][value] < many[record.kind]
+        )
+        for record, config in zip(records, configs)
+    ]
+
+
+def _rank(name: str) -> tuple[int, int]:
+    last = name.rpartition(".")[2]
+    return PLAIN.index(last) if last in PLAIN else len(PLAIN), len(name)
+
+
+def _telling(name: str, value: Any) -> bool:
+    is_hash = isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
+    return value is not None and value is not False and not is_hash and ".training." not in f".{name}"
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _matches(record: Record, name: str, value: Any) -> bool:

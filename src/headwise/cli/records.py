@@ -174,7 +174,7 @@ def list_records(
 
     Example: headwise ls runs/demo --where kind=importance
     """
-    from headwise.results import Results
+    from headwise.results import Results, told_apart
 
     roots = sorted({p.parent.parent for p in folder.rglob("record.json")})
     if not roots:
@@ -188,8 +188,10 @@ def list_records(
     if compare:
         _compare(found, names_in(compare), as_json)
         return
+    words = told_apart([record for _, record in found])
     rows = [
-        {"key": r.key, "kind": r.kind, "created": r.about.get("created", ""), "folder": str(root)} for root, r in found
+        {"key": r.key, "kind": r.kind, "what": what, "created": r.about.get("created", ""), "folder": str(root)}
+        for (root, r), what in zip(found, words)
     ]
     print(machine(rows)) if as_json else Screen().records(rows)
 

@@ -155,8 +155,10 @@ class Screen:
             self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
 
     def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("key", "kind", "created", "folder")
-        self._table(columns, [[str(row[c]) for c in columns] for row in rows])
+        columns = ("key", "kind", "what", "created", "folder")
+        kinds = [row["kind"].rpartition(":")[2] for row in rows]  # works of one's own have a module before
+        shown = [{**row, "kind": kind, "what": _short(row["what"], 64)} for row, kind in zip(rows, kinds)]
+        self._table(columns, [[str(row[c]) for c in columns] for row in shown])
 
     def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         self._table(("", *keys), [[row["name"], _short(row["a"], 60), _short(row["b"], 60)] for row in rows])
