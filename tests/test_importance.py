@@ -108,6 +108,21 @@ def test_scores_do_not_depend_on_the_batching(model, tokens):
         assert torch.allclose(whole, importance(model, "toy0", by, tokens=tokens).scores, rtol=1e-5)
 
 
+@pytest.mark.parametrize("by", ["gradient", "ablation"])
+def test_only_what_is_looked_at_is_tokenised(model, by, monkeypatch):
+    task = model.tasks["toy0"]
+    whole = encode(task, "train", model.tokenizer, model.max_length)
+    expected, seen = importance(model, "toy0", by, examples=9, data=whole), []
+    read = type(task.kind).encode
+    monkeypatch.setattr(
+        type(task.kind), "encode", lambda kind, rows, *rest: seen.extend(rows) or read(kind, rows, *rest)
+    )
+    monkeypatch.setattr("headwise.batching._cached", lambda path: None)
+    found = importance(model, "toy0", by, examples=9)
+    assert torch.equal(found.scores, expected.scores) and torch.equal(found.halves, expected.halves)
+    assert len(seen) == 9
+
+
 def test_batch_and_weight_are_one_gradient_with_two_divisors(model):
     """|·| per batch, averaged over batches or over examples: the same where all batches are of one size."""
     batch, weight = (importance(model, "toy0", by, size=8).scores for by in ("batch", "weight"))

@@ -83,7 +83,14 @@ def _mask(lengths_B: torch.Tensor, width: int) -> torch.Tensor:
     return (torch.arange(width) < lengths_B[:, None]).long()
 
 
-def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit: int | None = None) -> Encoded:
+def encode(
+    task: Task,
+    split: str,
+    tokenizer: Any,
+    max_length: int = 128,
+    limit: int | None = None,
+    chosen: Sequence[int] | np.ndarray | None = None,
+) -> Encoded:
     """Tokenise a split, or read it from the cache where the same content was tokenised before.
 
     Args:
@@ -92,8 +99,10 @@ def encode(task: Task, split: str, tokenizer: Any, max_length: int = 128, limit:
         tokenizer: the model's tokenizer (an image processor for pictures).
         max_length: longest sequence in sub-words.
         limit: keep a seeded sample of this many rows.
+        chosen: these rows, in this order, in place of all.
     """
-    rows = sample(task.rows(split), limit)
+    rows = task.rows(split)
+    rows = sample(rows, limit) if chosen is None else [rows[i] for i in chosen]
     path = _place(task.kind, rows, tokenizer, max_length)
     columns = path and _cached(path)
     if columns is None:

@@ -205,9 +205,12 @@ def importance(
         raise HeadwiseError(f"normalize={normalize!r}", "none or l2")
     if examples < 1:
         raise HeadwiseError(f"examples={examples}", "1 or more")
+    count = len(model.tasks[task].rows(split) if data is None else data)
+    items = np.random.default_rng([seed, 3]).permutation(count)[:examples]
     if data is None:
-        data = encode(model.tasks[task], split, model.tokenizer, model.max_length)
-    items = np.random.default_rng([seed, 3]).permutation(len(data))[:examples]
+        few = examples < count  # of a large task only what is looked at is tokenised
+        data = encode(model.tasks[task], split, model.tokenizer, model.max_length, chosen=items if few else None)
+        items = np.arange(examples) if few else items
     heads = Heads.of(model.encoder)
     sample = Sample(model, task, data, items, heads, tokens or default_tokens(model), seed)
     with evaluating(model), frozen(model):
