@@ -227,7 +227,8 @@ def test_tasks_are_listed_and_shown(headwise):
 def test_a_file_of_ones_own_is_shown(headwise):
     code, out, _ = headwise("tasks show mine=reviews.csv:text,label --json")
     assert code == 0 and json.loads(out)["statistics"]["rows"] == 320  # of 400, cut 80/10/10
-    assert "mine" in headwise("tasks show mine=reviews.csv:text,label")[1]
+    told = headwise("tasks show mine=reviews.csv:text,label")[1]
+    assert "name: mine" in told and "sizes: train 320, dev 40, test 40" in told and "None" not in told
     refused(headwise("tasks show mine=none.csv:text,label"), "none.csv")
 
 

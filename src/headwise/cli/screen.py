@@ -130,10 +130,13 @@ class Screen:
         self._table(columns, [[_short(row.get(c)) for c in columns] for row in rows])
 
     def task(self, shown: Mapping[str, Any]) -> None:
-        for name, value in shown["about"].items():
-            self.say(f"{name}: {_short(value)}")
-        statistics = shown["statistics"]
+        about, statistics = shown["about"], shown["statistics"]
+        for name, value in about.items():
+            if value:
+                self.say(f"{name}: {_short(value)}")
         for name, value in statistics.items():
+            if value is None or value == about.get(name):
+                continue
             if name == "examples":
                 self.say("examples:")
                 for example in value:
@@ -183,7 +186,7 @@ class Screen:
 
 def _short(value: Any, limit: int = 80) -> str:
     if isinstance(value, Mapping):
-        value = ", ".join(f"{k} {v}" for k, v in value.items())
+        value = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
     text = str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

@@ -146,7 +146,8 @@ def describe(
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()
-    return _described(task.name, kind, task.language, task.metric, task.sizes, task.source.origin, task.note)
+    sizes = task.sizes or {split: len(task.rows(split)) for split in splits_of(task)}  # of one's own file
+    return _described(task.name, kind, task.language, task.metric, sizes, task.source.origin, task.note)
 
 
 def _described(
