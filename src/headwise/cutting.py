@@ -18,7 +18,7 @@ from headwise.evaluate import evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
 from headwise.model import SCALES, MultiTaskModel
-from headwise.prune import prune
+from headwise.prune import prune, removal
 from headwise.selection import bottom
 from headwise.store import folder, read_json
 
@@ -86,6 +86,7 @@ def export_whole(
     path = Path(path)
     if path.exists() or path.is_symlink():
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+    mask = removal(mask, Heads.of(encoder, stack=stack))
     with folder(path) as scratch:
         save_rest(scratch)
         _require_fitting(scratch, mask, form)
@@ -96,7 +97,7 @@ def export_whole(
 def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
     """Output heads that read chosen heads, and factors, know heads by their numbers."""
     chosen = read_json(rest / ABOUT)["use_heads"]
-    if chosen is not None and bool((torch.tensor(chosen) & mask.cpu()).any()):
+    if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
         raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
     if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
         seen = "a model that knows heads by their numbers, and the form compact counts them anew"

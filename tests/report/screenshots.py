@@ -10,7 +10,7 @@ from chromium import Chromium
 
 # name, width, height, dark, colouring of the map, where to scroll
 SHOTS = (
-    ("report-desktop", 1440, 1180, False, "owner", "h1"),
+    ("report-desktop", 1440, 1270, False, "owner", "h1"),
     ("report-head", 1440, 1000, False, "importance", ".dial"),
     ("report-dark", 1440, 1000, True, "probe", ".dial"),
     ("report-lesions", 1440, 1000, False, "owner", "[id^=lesions]"),
