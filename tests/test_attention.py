@@ -22,9 +22,11 @@ def test_looking_leaves_every_modules_mode_and_the_kernel_as_they_were(texts):
     assert ([module.training for module in model.modules()], model.config._attn_implementation) == before
 
 
-def test_heads_of_a_cut_model_keep_their_names():
-    gone = torch.tensor([[1, 0, 0, 1], [1, 1, 1, 0]]).bool()
-    smaller, closed = toy_model(), toy_model()
+@pytest.mark.parametrize("family", ["bert", "deberta-v2"])
+@pytest.mark.parametrize("first", [[1, 0, 0, 1], [1, 1, 1, 1]])
+def test_heads_of_a_cut_model_keep_their_names(family, first):
+    gone = torch.tensor([first, [1, 1, 1, 0]]).bool()
+    smaller, closed = toy_model(family=family), toy_model(family=family)
     prune(smaller.encoder, gone)
     fold(closed.encoder, (~gone).float())
     found, expected = (looks(one, ["w1 w2 w3", "w4"], shown=1) for one in (smaller, closed))

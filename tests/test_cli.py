@@ -19,6 +19,7 @@ from handiwork import job
 from headwise import cli
 from headwise.cli import options
 from headwise.cli.options import named_folders
+from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
 from headwise.exports import load
 from headwise.heads import Heads
@@ -26,7 +27,7 @@ from headwise.plan import CHOICES, Plan
 from headwise.recipes import Part, recipes
 from headwise.results import Results
 from headwise.store import read_arrays
-from headwise.testing import playground
+from headwise.testing import playground, tiny
 
 VERBS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)
 OWN = "--task reviews=reviews.csv:text,label --task news=news.csv:text,label"
@@ -413,6 +414,29 @@ def test_what_was_cut_is_measured_trained_and_studied(headwise, place, trained):
     assert Heads.of(load("runs/on/model")).alive.tolist() == [[False, *3 * [True]], [True, False, False, True]]
     made = headwise(f"study --model runs/on/model {OWN} {line} --examples 20 --dev 20 --skip looks --out runs/thinner")
     assert made[0] == 0 and not Heads.of(load("runs/thinner/model")).alive[0, 0]
+
+
+@pytest.mark.parametrize("broken", ["heads", "about"])
+def test_a_trained_model_that_is_not_whole_is_not_cut(headwise, place, trained, broken):
+    shutil.copytree(place / trained, place / f"runs/no-{broken}")
+    if broken == "heads":
+        (place / "runs/no-heads/heads.safetensors").unlink()
+    else:
+        (place / "runs/no-about/headwise.json").write_text("{}")
+    line = f"prune runs/no-{broken} runs/half-{broken} --mask {mask('1000', '0110')}"
+    refused(headwise(line), "no output heads beside the encoder", "a whole model")
+    assert not (place / f"runs/half-{broken}").exists()
+
+
+def test_what_reads_pictures_goes_with_every_cut(headwise, place):
+    pytest.importorskip("PIL.Image")
+    from transformers import ViTImageProcessor
+
+    tiny("vit").save_pretrained(place / "vit-tiny")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(place / "vit-tiny")
+    assert headwise(f"prune vit-tiny vit-less --mask {mask('1000', '0110')}")[0] == 0
+    assert headwise(f"prune vit-less vit-least --mask {mask('1100', '0110')}")[0] == 0
+    assert isinstance(load_encoder(place / "vit-least")[1], type(load_encoder(place / "vit-tiny")[1]))
 
 
 def test_an_encoder_that_was_cut_gets_output_heads_by_training(headwise, place):

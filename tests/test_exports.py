@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 import subprocess
@@ -232,7 +233,8 @@ class TestOnnx:
         assert (export(model, mask, tmp_path / "m", "onnx", stack=stack) / "model.onnx").exists()  # export compares
 
     def test_without_the_extra(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(exports.importlib.util, "find_spec", lambda name: None)
+        found = importlib.util.find_spec
+        monkeypatch.setattr(exports.importlib.util, "find_spec", lambda n, *at: None if "onnx" in n else found(n, *at))
         model = tiny("bert")
         with pytest.raises(HeadwiseError, match=r"\.\[onnx\]"):
             export(model, mask_of(Heads.of(model), "uneven"), tmp_path / "m", "onnx")

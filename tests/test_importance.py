@@ -16,10 +16,12 @@ from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.heads import Heads, gated
 from headwise.importance import Sample, estimators, importance
+from headwise.model import MultiTaskModel
 from headwise.prune import fold, prune
 from headwise.selection import top
-from headwise.tasks.task import Rows
-from headwise.testing import planted, toy_model
+from headwise.tasks.answer import Answer
+from headwise.tasks.task import Rows, Task
+from headwise.testing import planted, tiny, tiny_tokenizer, toy_model
 
 CONTROLS = ("random", "magnitude", "confidence")
 CAPTUM = ("integrated_gradients", "attribution", "shapley")
@@ -121,6 +123,20 @@ def test_only_what_is_looked_at_is_tokenised(model, by, monkeypatch):
     found = importance(model, "toy0", by, examples=9)
     assert torch.equal(found.scores, expected.scores) and torch.equal(found.halves, expected.halves)
     assert len(seen) == 9
+
+
+@pytest.mark.parametrize("examples", [10, 500])
+def test_of_long_contexts_all_windows_may_be_drawn(examples):
+    words = [f"w{i}" for i in range(20)]
+    texts = [" ".join(words[(i * j) % 20] for j in range(60)) for i in range(1, 21)]
+    rows = [{"question": "w1 w2", "context": t, "answers": [t.split()[0]], "starts": [0]} for t in texts]
+    task = Task("qa", Answer(), Rows(train=rows, dev=rows), "squad_f1")
+    model = MultiTaskModel(tiny("bert"), tiny_tokenizer(words), [task], max_length=24).eval()
+    whole = encode(model.tasks["qa"], "train", model.tokenizer, model.max_length)
+    assert len(whole) > 2 * len(rows)
+    found, expected = (importance(model, "qa", examples=examples, data=data) for data in (None, whole))
+    assert found.examples == expected.examples == min(examples, len(whole))
+    assert torch.equal(found.scores, expected.scores)
 
 
 def test_batch_and_weight_are_one_gradient_with_two_divisors(model):

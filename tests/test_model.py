@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from headwise.batching import encode
 from headwise.encoders import load_encoder, positions
 from headwise.errors import HeadwiseError
-from headwise.exports import load
+from headwise.exports import export, load
 from headwise.heads import Heads, captured, gated
 from headwise.methods.l0 import L0
 from headwise.methods.meta import Meta
@@ -104,6 +104,24 @@ def test_a_model_that_has_lost_heads_comes_back_whole(tmp_path, family):
     for task in model.tasks:
         assert torch.equal(back(task, batch_of(model, task)).scores, model(task, batch_of(model, task)).scores)
     assert torch.equal(Heads.of(load(tmp_path / "model")).alive, ~cut)  # the encoder alone
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+def test_a_cut_encoder_without_a_pooler_gets_none(tmp_path, family):
+    export(tiny(family, auto="AutoModelForMaskedLM"), CHOSEN, tmp_path / "small", "sliced", tiny_tokenizer())
+    model = MultiTaskModel.from_pretrained(tmp_path / "small", toy_tasks())
+    back = MultiTaskModel.load(model.save_pretrained(tmp_path / "model"), toy_tasks())
+    assert not any("pooler" in name for name in back.state_dict())
+    assert all(torch.equal(back.state_dict()[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_trained_model_goes_on_with_tasks_by_task_or_name(tmp_path):
+    folder = toy_model(1).save_pretrained(tmp_path / "model")
+    old, new = toy_tasks(2)
+    model = MultiTaskModel.continued(folder, (task for task in (old, new)), seed=3)
+    assert list(model.tasks) == ["toy0", "toy1"]
+    assert torch.equal(model.head("toy0").out.weight, toy_model(1).head("toy0").out.weight)
+    assert list(MultiTaskModel.continued(folder, "corpus.sentiment").tasks) == ["corpus.sentiment"]
 
 
 def test_chosen_heads_are_read_by_their_numbers_also_where_others_are_cut(tmp_path):

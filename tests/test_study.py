@@ -17,10 +17,11 @@ from headwise.importance import importance
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
+from headwise.prune import prune
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study, weights_digest
 from headwise.tasks import Rows, own
-from headwise.testing import playground, tiny, toy_model
+from headwise.testing import playground, tiny, toy_model, toy_tasks
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
@@ -399,3 +400,16 @@ def test_tasks_that_score_nothing_have_no_d_and_are_named(place, tmp_path, nothi
     named = "reviews, news" if nothing == 2 else "reviews"
     assert f"Without D, as they score 0 or less with all their heads: {named}." in study["verdict"]
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tmp_path):
+    model = toy_model()
+    prune(model.encoder, torch.tensor([[True, True, True, False], [True, True, False, False]]))
+    folder, said = model.save_pretrained(tmp_path / "cut"), []
+    with pytest.raises(HeadwiseError, match=r"alpha=0.5 is 4 of 8 heads, of which 3 are there.*--alpha 0\.37"):
+        Study(folder, toy_tasks(), replace(SMALL, alpha=0.5), tmp_path)
+    settings = replace(SMALL, alpha=0.25, fractions=(0.25, 0.5), prune=(0.25, 0.5), skip=("iat", "looks"))
+    study = Study(folder, toy_tasks(), settings, tmp_path / "out", lambda stage, line: said.append(line)).run()
+    assert any("3 of 8 heads are there" in line for line in said)
+    assert [row["kept"] for row in study["prune"]["rows"]] == [3, 1]
+    assert study["dissociation"]["fractions"] == [0.25]

@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError, option
 from headwise.evaluate import evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
-from headwise.model import SCALES, MultiTaskModel
+from headwise.model import FORMAT, HEADS, SCALES, MultiTaskModel
 from headwise.prune import prune, removal
 from headwise.selection import bottom
 from headwise.store import folder, read_json
@@ -38,12 +38,23 @@ def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: 
     return bottom(groups.sum(-1), fraction).repeat_interleave(groups.shape[-1], 1)
 
 
+def _cuttable(
+    model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int
+) -> torch.Tensor:
+    """The least needed heads but for groups with one that output heads read themselves."""
+    mask = least_needed(scores, fraction, kv_heads)
+    if model.use_heads is None:
+        return mask
+    read = model.use_heads.cpu().unflatten(1, (kv_heads, -1)).any(-1)
+    return mask & ~read.repeat_interleave(mask.shape[1] // kv_heads, 1)
+
+
 def trials(
     model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fractions: Sequence[float], limit: int | None = None
 ) -> list[dict[str, Any]]:
     """Per share of heads cut: every task's score, the measured speed-up and its ceiling."""
     heads = Heads.of(model.encoder)
-    masks = [least_needed(scores, fraction, heads.num_kv_heads) for fraction in (0.0, *fractions)]
+    masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in (0.0, *fractions)]
     gates = torch.stack([(~mask).float() for mask in masks])
     found = {task: [score.value for score in evaluate(model, task, gates, limit=limit)] for task in scores}
     length = tokens(model.encoder) if heads.exact else LENGTH
@@ -67,7 +78,7 @@ def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
     """Write the model without its least needed heads, really smaller, in place of an earlier one."""
-    mask = least_needed(scores, fraction, Heads.of(model.encoder).num_kv_heads)
+    mask = _cuttable(model, scores, fraction, Heads.of(model.encoder).num_kv_heads)
     if path.exists():
         shutil.rmtree(path)
     return export(model, mask, path, "sliced")
@@ -96,7 +107,11 @@ def export_whole(
 
 def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
     """Output heads that read chosen heads, and factors, know heads by their numbers."""
-    chosen = read_json(rest / ABOUT)["use_heads"]
+    about = read_json(rest / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not (rest / HEADS).exists():
+        seen = f"no output heads beside the encoder ({HEADS} and {ABOUT})"
+        raise HeadwiseError(seen, "a whole model of headwise train or study")
+    chosen = about.get("use_heads")
     if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
         raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
     if form == "compact" and (chosen is not None or (rest / SCALES).exists()):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -333,7 +334,8 @@ def _model_class(path: Path) -> Any:
 def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
     """`from_pretrained` that never invents weights, never unpickles and never asks the network."""
     try:
-        model, info = kind.from_pretrained(path, local_files_only=True, use_safetensors=True, output_loading_info=True)
+        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
+        model, info = kind.from_pretrained(path, use_safetensors=True, **how)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
         raise HeadwiseError(
             f"{path} cannot be opened ({_line(error)})", "the complete folder of a saved model"
@@ -345,6 +347,13 @@ def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
             f"the weights in {path} do not fit its configuration: {listed}", "all weights, and no others"
         )
     return model
+
+
+def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
+    """What leaves out the pooler of a class that has one, where there are no weights of it."""
+    able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
+    names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
+    return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
 
 
 def _kept_heads(path: Path) -> dict[str, list[list[int]]]:

@@ -65,7 +65,8 @@ class Importance:
         }
 
     def __str__(self) -> str:
-        order = self.scores.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:5].tolist()
+        order = self.scores.nan_to_num(-torch.inf).flatten().argsort(descending=True)[:5]
+        order = order[~self.scores.flatten()[order].isnan()].tolist()  # heads that were cut are not listed
         best = ", ".join(f"{i // self.scores.shape[1]}.{i % self.scores.shape[1]}" for i in order)
         return f"{self.task}: top heads {best} by {self.by} over {self.examples} examples"
 
@@ -205,17 +206,29 @@ def importance(
         raise HeadwiseError(f"normalize={normalize!r}", "none or l2")
     if examples < 1:
         raise HeadwiseError(f"examples={examples}", "1 or more")
-    count = len(model.tasks[task].rows(split) if data is None else data)
-    items = np.random.default_rng([seed, 3]).permutation(count)[:examples]
-    if data is None:
-        few = examples < count  # of a large task only what is looked at is tokenised
-        data = encode(model.tasks[task], split, model.tokenizer, model.max_length, chosen=items if few else None)
-        items = np.arange(examples) if few else items
+    given = data is not None
+    data, items = (data, _draw(len(data), examples, seed)) if given else _drawn(model, task, split, examples, seed)
     heads = Heads.of(model.encoder)
     sample = Sample(model, task, data, items, heads, tokens or default_tokens(model), seed)
     with evaluating(model), frozen(model):
         found = _fitting(estimators[by], sample, options)
     return _finished(found, heads, normalize)
+
+
+def _drawn(model: MultiTaskModel, task: str, split: str, examples: int, seed: int) -> tuple[Encoded, np.ndarray]:
+    """Examples and their order; of a large task only they are tokenised, unless long rows make several each."""
+    of = (model.tasks[task], split, model.tokenizer, model.max_length)
+    rows = len(model.tasks[task].rows(split))
+    if examples < rows:
+        data = encode(*of, chosen=_draw(rows, examples, seed))
+        if len(data) == examples:
+            return data, np.arange(examples)
+    data = encode(*of)
+    return data, _draw(len(data), examples, seed)
+
+
+def _draw(count: int, examples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, 3]).permutation(count)[:examples]
 
 
 def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:

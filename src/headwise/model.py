@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -98,21 +98,22 @@ class MultiTaskModel(nn.Module):
         """Load an encoder by Hub name or folder and give it fresh output heads."""
         from headwise import tasks as catalog
 
-        if isinstance(tasks, str | Task):
-            tasks = [tasks]
+        found = [catalog.get(task) if isinstance(task, str) else task for task in _listed(tasks)]
         encoder, tokenizer = load_encoder(name)
-        found = [catalog.get(task) if isinstance(task, str) else task for task in tasks]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(encoder, tokenizer, found, **options)
 
     @classmethod
-    def continued(cls, path: str | Path, tasks: Sequence[Task], *, seed: int = 0) -> MultiTaskModel:
+    def continued(cls, path: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0) -> MultiTaskModel:
         """Load a trained model with some tasks, to train it on: those it has not get fresh output heads."""
-        model = cls.load(path, tasks, only=[task.name for task in tasks])
+        from headwise import tasks as catalog
+
+        found = [catalog.get(task) if isinstance(task, str) else task for task in _listed(tasks)]
+        model = cls.load(path, found, only=[task.name for task in found])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for task in tasks:
+            for task in found:
                 if task.name not in model.tasks:
                     model.add(task)
         return model
@@ -345,6 +346,10 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
         return states_BTE[torch.arange(len(place), device=place.device), place]
     weight = mask_BT.unsqueeze(-1).to(states_BTE.dtype)
     return (states_BTE * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+def _listed(tasks: Iterable[Task | str] | Task | str) -> Iterable[Task | str]:
+    return [tasks] if isinstance(tasks, str | Task) else tasks
 
 
 def _key(task: str) -> str:

@@ -74,7 +74,8 @@ class Absent(nn.Module):
         batch, length = hidden_states.shape[:2]
         attended = hidden_states.new_zeros(batch, length, 0)
         eager = getattr(getattr(self, "config", None), "_attn_implementation", None) == "eager"
-        shown = eager or kwargs.get("output_attentions")  # no map at all would move the maps of later layers up
+        asked = kwargs.get("output_attentions") or any(value is True for value in args)  # DeBERTa's has no name
+        shown = eager or asked  # no map at all would move the maps of later layers up
         weights = hidden_states.new_zeros(batch, 0, length, length) if shown else None
         if self.headwise_output is None:
             return attended, weights

@@ -23,6 +23,17 @@ def budget(fraction: float, heads: int) -> int:
     return math.floor(fraction * heads + 1e-6)
 
 
+def require_share(fraction: float, alive: torch.Tensor) -> None:
+    """Raise where a share of all heads is none of them, or more than those that are alive, ``(L, H)``."""
+    count, living = alive.numel(), int(alive.sum())
+    asked = budget(fraction, count)
+    if not 1 <= asked <= living:
+        fitting = math.floor(100 * living / count) if asked else math.ceil(100 / count)
+        there = f", of which {living} are there" if living < count else ""
+        seen = f"alpha={fraction} is {asked or 'none'} of {count} heads{there}"
+        raise HeadwiseError(seen, "a share of one head or more, of those there are", f"--alpha {fitting / 100}")
+
+
 def top(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> torch.Tensor:
     """The highest-scoring fraction of all heads, ranked over all layers together.
 

@@ -190,6 +190,11 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         raise HeadwiseError(f"{path} is not a readable safetensors file ({error})") from None
 
 
+def tensor_names(path: Path) -> list[str]:
+    with safe_open(path, framework="numpy") as file:
+        return list(file.keys())
+
+
 def cache_folder(name: str) -> Path:
     """Where things that can be made again are kept: ``$HEADWISE_CACHE`` or the user's cache folder."""
     root = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from headwise import checkpoint
@@ -30,7 +30,7 @@ from headwise.probing.splits import to_probe
 from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
-from headwise.selection import budget, top
+from headwise.selection import budget, require_share, top
 from headwise.store import digest, file_digest, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
@@ -108,13 +108,23 @@ class Study:
         self.called = called or name_of(self.name)
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
-        _check_share(settings.alpha, self.heads.num_layers * self.heads.num_heads)
+        require_share(settings.alpha, self.heads.alive)
+        self.settings = self._of_living(self.settings)
         self.records = Results(self.out / "records")
         self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
         self.base["tokenizer"] = fingerprint(self.model.tokenizer)
         settings = self.settings  # with what a model that headwise wrote brings along
         self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
         self.base["trained"] = "train" not in settings.skip
+
+    def _of_living(self, settings: Settings) -> Settings:
+        """Without the shares that a model which has lost heads has not."""
+        count, living = self.heads.alive.numel(), int(self.heads.alive.sum())
+        shares = {name: getattr(settings, name) for name in ("fractions", "prune")}
+        there = {name: tuple(f for f in all_ if budget(f, count) <= living) for name, all_ in shares.items()}
+        if there != shares:
+            self.told("", f"{living} of {count} heads are there: larger shares are neither closed nor cut")
+        return replace(settings, **there)
 
     def _load(self, tasks: Sequence[Task]) -> MultiTaskModel:
         s = self.settings
@@ -297,7 +307,7 @@ class Study:
             made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
             found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}
             self.told(
-                "", f"{name}: best head {100 * max(map(max, made['accuracy'])):.1f}, chance {100 * made['chance']:.1f}"
+                "", f"{name}: best head {100 * np.nanmax(made['accuracy']):.1f}, chance {100 * made['chance']:.1f}"
             )
         return {"probes": found}
 
@@ -358,15 +368,6 @@ class Study:
             fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
             trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
         return trust
-
-
-def _check_share(alpha: float, heads: int) -> None:
-    """Tasks with no heads of their own cannot come apart; told before training."""
-    if not budget(alpha, heads):
-        least = math.ceil(100 / heads) / 100
-        raise HeadwiseError(
-            f"alpha={alpha} is none of {heads} heads", "a share of one head or more", f"--alpha {least}"
-        )
 
 
 def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:

@@ -203,8 +203,9 @@ def plain_encoder(model: str) -> tuple[Any, Any]:
 
     path = Path(model)
     if not is_trained(path) and (path / ABOUT).exists():
-        from transformers import AutoTokenizer
+        from transformers import AutoImageProcessor, AutoTokenizer
 
-        with_words = any(path.glob("tokenizer*"))
-        return load(path), AutoTokenizer.from_pretrained(path, local_files_only=True) if with_words else None
+        readers = {"tokenizer*": AutoTokenizer, "preprocessor_config.json": AutoImageProcessor}
+        reader = next((reader for files, reader in readers.items() if any(path.glob(files))), None)
+        return load(path), reader.from_pretrained(path, local_files_only=True) if reader else None
     return load_encoder(model)

@@ -30,7 +30,7 @@ SHADES = " ░▒▓█"
 
 def machine(value: Any) -> str:
     """JSON that every program reads: what is no number, such as the score of a head that was cut, is null."""
-    return json.dumps(_numbers(value), ensure_ascii=False, allow_nan=False)
+    return json.dumps(_numbers(value), allow_nan=False)
 
 
 def _numbers(value: Any) -> Any:
