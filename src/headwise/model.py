@@ -96,9 +96,7 @@ class MultiTaskModel(nn.Module):
         cls, name: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0, **options: Any
     ) -> MultiTaskModel:
         """Load an encoder by Hub name or folder and give it fresh output heads."""
-        from headwise import tasks as catalog
-
-        found = [catalog.get(task) if isinstance(task, str) else task for task in _listed(tasks)]
+        found = _found(tasks)
         encoder, tokenizer = load_encoder(name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -107,9 +105,7 @@ class MultiTaskModel(nn.Module):
     @classmethod
     def continued(cls, path: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0) -> MultiTaskModel:
         """Load a trained model with some tasks, to train it on: those it has not get fresh output heads."""
-        from headwise import tasks as catalog
-
-        found = [catalog.get(task) if isinstance(task, str) else task for task in _listed(tasks)]
+        found = _found(tasks)
         model = cls.load(path, found, only=[task.name for task in found])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -348,8 +344,12 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
     return (states_BTE * weight).sum(1) / weight.sum(1).clamp_min(1)
 
 
-def _listed(tasks: Iterable[Task | str] | Task | str) -> Iterable[Task | str]:
-    return [tasks] if isinstance(tasks, str | Task) else tasks
+def _found(tasks: Iterable[Task | str] | Task | str) -> list[Task]:
+    """One task or several, by themselves or by their names in the catalog."""
+    from headwise import tasks as catalog
+
+    several = [tasks] if isinstance(tasks, str | Task) else tasks
+    return [catalog.get(task) if isinstance(task, str) else task for task in several]
 
 
 def _key(task: str) -> str:
