@@ -214,8 +214,7 @@ class MultiTaskModel(nn.Module):
     def _with_chosen(self) -> Heads:
         """The encoder's heads, among which are those that output heads read."""
         heads = Heads.of(self.encoder)
-        alive = heads.alive
-        if gone := [(layer, head) for layer, head in self._chosen if not alive[layer, head]]:
+        if gone := [(layer, head) for layer, head in self._chosen if head not in heads.sites[layer].kept]:
             raise HeadwiseError(f"output heads read the heads {gone}, which were cut", "an encoder that has them")
         return heads
 
