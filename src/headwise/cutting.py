@@ -20,7 +20,7 @@ from headwise.heads import Heads
 from headwise.model import FORMAT, HEADS, SCALES, MultiTaskModel
 from headwise.prune import prune, removal
 from headwise.selection import bottom
-from headwise.store import folder, read_json
+from headwise.store import folder, read_json, require_new
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
 INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
@@ -95,8 +95,7 @@ def export_whole(
 ) -> Path:
     """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
     path = Path(path)
-    if path.exists() or path.is_symlink():
-        raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+    require_new(path)
     mask = removal(mask, Heads.of(encoder, stack=stack))
     with folder(path) as scratch:
         save_rest(scratch)

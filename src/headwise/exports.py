@@ -68,8 +68,7 @@ def export(
     if form not in FORMS:
         raise unknown("export form", form, FORMS)
     path, (write, read) = Path(path), FORMS[form]
-    if path.exists() or path.is_symlink():  # also one that points nowhere
-        raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+    store.require_new(path)
     refuse_wrapped(model, "exporting")
     if not hasattr(unwrap(model), "main_input_name"):
         raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")

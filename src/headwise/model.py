@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,13 +224,14 @@ class MultiTaskModel(nn.Module):
 
         The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens.
         """
-        from headwise.exports import save_sliced
+        path, save = Path(path), self.encoder.save_pretrained
+        if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
+            from headwise.exports import save_sliced
 
-        path, cut = Path(path), any(hasattr(module, "headwise_kept") for module in self.encoder.modules())
-        if cut:
             self._with_chosen()
+            save = partial(save_sliced, self.encoder)
         with folder(path, replace=True) as scratch:
-            save_sliced(self.encoder, scratch / "encoder") if cut else self.encoder.save_pretrained(scratch / "encoder")
+            save(scratch / "encoder")
             self.tokenizer.save_pretrained(scratch / "encoder")
             self.save_rest(scratch)
         return path

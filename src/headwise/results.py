@@ -171,16 +171,13 @@ def told_apart(records: Sequence[Record]) -> list[str]:
     Hashes tell nobody anything, and a record of a trained model repeats how that was trained.
     """
     configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
-    values: dict[tuple[str, str], Counter[str]] = {}
-    for record, config in zip(records, configs):
-        for name, value in config.items():
-            values.setdefault((record.kind, name), Counter())[value] += 1
     many = Counter(record.kind for record in records)
+    alike = Counter((r.kind, *item) for r, config in zip(records, configs) for item in config.items())
     return [
         ", ".join(
             f"{name.rpartition('.')[2]} {value}"
             for name, value in sorted(config.items(), key=lambda item: _rank(item[0]))
-            if values[record.kind, name][value] < many[record.kind]
+            if alike[record.kind, name, value] < many[record.kind]
         )
         for record, config in zip(records, configs)
     ]

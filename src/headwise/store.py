@@ -112,12 +112,18 @@ def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield scratch
         for file in scratch.rglob("*"):
             _sync(file)
-        if path.exists() and not replace:
-            raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+        if not replace:
+            require_new(path)
         _take_place(scratch, path)
         _sync(path.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def require_new(path: Path) -> None:
+    """Raise where there is something already, be it a link that points nowhere."""
+    if path.exists() or path.is_symlink():
+        raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
 
 
 def _take_place(scratch: Path, path: Path) -> None:

@@ -134,20 +134,13 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
-    from headwise.encoders import is_trained
     from headwise.methods.prune_least import PruneLeast
-    from headwise.model import MultiTaskModel
     from headwise.train import fit
     from headwise.works import method_of
 
     screen, out = Screen(quiet=as_json), writable(out)
-    progress, wanted = screen.progress(), chosen_tasks(tasks, task, data)
-    if is_trained(model):
-        made = MultiTaskModel.continued(model, wanted, seed=plan.seed)
-        if (pooling or made.pooling, max_length) != (made.pooling, made.max_length):
-            screen.say(f"as the model was trained: pooling {made.pooling}, max length {made.max_length}")
-    else:
-        made = MultiTaskModel.from_pretrained(model, wanted, seed=plan.seed, pooling=pooling, max_length=max_length)
+    progress = screen.progress()
+    made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
@@ -164,6 +157,19 @@ def train(
     shown |= {"seconds": history.seconds, "scores": last["scores"], "one_class": last.get("one_class", [])}
     if as_json:
         print(machine(shown))
+
+
+def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, pooling: str | None, max_length: int) -> Any:
+    """What training starts from: a model of headwise with its output heads, or an encoder with fresh ones."""
+    from headwise.encoders import is_trained
+    from headwise.model import MultiTaskModel
+
+    if not is_trained(model):
+        return MultiTaskModel.from_pretrained(model, tasks, seed=seed, pooling=pooling, max_length=max_length)
+    made = MultiTaskModel.continued(model, tasks, seed=seed)
+    if (pooling or made.pooling, max_length) != (made.pooling, made.max_length):
+        screen.say(f"as the model was trained: pooling {made.pooling}, max length {made.max_length}")
+    return made
 
 
 def _tell_scores(screen: Screen, metrics: dict[str, str], last: dict[str, Any], rate: float) -> None:
