@@ -31,7 +31,7 @@ from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.tasks.task import Rows
-from headwise.testing import layers_run_again, no_dropout, toy_model, toy_tasks
+from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
 from twoprocesses import STILL, assert_agree
 
@@ -81,6 +81,18 @@ def test_resume_after_a_crash_is_exact(tmp_path, plan, crash):
     if crash > 4:
         assert checkpoint.list_all(tmp_path / "checkpoints")
     assert history.losses == undisturbed.losses
+
+
+def test_an_encoder_whose_files_lack_weights_is_resumed_exactly(tmp_path):
+    tiny("bert", auto="AutoModelForMaskedLM").save_pretrained(tmp_path / "encoder")  # without a pooler
+    tiny_tokenizer().save_pretrained(tmp_path / "encoder")
+    whole, broken, resumed = (MultiTaskModel.from_pretrained(tmp_path / "encoder", toy_tasks()) for _ in range(3))
+    assert "encoder.pooler.dense.weight" in whole.state_dict() and same(weights(whole), weights(resumed))
+    fit(whole, PLAN)
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(broken, PLAN, StopAt(9), out=tmp_path / "run")
+    fit(resumed, PLAN, Method(), out=tmp_path / "run")
+    assert same(weights(whole), weights(resumed))
 
 
 def test_a_model_that_has_lost_heads_is_trained_on_and_resumed_exactly(tmp_path):

@@ -272,7 +272,7 @@ class Stream:
 
 
 def batches(
-    data: Encoded, tokens: int = 8192, device: Any = "cpu"
+    data: Encoded, tokens: int, device: Any = "cpu"
 ) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Every item once, longest first: the items' numbers and their tensors."""
     for items in Order(data.lengths, tokens=tokens).plain():

@@ -36,7 +36,9 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         if (Path(name) / ABOUT).exists():
             model = _without_heads(Path(name))
         else:
-            model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # what the files lack, often a pooler, is drawn: the same each time
+                model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
         )

@@ -19,7 +19,6 @@ from headwise.store import write_json
 
 Told = Callable[[Job, str, str], None]
 """Called when a job changes: the job, one of `STATES`, and a word more."""
-CROWDED = 0.1  # of a try: memory ran out while other jobs held some of it
 STATES = ("waiting", "found", "running", "done", "again", "failed", "skipped")
 
 
@@ -69,7 +68,7 @@ def run(
     if workers is not None and workers < 1:
         raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
-    tries = dict.fromkeys((job.key for job in everything), 0.0)
+    tries = dict.fromkeys((job.key for job in everything), 0)
     queue = _Queue(_unfinished(everything, swept, told))
     if not queue.left:
         return swept
@@ -81,10 +80,10 @@ def run(
                 told(job, "running", "")
             for job, error in pool.finished():
                 crowded = len(queue.under_way) > 1 and "OutOfMemoryError" in _last_line(error)
-                tries[job.key] += CROWDED if crowded else 1
+                tries[job.key] += not crowded
                 if error and tries[job.key] <= retries and not _final(error):
                     told(job, "again", _last_line(error))
-                    queue.again(job)
+                    queue.later(job) if crowded else queue.again(job)
                     continue
                 _note(root, job, error, swept, told)
                 for given_up in queue.ended(job, bool(error)):
@@ -127,6 +126,7 @@ class _Queue:
             for before in dict.fromkeys(one.key for one in job.after):
                 self._behind.setdefault(before, []).append(job)
         self._able = [place for key, place in self._place.items() if not self._waits(jobs[key])]  # sorted, so a heap
+        self._crowded: list[Job] = []
         self._jobs = list(jobs.values())
 
     def _waits(self, job: Job) -> bool:
@@ -134,6 +134,8 @@ class _Queue:
 
     def next(self) -> Job | None:
         """The first job whose predecessors are done, from now on under way."""
+        if not self.under_way:
+            self._make_way()
         if not self._able:
             return None
         job = self._jobs[heappop(self._able)]
@@ -145,10 +147,21 @@ class _Queue:
         self.under_way.discard(job.key)
         heappush(self._able, self._place[job.key])
 
+    def later(self, job: Job) -> None:
+        """It can begin once more when a job that ran beside it has ended and left its memory."""
+        self.under_way.discard(job.key)
+        self._crowded.append(job)
+
+    def _make_way(self) -> None:
+        crowded, self._crowded = self._crowded, []
+        for job in crowded:
+            self.again(job)
+
     def ended(self, job: Job, failed: bool) -> list[Job]:
         """Take a job out; where it failed, also all that stand on it: these."""
         del self.left[job.key]
         self.under_way.discard(job.key)
+        self._make_way()
         behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
         if not failed:
             for one in behind:

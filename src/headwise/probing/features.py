@@ -254,7 +254,7 @@ class Reader:
 
     @cached_property
     def _room(self) -> Budget:
-        return Budget(self.tokens or (TOKENS if self.device.type == "cpu" else 8 * TOKENS))
+        return Budget(self.tokens or (TOKENS if self.device.type == "cpu" else 32 * TOKENS))
 
     def _autocast(self):
         mixed = self.device.type == "cuda" and self.precision != "fp32"
