@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModel, BertConfig
 
 from headwise.batching import Encoded, Order, encode
-from headwise.evaluate import evaluate, evaluating, to_device
+from headwise.evaluate import TOKENS, evaluate, evaluating, to_device
 from headwise.importance import CHUNK, importance
 from headwise.model import MultiTaskModel
 from headwise.tasks.sentence import Classify
@@ -99,7 +99,7 @@ def reference(model: MultiTaskModel, data: Encoded, items: np.ndarray, size: int
 
 def rows_of(args: argparse.Namespace) -> list[dict]:
     device = args.device
-    shape, tokens = ("base", 65536) if device == "cuda" else ("small", 4096)
+    shape, tokens = ("base", 65536) if device == "cuda" else ("small", TOKENS)
     model = build(shape, args.examples, device)
     data = encode(model.tasks["t"], "train", model.tokenizer, model.max_length)
     items = np.random.default_rng([0, 3]).permutation(len(data))
@@ -107,6 +107,7 @@ def rows_of(args: argparse.Namespace) -> list[dict]:
     with half:
         floor = timed(lambda: forward(model, data, items, tokens), device)
         ours = timed(lambda: importance(model, "t", data=data, tokens=tokens), device)
+        wide = timed(lambda: importance(model, "t", data=data, tokens=4 * tokens), device)
         lesions = 8
         gates = torch.ones(lesions, model.config.num_hidden_layers, model.config.num_attention_heads)
         gates[:, 0, 0] = 0.5
@@ -132,6 +133,7 @@ def rows_of(args: argparse.Namespace) -> list[dict]:
             "goal": ">= 400" if device == "cuda" else "",
             "floor": "",
         },
+        {"what": "batches of four times the tokens / importance", "ratio": wide / ours, "goal": "", "floor": ""},
         {
             "what": f"{lesions} lesions / {lesions} forwards",
             "ratio": matrix / (lesions * alone),

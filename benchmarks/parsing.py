@@ -47,7 +47,7 @@ def seconds(parse: Parser, more: int, lengths: np.ndarray, batches: Iterable[np.
 def rows(sentences: int, repeat: int, device: str) -> list[dict]:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(2.6, 0.7, sentences), 1, 90).astype(int)  # mean 16, longest 90
-    together = Order(lengths, tokens=TOKENS // 2).plain()
+    together = Order(lengths, tokens=TOKENS).plain()
     alone = [np.array([i]) for i in rng.choice(sentences, max(1, sentences // 20), replace=False)]
     found = []
     for name, (parse, more, goal) in PARSERS.items():

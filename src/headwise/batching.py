@@ -271,9 +271,7 @@ class Stream:
         self._batches = self.order.epoch([*self.seed, self.epoch])
 
 
-def batches(
-    data: Encoded, tokens: int, device: Any = "cpu"
-) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
+def batches(data: Encoded, tokens: int, device: Any = "cpu") -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Every item once, longest first: the items' numbers and their tensors."""
     for items in Order(data.lengths, tokens=tokens).plain():
         yield items, {name: tensor.to(device) for name, tensor in data.batch(items).items()}

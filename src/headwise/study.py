@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from headwise import checkpoint
@@ -299,6 +298,7 @@ class Study:
     def stage_probes(self, study: dict) -> dict[str, Any]:
         """What each head encodes."""
         from headwise.probing import probe
+        from headwise.probing.measure import best_head
 
         found = {}
         for name in self.settings.probes:
@@ -306,9 +306,8 @@ class Study:
             config = {"probe": name, "rows": data_digest(task), "limit": rows}
             made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
             found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}
-            self.told(
-                "", f"{name}: best head {100 * np.nanmax(made['accuracy']):.1f}, chance {100 * made['chance']:.1f}"
-            )
+            layer, head, best = best_head(made)
+            self.told("", f"{name}: best head {layer}.{head}, {100 * best:.1f}; chance {100 * made['chance']:.1f}")
         return {"probes": found}
 
     def stage_iat(self, study: dict) -> dict[str, Any]:

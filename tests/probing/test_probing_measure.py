@@ -15,6 +15,7 @@ from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.model import MultiTaskModel
 from headwise.probing import probe
 from headwise.probing.fitting import Labels, Vectors, fit
+from headwise.probing.measure import best_head
 from headwise.probing.splits import splits
 from headwise.prune import prune
 from headwise.tasks import Classify, Regress, Rows, Tag, Task
@@ -132,6 +133,11 @@ def test_heads_are_chosen_on_dev_unless_the_test_side_is_asked_for(plant):
     assert torch.equal(dev.accuracy, test.accuracy)
     assert dev.to_record()["select_on"] == "dev" and test.to_record()["select_on"] == "test"
     assert dev.scores is dev.dev and test.scores is test.accuracy
+    for found in (dev, test):
+        found.accuracy[0, 1] = found.dev[1, 0] = 2.0  # better than all else, each on one side
+        layer, head, score = best_head(found.to_record())
+        assert (layer, head) == found.best(1)[0] and score == found.accuracy[layer, head]
+    assert dev.best(1) == [(1, 0)] and test.best(1) == [(0, 1)]
     with pytest.raises(HeadwiseError, match="side to select on"):
         probe(plant[0], task, tokenizer=plant[1], select_on="train")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,14 @@ class Probe:
 
     def _repr_html_(self) -> str:
         return display.heat_map(self.accuracy, f"{self.task}: {self.metric}", str(self).splitlines()[-1])
+
+
+def best_head(record: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Layer, head and test score of the best head in a record, chosen on the side that ranks; of equals the first."""
+    chosen = record["accuracy"] if record["select_on"] == "test" else record["dev"]
+    known = [(v, i, j) for i, row in enumerate(chosen) for j, v in enumerate(row) if v is not None and v == v]
+    _, layer, head = max(known, key=lambda found: (found[0], -found[1], -found[2]))
+    return layer, head, record["accuracy"][layer][head]
 
 
 def probe(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.probing.measure import best_head
 from headwise.report import report
 from headwise.results import about
 from headwise.store import write_json
@@ -39,10 +40,7 @@ def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, An
 
 
 def _row(record: Mapping[str, Any]) -> list[Any]:
-    chosen = record["accuracy"] if record["select_on"] == "test" else record["dev"]
     layers = record["layers"] if record["select_on"] == "test" else record["layers_dev"]
-    known = [(v, i, j) for i, row in enumerate(chosen) for j, v in enumerate(row) if v is not None and v == v]
-    _, layer, head = max(known, key=lambda found: (found[0], -found[1], -found[2]))
     best_layer = max(range(len(layers)), key=lambda i: layers[i])
-    best = record["accuracy"][layer][head]
+    layer, head, best = best_head(record)
     return [record["chance"], record["layers"][-1], record["layers"][best_layer], best, f"{layer}.{head}"]

@@ -36,7 +36,7 @@ def layers(found: Sequence[Lesioned]) -> Figure:
     for task, line, colour in zip(tasks, counts, TASKS):
         axis.plot(x, line, color=colour, label=label(task))
     axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
-    axis.set_xticks(x)
+    axis.set_xticks(x[:: 1 + len(x) // 15])  # the numbers of more would touch
     axis.set_xlabel("layer")
     axis.set_ylabel("top heads")
     _legend_beside(axis)
