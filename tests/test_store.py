@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.store import digest, folder, read_arrays, read_json, write, write_arrays, write_json
+from headwise.store import digest, finite, folder, read_arrays, read_json, write, write_arrays, write_json
 
 texts = st.text(max_size=8) | st.sampled_from(
     ["[\n 1,\n 2\n]", ",\n  ", "[1, 2]", "]\n", "a,\nb"]
@@ -25,6 +27,14 @@ def test_json_round_trip(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("json") / "a.json"
     write_json(path, value)
     assert read_json(path) == value
+
+
+@given(plain_values)
+def test_finite_changes_nothing_but_what_is_no_number(value):
+    cut = finite([value, float("nan"), {"a": (np.float32("inf"), 0.1)}])
+    assert json.loads(json.dumps(cut, allow_nan=False)) == cut
+    assert cut[1:] == [None, {"a": [None, 0.1]}]
+    assert "inf" in repr(value) or cut[0] == value
 
 
 @given(plain_values, plain_values)

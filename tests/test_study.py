@@ -413,3 +413,6 @@ def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tm
     assert any("3 of 8 heads are there" in line for line in said)
     assert [row["kept"] for row in study["prune"]["rows"]] == [3, 1]
     assert study["dissociation"]["fractions"] == [0.25]
+    written = (tmp_path / "out/study.json").read_text()
+    assert json.loads(written, parse_constant=pytest.fail) == study  # where NaN would be no JSON
+    assert study["importance"]["toy0"]["scores"][0][0] is None

@@ -16,6 +16,7 @@ import numpy as np
 from headwise.display import table as html_table
 from headwise.errors import HeadwiseError, unknown
 from headwise.stats import Value, above_zero, adjust, interval, p_value, resample
+from headwise.store import finite
 
 DISTINCT = 0.10  # D from which a dissociation is called distinct, after Shallice 1988
 
@@ -234,8 +235,8 @@ class Dissociation:
             "fractions": list(self.fractions),
             "default": self.default,
             "lesions": list(self.lesions),
-            "performance": _plain(self.performance),
-            **dict(zip(("low", "high"), map(_plain, interval(self.samples, self.level)))),
+            "performance": finite(self.performance),
+            **dict(zip(("low", "high"), map(finite, interval(self.samples, self.level)))),
             "collapsed": self.collapsed.tolist(),
             "D": [self._d(fraction) for fraction in self.fractions],
             "on": {name: [other._d(fraction) for fraction in self.fractions] for name, other in self.on.items()},
@@ -249,9 +250,9 @@ class Dissociation:
         total = [mean, *interval(means, self.level), above_zero(mean, means)]
         return {
             "fraction": fraction,
-            "tasks": {t: dict(zip(("value", "low", "high"), _plain(row))) for t, row in zip(self.tasks, rows)},
-            "mean": dict(zip(("value", "low", "high", "p"), _plain(np.array(total)))),
-            "pairs": [{"a": a, "b": b} | _plain(pair) for (a, b), pair in self.pairs(fraction).items()],
+            "tasks": {t: dict(zip(("value", "low", "high"), finite(row))) for t, row in zip(self.tasks, rows)},
+            "mean": dict(zip(("value", "low", "high", "p"), finite(np.array(total)))),
+            "pairs": [{"a": a, "b": b} | finite(pair) for (a, b), pair in self.pairs(fraction).items()],
         }
 
     def __str__(self) -> str:
@@ -298,17 +299,6 @@ def _cells(performance: Any, counts: Any, resamples: int, seed: int) -> tuple[np
             drawn = resample(task.counts, resamples, [seed, i])
             rows[i] = (task.value(np.sum(task.counts, 0, dtype=float)), task.value(drawn))
     return np.stack([row[0] for row in rows], -2), np.stack([row[1] for row in rows], -2)
-
-
-def _plain(value: Any) -> Any:
-    """Lists and numbers, with None for NaN."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if value != value else value
 
 
 def _whose(d: Mapping[str, Any]) -> str:

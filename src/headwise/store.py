@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -46,6 +47,19 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise HeadwiseError(f"a {type(value).__name__} cannot be stored", "numbers, text, lists or dicts")
+
+
+def finite(value: Any, digits: int = 17) -> Any:
+    """Plain data as every program reads it: None for what is no number, floats cut to some digits (17 keep all)."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+        if isinstance(value, dict):
+            return {name: cut(part) for name, part in value.items()}
+        return [cut(part) for part in value] if isinstance(value, list) else value
+
+    return cut(plain(value))
 
 
 def digest(*parts: Any, length: int = 16) -> str:

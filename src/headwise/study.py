@@ -30,7 +30,7 @@ from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
 from headwise.selection import budget, require_share, top
-from headwise.store import digest, file_digest, plain, write_json
+from headwise.store import digest, file_digest, finite, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
 from headwise.train import fit
@@ -167,6 +167,7 @@ class Study:
                 torch.cuda.empty_cache()  # other runs may share the device
         study["trust"] = self._trust(study)
         study["verdict"] = verdict(study, self.settings.alpha)
+        study = finite(study)
         write_json(self.out / "study.json", study)
         report(study, self.out / "report.html")
         return study

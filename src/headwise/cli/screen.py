@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.progress import Progress, quiet, shown
+from headwise.store import finite
 
 NAMES = {
     "train": "Train the tasks together",
@@ -30,15 +30,7 @@ SHADES = " ░▒▓█"
 
 def machine(value: Any) -> str:
     """JSON that every program reads: what is no number, such as the score of a head that was cut, is null."""
-    return json.dumps(_numbers(value), allow_nan=False)
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _numbers(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_numbers(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(value), allow_nan=False)
 
 
 class Screen:

@@ -10,12 +10,11 @@ two-sided p-value, both of one task alone; ``trust.random_band`` is the relative
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.store import plain
+from headwise.store import finite, plain
 
 REQUIRED = ("model", "tasks", "importance")
 PARTS = (
@@ -39,17 +38,6 @@ def checked(study: Mapping) -> dict[str, Any]:
     if data.get("dissociation"):
         _check_dissociation(data)
     return finite(data)
-
-
-def finite(value: Any, digits: int = 17) -> Any:
-    """The value with None for what is not a number, and floats cut to some significant digits (17 keep all)."""
-    if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: finite(part, digits) for name, part in value.items()}
-    if isinstance(value, list):
-        return [finite(part, digits) for part in value]
-    return value
 
 
 def _check_names(data: dict[str, Any]) -> None:

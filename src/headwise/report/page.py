@@ -15,9 +15,10 @@ from markupsafe import Markup
 
 from headwise.errors import HeadwiseError
 from headwise.report import words
-from headwise.report.form import checked, finite
+from headwise.report.form import checked
 from headwise.report.palette import RAMP, TASKS, task_class, task_rules
 from headwise.report.tables import FORMS, decimals, numeric, shown
+from headwise.store import finite
 
 SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.

@@ -9,7 +9,7 @@ from typing import Any
 from headwise.probing.measure import best_head
 from headwise.report import report
 from headwise.results import about
-from headwise.store import write_json
+from headwise.store import finite, write_json
 
 
 def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any], folder: str | Path) -> Path:
@@ -34,8 +34,8 @@ def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, An
         "probes": {n: {k: record[k] for k in ("accuracy", "chance", "metric")} for n, record in probes.items()},
         "tables": [{"title": "Layers and heads", "columns": columns, "rows": rows, "note": note}],
     }
-    write_json(Path(folder) / "probes.json", dict(probes))
-    write_json(Path(folder) / "study.json", study)
+    write_json(Path(folder) / "probes.json", finite(probes))
+    write_json(Path(folder) / "study.json", finite(study))
     return report(study, Path(folder) / "report.html")
 
 
