@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,9 +152,8 @@ class Probe:
 
 def best_head(record: Mapping[str, Any]) -> tuple[int, int, float]:
     """Layer, head and test score of the best head in a record, chosen on the side that ranks; of equals the first."""
-    chosen = record["accuracy"] if record["select_on"] == "test" else record["dev"]
-    known = [(v, i, j) for i, row in enumerate(chosen) for j, v in enumerate(row) if v is not None and v == v]
-    _, layer, head = max(known, key=lambda found: (found[0], -found[1], -found[2]))
+    ranks = np.array(record["accuracy"] if record["select_on"] == "test" else record["dev"], float)  # None is NaN
+    layer, head = map(int, np.unravel_index(np.nanargmax(ranks), ranks.shape))
     return layer, head, record["accuracy"][layer][head]
 
 

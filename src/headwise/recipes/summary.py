@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headwise.stats import Estimate, paired_t
+from headwise.store import finite
 
 
 def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
@@ -36,11 +37,10 @@ def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
 ) -> dict[str, Any]:
     """A table in the form of `headwise.report.tables`: plain numbers, nothing for NaN or where nothing is published."""
-    beside = None if published is None else [[_cell(value) for value in row] for row in published]
+    beside = None if published is None else finite(published)
     if beside is not None and not any(value is not None for row in beside for value in row):
         beside = None
-    shown = [[_cell(value) for value in row] for row in rows]
-    return {"title": title, "note": note, "columns": list(columns), "rows": shown, "published": beside}
+    return {"title": title, "note": note, "columns": list(columns), "rows": finite(rows), "published": beside}
 
 
 def less(a: float | None, b: float | None) -> float | None:
@@ -51,8 +51,3 @@ def less(a: float | None, b: float | None) -> float | None:
 def sentence(text: str) -> str:
     """With a capital letter at the beginning."""
     return text[:1].upper() + text[1:]
-
-
-def _cell(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and value != value else value

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.store import finite, plain
+from headwise.store import finite
 
 REQUIRED = ("model", "tasks", "importance")
 PARTS = (
@@ -31,13 +31,13 @@ def checked(study: Mapping) -> dict[str, Any]:
     for part in study:
         if part not in PARTS:
             raise unknown("part of a study", part, PARTS)
-    data = {part: plain(value) for part, value in study.items() if value is not None}
+    data = finite({part: value for part, value in study.items() if value is not None})
     _check_names(data)
     for where, matrix in _matrices(data):
         _check_shape(where, matrix, data["model"]["layers"], data["model"]["heads"])
     if data.get("dissociation"):
         _check_dissociation(data)
-    return finite(data)
+    return data
 
 
 def _check_names(data: dict[str, Any]) -> None:
