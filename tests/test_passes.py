@@ -250,6 +250,18 @@ def test_what_is_copied_to_the_device_is_copied_once_for_what_is_in_it():
             assert table.to("meta", torch.int32).dtype == torch.int32
 
 
+def test_tensors_made_on_the_device_from_numbers_are_copies_as_well():
+    """Masks of eager attention have one."""
+    with Copies() as copies, passes._Constants():
+        for dtype in (torch.float32, torch.bfloat16):
+            makers = (torch.tensor, torch.as_tensor, torch.tensor)
+            found = [make([0.0, 1.5], device="meta", dtype=dtype) for make in makers]
+            assert {(one.device.type, one.dtype, one.shape) for one in found} == {("meta", dtype, (2,))}
+        assert copies.made == 2
+        assert torch.tensor(1.5).item() == 1.5 and torch.tensor(1.5, device="cpu").dtype == torch.float32
+    assert copies.made == 2
+
+
 def test_what_is_kept_of_copies_is_nobodys_to_write_to(monkeypatch):
     monkeypatch.setattr(passes, "_moves", lambda func, args, kwargs: func is torch.ops.aten._to_copy.default)
     constants, table = passes._Constants(), torch.arange(4.0)
@@ -257,6 +269,21 @@ def test_what_is_kept_of_copies_is_nobodys_to_write_to(monkeypatch):
         first = torch.ops.aten._to_copy.default(table, device=torch.device("cpu"))
         first.zero_()
         assert torch.ops.aten._to_copy.default(table, device=torch.device("cpu")).tolist() == table.tolist()
+
+
+def test_copies_that_only_a_recording_makes_are_fetched_after_it():
+    constants, table = passes._Constants(), torch.arange(6.0)
+    with Copies() as copies:
+        with constants.recorded():
+            empty = table.to("meta", torch.bfloat16)
+        assert (empty.shape, empty.dtype, copies.made) == (table.shape, torch.bfloat16, 0)
+        table += 1  # what is fetched is what was asked for
+        assert constants.fetch() and copies.made == 1 and not constants.fetch()
+        with constants:
+            (table - 1).to("meta", torch.bfloat16)
+            assert copies.made == 1
+            table.to("meta", torch.bfloat16)
+            assert copies.made == 2
 
 
 def test_copies_inside_of_scripted_functions_are_seen():
@@ -311,17 +338,26 @@ def _tables_made_on_the_host(module, inputs, output):
     return output + tables.to(output.device) * 1e-3
 
 
+def _other_tables_when_recorded(module, inputs, output):
+    own = torch.arange(output.shape[-1]) + 1 if torch.cuda.is_current_stream_capturing() else None
+    return _tables_made_on_the_host(module, inputs, output) + (0 if own is None else own.to(output.device) * 0)
+
+
+def _tables_drawn_anew(module, inputs, output):
+    return output + torch.randn(output.shape[-1]).to(output.device) * 1e-3
+
+
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
-@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mpnet"])
-def test_encoders_that_copy_tables_to_the_device_are_replayed(family, monkeypatch):
+@pytest.mark.parametrize("of", [_tables_made_on_the_host, _other_tables_when_recorded, "deberta-v2", "mpnet"])
+def test_encoders_that_copy_tables_to_the_device_are_replayed(of, monkeypatch):
     def make():
         toy = toy_model()
-        if family == "bert":
-            toy.encoder.embeddings.register_forward_hook(_tables_made_on_the_host)
+        if callable(of):
+            toy.encoder.embeddings.register_forward_hook(of)
             return no_dropout(toy)
-        buckets = {"position_buckets": 8} if family == "deberta-v2" else {}
-        return no_dropout(MultiTaskModel(tiny(family, **buckets), toy.tokenizer, list(toy.tasks.values())))
+        buckets = {"position_buckets": 8} if of == "deberta-v2" else {}
+        return no_dropout(MultiTaskModel(tiny(of, **buckets), toy.tokenizer, list(toy.tasks.values())))
 
     seen = replays_seen(monkeypatch)
     with warnings.catch_warnings():
@@ -332,6 +368,17 @@ def test_encoders_that_copy_tables_to_the_device_are_replayed(family, monkeypatc
     two = fit(make(), PLANS["plain"])
     for task, losses in one.losses.items():
         assert np.allclose(losses, two.losses[task], rtol=1e-3), task
+
+
+@pytest.mark.accelerator
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_an_encoder_whose_tables_change_is_trained_without_replay(monkeypatch):
+    toy = toy_model()
+    toy.encoder.embeddings.register_forward_hook(_tables_drawn_anew)
+    seen = replays_seen(monkeypatch)
+    with pytest.warns(HeadwiseWarning, match="without replay: what it copies to the device is never the same"):
+        trained = fit(no_dropout(toy), PLANS["plain"])
+    assert not seen and all(np.isfinite(losses).all() for losses in trained.losses.values())
 
 
 @pytest.mark.accelerator

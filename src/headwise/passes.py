@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.batching import GRAIN
@@ -148,10 +150,15 @@ class Passes:
 
     def _recorded(self, task: str, batch: dict[str, torch.Tensor], scale: float) -> _Recording | None:
         try:
-            return _Recording(self, task, batch, scale)
+            for _ in range(2):  # a recording goes ways of its own: it does not look for padding and then always masks
+                recording = _Recording(self, task, batch, scale)
+                if not self._constants.fetch():
+                    return recording
+                del recording  # before the next one is made: both have memory of their own
+            self._refuse(task, "what it copies to the device is never the same")
         except RuntimeError as error:
             self._refuse(task, str(error).splitlines()[0])
-            return None
+        return None
 
     def _refuse(self, task: str, why: str) -> None:
         self._refused.add(task)
@@ -181,7 +188,8 @@ class _Recording:
         grads = [p.grad for p in passes._moved[task] if p.grad is not None]
         before = [grad.clone() for grad in grads]  # a recording pass computes nothing, but leave no doubt
         recording = torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local")
-        with torch.jit.optimized_execution(False), passes._constants, recording:  # scripted parts compile nothing now
+        as_they_are = torch.jit.optimized_execution(False)  # scripted parts compile nothing now
+        with as_they_are, passes._constants.recorded(), recording:
             self.loss = passes._joined(task, self.batch, scale, self.factor)
         torch._foreach_copy_(grads, before)
 
@@ -228,12 +236,24 @@ class _Constants(TorchDispatchMode):
     """Keeps what passes copy from the host to the device and has it ready for a recording, which cannot copy.
 
     Some encoders make tables of positions on the host, which follow from the shape alone. A copy is known by what is in
-    it: one that differs from pass to pass is not found, and the recording is refused.
+    it: one that differs from pass to pass is not found, and the recording is refused. A recording that meets a copy for
+    the first time gets an empty place for it, and is made again once the copy was fetched.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._made = _MadeOnTheHost()
+        self._recorded = False
         self._kept: dict[Any, torch.Tensor] = {}
+        self._missed: dict[Any, Callable[[], torch.Tensor]] = {}
+
+    def __enter__(self) -> _Constants:
+        self._made.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._made.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -241,9 +261,39 @@ class _Constants(TorchDispatchMode):
             return func(*args, **kwargs)
         inside = args[0].detach().reshape(-1).view(torch.uint8).numpy().tobytes()
         key = (inside, args[0].shape, args[0].dtype, *sorted((name, str(value)) for name, value in kwargs.items()))
+        if key not in self._kept and self._recorded:
+            self._missed[key] = partial(func, args[0].clone(), **kwargs)
+            return torch.empty_like(args[0], device=kwargs["device"], dtype=kwargs.get("dtype"))
         if key not in self._kept:
             self._kept[key] = func(*args, **kwargs)
         return self._kept[key].clone()  # whoever has it may write to it
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Around a recording, which cannot copy."""
+        self._recorded = True
+        try:
+            with self:
+                yield
+        finally:
+            self._recorded = False
+
+    def fetch(self) -> bool:
+        """Make the copies that a recording has missed; whether there were any."""
+        missed, self._missed = self._missed, {}
+        self._kept |= {key: copy() for key, copy in missed.items()}
+        return bool(missed)
+
+
+class _MadeOnTheHost(TorchFunctionMode):
+    """Has tensors of numbers made on the host and copied: what `torch.tensor` copies itself no other mode can see."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        of_numbers = func in (torch.tensor, torch.as_tensor) and args and not isinstance(args[0], torch.Tensor)
+        if not of_numbers or kwargs.get("device") is None or kwargs.get("requires_grad"):
+            return func(*args, **kwargs)
+        return func(*args, **{**kwargs, "device": "cpu"}).to(kwargs["device"])
 
 
 def _moves(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> bool:

@@ -39,7 +39,8 @@ def _gates(method: L0) -> dict[str, np.ndarray]:
     found = {"gates": method.gates.settled()[0].float().cpu().numpy()}
     if method.snapshots:
         found["steps"] = np.array(list(method.snapshots))
-        found["snapshots"] = np.stack([gates[0].float().cpu().numpy() for gates in method.snapshots.values()])
+        on_the_way = np.stack([gates[0].float().cpu().numpy() for gates in method.snapshots.values()])
+        found["snapshots"] = on_the_way.astype(np.float16)  # to be drawn, and a third of a run's records
     return found
 
 
