@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,13 @@ def test_heads_of_no_attention(headwise, tmp_path):
 def test_debug_shows_the_traceback(headwise, line):
     code, _, err = headwise(line)
     assert code == 2 and "Traceback (most recent call last)" in err and "HeadwiseError" in err
+
+
+def test_the_version_is_that_of_the_package(headwise):
+    assert headwise("--version")[:2] == (0, f"headwise {version('headwise')}\n")
+    import headwise as package
+
+    assert package.__version__ == version("headwise")
 
 
 def test_heads_of_what_headwise_wrote(headwise, trained):

@@ -38,8 +38,19 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from headwise import __version__
+
+        print(f"headwise {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="show the version")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; may stand anywhere")] = False,
 ) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
