@@ -96,6 +96,32 @@ def test_dealing_keeps_every_tasks_numbers(seed):
     assert within.shape == over.shape == (7, 3, 4, 5)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_nothing_is_dealt_to_heads_that_were_cut(seed):
+    rng = np.random.default_rng(seed)
+    alive = rng.random((4, 5)) < 0.6
+    claimed = (rng.random((3, 4, 5)) < 0.5) & alive
+    for how in ("layers", "all"):
+        found = dealt(claimed, how, 7, rng, alive)
+        assert not found[..., ~alive].any() and (found.sum((2, 3)) == claimed.sum((1, 2))).all()
+        assert how == "all" or (found.sum(-1) == claimed.sum(-1)).all()
+
+
+def test_chance_is_calibrated_in_a_cut_model():
+    alive = np.repeat([[True] * 6 + [False] * 6], 4, 0)
+    rng, found = np.random.default_rng(0), []
+    for _ in range(60):
+        gates = np.zeros((5, 1, 4, 12))
+        for task in range(5):
+            for layer in range(4):
+                gates[task, 0, layer, rng.choice(6, 3, replace=False)] = 1
+        found.append(Claims.of(dict(zip("abcde", gates)), alive).stem_cells(resamples=199).p["layers"])
+    assert np.mean(np.array(found) <= 0.05) <= 0.12
+    with pytest.raises(HeadwiseError, match="with all open gates"):
+        Claims.of(dict(zip("abcde", gates)), ~alive)
+
+
 # -- who claims what
 
 

@@ -28,6 +28,10 @@ def test_the_table_printed_holds_what_one_wants():
     assert "mean D 7.34 %; mean D on accuracy 7.34 %" in text and "*" not in text
     marked = Dissociation.of(["a", "b"], TWO, collapsed=np.array(TWO) < 0.3)
     assert "25.00*" in str(marked) and "one class" in str(marked)
+    drawn = np.zeros((2, 5), bool)
+    drawn[0, 4] = True  # of a's random lesions, the second
+    said = str(Dissociation.of(["a", "b"], TWO, collapsed=drawn))
+    assert "55.00*" in said and "42.50*" not in said and "one class" in said
 
 
 @pytest.mark.parametrize(("random", "head", "means"), [(2, ["random"], [["55.00"], ["42.50"]]), (0, [], [[], []])])

@@ -87,6 +87,14 @@ def test_other_metrics_of_the_same_predictions(model):
     assert str(score).startswith("toy0: accuracy ")
 
 
+def test_scores_that_are_no_numbers_are_no_answers():
+    """The largest of several NaN is the first class."""
+    broken = toy_model()
+    next(broken.encoder.parameters()).data.fill_(torch.nan)
+    with pytest.raises(HeadwiseError, match="scores of 'toy0' that are NaN"):
+        evaluate(broken, "toy0")
+
+
 def test_a_constant_answer_is_noticed():
     made = toy_model()
     with torch.no_grad():

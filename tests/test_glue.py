@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,6 +100,21 @@ def test_answers_are_the_model_s_and_in_the_order_of_the_questions(short, data):
             assert predicted(made, test, asked) == wanted
         one_by_one = [predicted(made, test, [text])[0] for text in asked]
         assert predicted(made, test, asked) == one_by_one
+
+
+def test_labels_are_told_by_their_names_in_any_order(short, data):
+    made = model()
+    test = glue.TESTS["MNLI-m"]
+    asked, task, head = questions(test, data), made.tasks["mnli"], made.head("mnli")
+    wanted = predicted(made, test, asked)
+    order = [2, 0, 1]  # as a file of one's own may have them
+    made.tasks["mnli"] = replace(task, kind=Classify(tuple(task.kind.labels[i] for i in order)))
+    last = [module for module in head.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.data, last.bias.data = last.weight.data[order], last.bias.data[order]
+    assert predicted(made, test, asked) == wanted
+    made.tasks["mnli"] = replace(task, kind=Classify(("no", "maybe", "yes")))
+    with pytest.raises(HeadwiseError, match="labels no, maybe, yes; expected entailment, neutral, contradiction"):
+        predicted(made, test, asked)
 
 
 def test_what_the_server_would_refuse_is_refused_here(short, data, tmp_path):

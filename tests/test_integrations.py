@@ -180,6 +180,32 @@ def test_masks_come_back_when_a_run_is_resumed(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), model.state_dict().values()))
 
 
+def test_batches_of_ones_own_are_not_taken_from_elsewhere_when_a_run_is_resumed(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 10, "restore_callback_states_from_checkpoint": True}
+    own = {task: [collate([row for row in rows() if row["task"] == task][:8])] for task in HEADS}
+    whole = ImportantHeadCallback(alpha=0.25, delta=0.5, batches=own)
+    one = train(tmp_path, whole, **settings)
+    with pytest.raises(HeadwiseError, match="which no checkpoint holds"):
+        train(tmp_path, ImportantHeadCallback(), resume_from_checkpoint=str(tmp_path / "checkpoint-10"), **settings)
+    settings["restore_callback_states_from_checkpoint"] = False
+    again = ImportantHeadCallback(alpha=0.25, delta=0.5, batches=own)
+    two = train(tmp_path, again, resume_from_checkpoint=str(tmp_path / "checkpoint-10"), **settings)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values()))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 5), (1, 4), (4,)])
+def test_masks_of_another_shape_are_told_before_training(tmp_path, shape):
+    with pytest.raises(HeadwiseError, match=r"a mask of shape .*\(layers, heads\) = \(2, 4\)"):
+        train(tmp_path, ImportantHeadCallback(masks=dict.fromkeys(HEADS, torch.ones(shape, dtype=torch.bool))))
+
+
+def test_numbers_may_name_the_tasks_of_masks(tmp_path):
+    data = [row | {"task": int(row["task"][-1])} for row in rows()]
+    callback, watch = ImportantHeadCallback(delta=0.5, masks=dict(enumerate(masks().values()))), Watch(20)
+    train(tmp_path, callback, watch, data=data)
+    assert watch.moved == {place for places in HEADS.values() for place in places}
+
+
 class Break(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if state.global_step == 3:

@@ -105,6 +105,19 @@ def test_few_examples_are_refused_clearly(trained):
         meta_test(model, method, known, shots=(1,), seeds=1)
 
 
+def test_what_cannot_be_asked_is_said(trained):
+    model, method, (known, _) = trained
+    for wrong in ({"seeds": 0}, {"shots": ()}, {"shots": (0,)}, {"steps": -1}):
+        with pytest.raises(HeadwiseError, match="1 or more"):
+            meta_test(model, method, known, **{"shots": (8,), "seeds": 1, **wrong})
+    with pytest.raises(HeadwiseError, match="rates for bla"):
+        meta_test(model, method, known, shots=(8,), seeds=1, rates={"bla": 1})
+    found = meta_test(model, method, known, shots=(8,), seeds=1, limit=24)
+    for ask in (lambda: found.estimate(9), lambda: found.beats(found, 0)):
+        with pytest.raises(HeadwiseError, match="unknown number of shots"):
+            ask()
+
+
 def test_the_best_rate_is_chosen_on_seen_pairs(trained):
     model, method, _ = trained
     assert best_rate(model, method, shots=8, seeds=1, rates=(1e-4, 1e3), steps=3, limit=24) == 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
@@ -42,6 +43,29 @@ def test_export(results, tmp_path, name):
     assert path.stat().st_size > 0
     with pytest.raises(HeadwiseError, match=r"\.csv or \.parquet"):
         results.export(tmp_path / "all.xls")
+
+
+def test_an_export_holds_all_of_a_record(tmp_path):
+    results = Results(tmp_path / "records")
+    scores = np.arange(300.0).reshape(3, 100).tolist()
+    for seed in (0, 1):
+        results.save("importance", {"seed": seed, "lr": 0.5 if seed else 1}, {"scores": scores, "by": "gradient"})
+    with results.export(tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [json.loads(row["result.scores"]) for row in rows] == [scores, scores]
+    table = pytest.importorskip("pyarrow.parquet").read_table(results.export(tmp_path / "all.parquet")).to_pylist()
+    assert {(row["config.seed"], row["config.lr"], row["result.by"]) for row in table} == {
+        (0, 1.0, "gradient"),
+        (1, 0.5, "gradient"),
+    }
+
+
+def test_a_kind_is_found_by_the_name_that_lists_show(tmp_path):
+    results = Results(tmp_path)
+    results.save("headwise.recipes.anatomy.works:tuned", {"seed": 0}, {})
+    for name in ("tuned", "headwise.recipes.anatomy.works:tuned"):
+        assert len(results.where(kind=name)) == 1
+    assert not results.where(kind="probed")
 
 
 def test_broken_records_are_named(results):

@@ -153,3 +153,13 @@ def test_balance_weighs_a_task_by_the_mean_loss_over_its_own():
     run.recent["toy1"].extend([0.5] * 5)
     run.recent["toy0"].extend([0.5] * 5)
     assert run.weight("toy0") == run.weight("toy1") == 1.0
+
+
+@pytest.mark.parametrize("cycle", [("a", "b", "b"), ("a",) * 6 + ("b",), None])
+def test_cycles_go_on_from_epoch_to_epoch(cycle):
+    """Epochs shorter than a cycle would else never reach its end."""
+    names, units = ["a", "b"] if cycle else NAMES, [1, 2] if cycle else [1, 1, 2]
+    plan = Plan(sampling="fixed", order=cycle) if cycle else Plan(sampling="round_robin")
+    whole = np.concatenate([schedule(names, units, epoch, 70, plan) for epoch in range(70)])
+    turn = [names.index(name) for name in cycle or names]
+    assert (whole == np.resize(turn, len(whole))).all()

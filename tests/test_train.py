@@ -280,7 +280,7 @@ def test_a_loss_that_is_no_number_stops_and_names_the_batch(tmp_path):
         def loss(self, run, task, batch):
             return super().loss(run, task, batch) * (float("nan") if run.step == 6 else 1.0)
 
-    with pytest.raises(HeadwiseError, match=r"'toy\d' became nan at step 7 .*last good checkpoint"):
+    with pytest.raises(HeadwiseError, match=r"'toy\d' became nan at step 7 .*the last checkpoint is in"):
         fit(toy_model(), PLAN, Poison(), out=tmp_path)
     _, state = checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])
     assert state["step"] == 4

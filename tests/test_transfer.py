@@ -117,6 +117,17 @@ def test_stars_do_not_follow_the_spread_that_seeds_share():
     assert found.sd[0, 0] > 0.05 and found.against()[0]["star"]
 
 
+def test_a_plan_that_evaluates_is_as_one_that_does_not(ready):
+    task = toy_tasks(1, rows=192)[0]
+    plans = (QUICK, QUICK.with_(evaluate_every=1, checkpoint_every=1))
+    one, two = (transfer(ready, task, shots=(8,), seeds=1, plan=plan) for plan in plans)
+    assert np.array_equal(one.scores, two.scores) and "nan" not in str(one)
+    with pytest.raises(HeadwiseError, match="patience=2"):
+        transfer(ready, task, shots=(8,), seeds=1, plan=QUICK.with_(evaluate_every=1, patience=2))
+    with pytest.raises(HeadwiseError, match="no numbers of shots"):
+        transfer(ready, task, shots=(), seeds=1)
+
+
 def test_what_cannot_be_asked_is_said():
     task = toy_tasks(1, rows=12)[0]
     model = toy_model(1, rows=12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,7 +81,11 @@ def attribution(sample: Sample, steps: int = 20) -> Importance:
 
 
 def shapley(sample: Sample, permutations: int = 8) -> Importance:
-    """E |Shapley value| of each head, by sampled orders of closing heads."""
+    """E |Shapley value| of each head, by sampled orders of closing heads.
+
+    All examples have the same orders, so that batches make no difference; how far scores hang on the orders is no
+    error over examples, and none is given.
+    """
     captum = _captum()
 
     @torch.no_grad()
@@ -90,4 +95,7 @@ def shapley(sample: Sample, permutations: int = 8) -> Importance:
             torch.manual_seed(sample.seed)
             return method.attribute(gates, baselines=torch.zeros_like(gates), n_samples=permutations)
 
-    return _gathered(sample, "shapley", attribute)
+    found = _gathered(sample, "shapley", attribute)
+    return replace(
+        found, stderr=torch.full_like(found.stderr, torch.nan), halves=torch.full_like(found.halves, torch.nan)
+    )

@@ -33,10 +33,14 @@ class Claims:
 
     tasks: tuple[str, ...]
     gates: np.ndarray = field(repr=False)  # (R, T, L, H)
+    alive: np.ndarray | None = field(default=None, repr=False)  # bool (L, H): the heads that were not cut
 
     @classmethod
-    def of(cls, gates: Mapping[str, Any]) -> Claims:
-        """From each task's gates ``(R, L, H)``; joint training may stand among the tasks under a name of its own."""
+    def of(cls, gates: Mapping[str, Any], alive: Any = None) -> Claims:
+        """From each task's gates ``(R, L, H)``; joint training may stand among the tasks under a name of its own.
+
+        Of a model that has lost heads ``alive`` names the others, bool ``(L, H)``: chance gives nothing to cut ones.
+        """
         found = {task: np.asarray(value, float) for task, value in gates.items()}
         shapes = {task: array.shape for task, array in found.items()}
         if not found or len(set(shapes.values())) != 1 or next(iter(found.values())).ndim != 3:
@@ -44,7 +48,10 @@ class Claims:
         stacked = np.stack(list(found.values()), 1)
         if not ((stacked >= 0) & (stacked <= 1)).all():
             raise HeadwiseError("gates below 0, above 1 or NaN", "the gates of evaluation", "gates.settled()")
-        return cls(tuple(found), stacked)
+        living = None if alive is None else np.asarray(alive, bool)
+        if living is not None and (living.shape != stacked.shape[2:] or stacked[..., ~living].any()):
+            raise HeadwiseError(f"living heads of shape {living.shape}", f"{stacked.shape[2:]}, with all open gates")
+        return cls(tuple(found), stacked, living)
 
     def claimed(self, runs: int | None = None) -> np.ndarray:
         """Bool (T, L, H): the heads a task opens in at least so many of its runs; in more than half by default."""
@@ -103,7 +110,7 @@ class Claims:
             raise HeadwiseError(f"most={needed} of {len(self.tasks)} tasks", "two tasks or more, and no more than all")
         heads = claimed.sum(0) >= needed
         rng = np.random.default_rng(seed)
-        null = {how: (dealt(claimed, how, resamples, rng).sum(1) >= needed).sum((1, 2)) for how in SHUFFLES}
+        null = {how: (dealt(claimed, how, resamples, rng, self.alive).sum(1) >= needed).sum((1, 2)) for how in SHUFFLES}
         chance = {how: float(counts.mean()) for how, counts in null.items()}
         p = {how: float(p_value(heads.sum(), counts)) for how, counts in null.items()}
         return StemCells(heads, needed, len(self.tasks), chance, p)
@@ -180,16 +187,23 @@ class StemCells:
         return f"{claimed}; chance within layers {said[0]}; over all {said[1]}"
 
 
-def dealt(claimed: np.ndarray, how: str, resamples: int, rng: np.random.Generator) -> np.ndarray:
+def dealt(
+    claimed: np.ndarray, how: str, resamples: int, rng: np.random.Generator, alive: np.ndarray | None = None
+) -> np.ndarray:
     """Tasks' claims ``(T, L, H)`` dealt anew within layers or over all heads, ``(resamples, T, L, H)``.
 
-    Tasks are dealt independently; each keeps its number of heads, of every layer or of the model.
+    Tasks are dealt independently; each keeps its number of heads, of every layer or of the model. Only heads that are
+    ``alive`` are dealt to.
     """
     if how not in SHUFFLES:
         raise unknown("shuffle", how, SHUFFLES)
     cards = claimed if how == "layers" else claimed.reshape(len(claimed), -1)
     many = np.broadcast_to(cards, (resamples, *cards.shape)).copy()
-    return rng.permuted(many, axis=-1, out=many).reshape(resamples, *claimed.shape)
+    if alive is None or alive.all():
+        return rng.permuted(many, axis=-1, out=many).reshape(resamples, *claimed.shape)
+    for deck, living in zip(np.moveaxis(many, 2, 0), alive) if how == "layers" else [(many, alive.ravel())]:
+        deck[..., living] = rng.permuted(deck[..., living], axis=-1)
+    return many.reshape(resamples, *claimed.shape)
 
 
 # -- correlation and reliability

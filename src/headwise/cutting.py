@@ -72,7 +72,7 @@ def trials(
 
 def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
     """The largest share whose cut costs no task more than a point; 0 where even the smallest costs more."""
-    base, cut = rows[0]["task scores"], [r for r in rows if r["kept"] < rows[0]["kept"]]  # a small share may be no head
+    base, cut = rows[0]["task scores"], [r for r in rows if 0 < r["kept"] < rows[0]["kept"]]  # few heads: none, or all
     return max((r["fraction"] for r in cut if max(base[t] - r["task scores"][t] for t in base) <= POINT), default=0.0)
 
 

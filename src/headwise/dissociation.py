@@ -262,13 +262,13 @@ class Dissociation:
         lines = [[f"α = {self.default:g}", *self.lesions[:named], *["random"][: random.shape[1]], "D"]]
         for task, cells, marks, drawn in zip(self.tasks, self.performance[f], self.collapsed[f], random):
             words = [f"{100 * cell:.2f}{'*' if mark else ''}" for cell, mark in zip(cells[:named], marks)]
-            words += [f"{drawn.mean():.2f}"] if len(drawn) else []
+            words += [f"{drawn.mean():.2f}{'*' if marks[named:].any() else ''}"] if len(drawn) else []
             lines.append([task, *words, _percent(d["tasks"][task])])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in lines]
         means = {"": d} | {f" on {name.replace('_', ' ')}": other._d(self.default) for name, other in self.on.items()}
         pairs = [f"{p['a']} × {p['b']}: {_percent({'value': p['d'], 'p': p['p']})}, {p['verdict']}" for p in d["pairs"]]
-        note = ["* all predictions in one class"] if self.collapsed[f, :, :named].any() else []
+        note = ["* all predictions in one class"] if self.collapsed[f].any() else []
         mean = "; ".join(f"mean D{on}{_whose(other)} {_percent(other['mean'])}" for on, other in means.items())
         return "\n".join([*table, *note, mean, *pairs])
 

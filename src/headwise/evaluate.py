@@ -120,9 +120,21 @@ def _predict(model: MultiTaskModel, task: str, data: Encoded, lesions: Any, toke
         for items in Order(data.lengths, tokens=tokens).plain():
             batch = to_device(data.batch(items), model.device)
             for lesion, scores, part in _forwards(model, task, batch, lesions, heads, tokens):
+                _check_numbers(task, scores)
                 for item, answer in zip(items, kind.decode(scores, part)):
                     found[lesion][item] = answer
     return found
+
+
+class NotNumbers(HeadwiseError):
+    """A model's scores are NaN."""
+
+
+def _check_numbers(task: str, scores: Any) -> None:
+    """The largest of scores that are no numbers is the first class, and would pass for an answer."""
+    for part in scores if isinstance(scores, tuple | list) else (scores,):
+        if isinstance(part, torch.Tensor) and part.isnan().any():
+            raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
 
 
 def _forwards(model, task, batch, lesions, heads, tokens) -> Iterator[tuple[int, Any, dict]]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from headwise import tasks as catalog
 from headwise.batching import batches, encode
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import default_tokens, evaluating
@@ -100,8 +101,10 @@ def questions(test: Test, data: str | Path) -> list[tuple[str, ...]]:
 def predicted(model: MultiTaskModel, test: Test, texts: Sequence[tuple[str, ...]]) -> list[str]:
     """A model's answers as the server writes them."""
     task = model.tasks[test.task]
-    if not test.graded and len(task.kind.labels) != len(test.answers):
-        raise HeadwiseError(f"{test.task} with the labels {task.kind.labels}", f"{len(test.answers)} classes")
+    names = {} if test.graded else _names(test)
+    if not test.graded and {names.get(label) for label in task.kind.labels} != set(test.answers):
+        known = " or ".join(dict.fromkeys((", ".join(test.answers), ", ".join(list(names)[: len(test.answers)]))))
+        raise HeadwiseError(f"{test.task} with the labels {', '.join(task.kind.labels)}", known)
     anything: Any = task.kind.labels[0] if not test.graded else 0.0  # rows must have a label; it is not looked at
     rows: list[Row] = [{"text": t[0], "text_b": t[1] if len(t) > 1 else None, "label": anything} for t in texts]
     asked = Task(test.task, task.kind, Rows(test=rows), task.metric)
@@ -110,8 +113,14 @@ def predicted(model: MultiTaskModel, test: Test, texts: Sequence[tuple[str, ...]
     with evaluating(model):
         for items, batch in batches(data, default_tokens(model), model.device):
             for item, answer in zip(items, task.kind.decode(model(test.task, batch).scores, batch)):
-                found[item] = f"{min(5.0, max(0.0, answer)):.3f}" if test.graded else test.answers[answer]
+                found[item] = f"{min(5.0, max(0.0, answer)):.3f}" if test.graded else names[task.kind.labels[answer]]
     return found
+
+
+def _names(test: Test) -> dict[str, str]:
+    """What the server calls each label: by name, as one's own files may have them in any order."""
+    kind: Any = catalog.get(test.task).kind
+    return dict(zip(kind.labels, test.answers)) | {answer: answer for answer in test.answers}
 
 
 def write_submission(answers: Mapping[str, Sequence[str]], out: str | Path, fill: bool = False) -> Path:

@@ -15,7 +15,7 @@ from transformers.trainer_callback import ExportableState
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluating
 from headwise.heads import Heads, gated, unwrap
-from headwise.methods.iat import HeldHeads, check_share
+from headwise.methods.iat import HeldHeads, check_masks, check_share
 from headwise.selection import top
 
 Batch = dict[str, Any]
@@ -58,7 +58,8 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
             masks: the heads of each task, bool ``(L, H)``; measured at 1−δ where not given.
             batches: inputs with labels for each task, to measure importance on (Li et al. 2023, Eq. 4, where the
                 model's loss is the mean over the batch's examples); by default a sample of the training data, whose
-                items must then name their task.
+                items must then name their task. No checkpoint holds them: a run that stops before 1−δ cannot be
+                resumed with callback states from the checkpoint.
             params: rows of q, k and v ("qkv"), or also the columns of the output projection ("qkvo").
             examples: measured for each task.
             key: where batches name their task.
@@ -74,7 +75,8 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
             key,
             stack,
         )
-        self.given, self.batches = dict(masks or {}), batches
+        self.given = {str(task): torch.as_tensor(mask, dtype=torch.bool) for task, mask in (masks or {}).items()}
+        self.batches, self.own_batches = batches, batches is not None
         self.masks = dict(self.given)
         self.held: HeldHeads | None = None
         self.seen: set[str | None] = set()  # tasks of the step's batches
@@ -91,6 +93,12 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
                 left._let_go()
         self.heads = Heads.of(self.model, stack=self.stack)
         self.heads.require_exact("important-head training")
+        check_masks(self.given, self.given, self.heads.shape)
+        if self.own_batches and self.batches is None and not self.masks:
+            raise HeadwiseError(
+                "a resumed training whose heads were to be measured on batches of one's own, which no checkpoint holds",
+                "restore_callback_states_from_checkpoint=False, and the callback with its batches",
+            )
         self.first = state.max_steps - round(self.delta * state.max_steps)
         self.takes_task = self.key in inspect.signature(self.model.forward).parameters
         self._hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
@@ -121,10 +129,11 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """What the Trainer keeps in its checkpoints."""
         names = ("alpha", "delta", "params", "examples", "key", "stack")
-        kept = {
+        kept: dict[str, Any] = {
             name: {task: torch.as_tensor(mask).tolist() for task, mask in getattr(self, name).items()}
             for name in ("given", "masks")
         }
+        kept["own_batches"] = self.own_batches
         return {"args": {name: getattr(self, name) for name in names}, "attributes": kept}
 
     def _let_go(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from headwise.checkpoint import list_all
 from headwise.display import table
 from headwise.errors import HeadwiseError, unknown
 from headwise.progress import Progress
@@ -145,7 +146,9 @@ def check_trackers(names: Sequence[str], out: Path | None) -> None:
 
 
 def _no_number(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
-    kept = f"the last good checkpoint is in {run.out / 'checkpoints'}" if run.out else "no checkpoints were asked for"
+    folder = run.out / "checkpoints" if run.out else None
+    there = folder and list_all(folder)
+    kept = f"the last checkpoint is in {folder}" if there else "there is no checkpoint yet"
     return HeadwiseError(
         f"the loss of {task!r} became {value} at step {step} (training items {items[:8].tolist()}…); {kept}",
         "a finite loss",

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from headwise.batching import Encoded, encode
-from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.evaluate import Score, evaluate, evaluating, to_device
+from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.evaluate import NotNumbers, Score, evaluate, evaluating, to_device
 from headwise.methods.episodes import Draw
 from headwise.methods.inner import Learner, Rates
 from headwise.methods.meta import GROUPS, Meta
@@ -45,6 +45,8 @@ class MetaTest:
 
     def values(self, shots: int) -> np.ndarray:
         """The score of each seed, (S,)."""
+        if shots not in self.scores:
+            raise unknown("number of shots", shots, map(str, self.scores))
         return np.array([score.value for score in self.scores[shots]])
 
     def samples(self, shots: int) -> np.ndarray:
@@ -70,7 +72,7 @@ class MetaTest:
 
     def beats(self, other: MetaTest, shots: int) -> Estimate:
         """Is this start better than another one? The difference on the same examples and support sets, one-sided p."""
-        if self.pair != other.pair or len(self.scores[shots]) != len(other.scores[shots]):
+        if self.pair != other.pair or len(self.values(shots)) != len(other.values(shots)):
             raise HeadwiseError(f"meta-tests of {self.pair!r} and {other.pair!r}", "the same pair and seeds")
         gap = float(self.values(shots).mean() - other.values(shots).mean())
         samples = self.samples(shots) - other.samples(shots)
@@ -138,6 +140,12 @@ def meta_test(
         >>> found = meta_test(model, method, tasks.get("corpus.entailment.es"), shots=(8, 32), steps=10)
         >>> print(found)
     """
+    if seeds < 1 or not shots or min(shots) < 1 or (steps is not None and steps < 0):
+        raise HeadwiseError(
+            f"shots={tuple(shots)}, seeds={seeds}, steps={steps}", "numbers of 1 or more, steps of 0 or more"
+        )
+    if isinstance(rates, Mapping) and set(rates) != set(GROUPS):
+        raise HeadwiseError(f"rates for {', '.join(rates)}", f"a number, or one for each of: {', '.join(GROUPS)}")
     own, start_rates = _start(model, method)
     by_group = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else rates or start_rates
     with _joined(own, task) as (learner, zero), evaluating(learner):
@@ -226,6 +234,11 @@ def best_rate(
     tried: dict[float, float] = {}
     for rate in rates:
         options = {"steps": steps, "rates": rate, "limit": limit}
-        found = [meta_test(model, method, task, (shots,), seeds, **options) for task in list(model.tasks.values())]
+        try:
+            found = [meta_test(model, method, task, (shots,), seeds, **options) for task in list(model.tasks.values())]
+        except NotNumbers:  # so large a rate that the model broke
+            continue
         tried[rate] = float(np.mean([one.values(shots).mean() for one in found]))
+    if not tried:
+        raise HeadwiseError(f"rates {tuple(rates)}, all of which break the model", "smaller ones")
     return max(tried, key=lambda rate: tried[rate])

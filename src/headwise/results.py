@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
 import math
 import platform
 import sys
@@ -117,8 +118,9 @@ class Results:
         return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
     def export(self, path: str | Path) -> Path:
-        """All records as one table, csv or parquet by the file's ending."""
-        rows = [{"key": r.key, "kind": r.kind, **flat({"config": r.config, "result": r.result}, 200)} for r in self]
+        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON."""
+        told = ({"key": r.key, "kind": r.kind, **flat({"config": r.config, "result": r.result})} for r in self)
+        rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
         names = list(dict.fromkeys(name for row in rows for name in row))
         path = Path(path)
         if path.suffix == ".csv":
@@ -132,7 +134,7 @@ class Results:
             import pyarrow.parquet as pq
 
             buffer = io.BytesIO()
-            columns = {n: [None if (v := row.get(n)) is None else str(v) for row in rows] for n in names}
+            columns = {name: _column([row.get(name) for row in rows]) for name in names}
             pq.write_table(pa.table(columns), buffer)
             return write(path, buffer.getvalue())
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
@@ -153,15 +155,21 @@ def _read(path: Path) -> Record:
     return Record(data["key"], data["kind"], data["config"], data["result"], data.get("about", {}), path)
 
 
-def flat(value: Any, longest: int | None = None, prefix: str = "") -> dict[str, Any]:
-    """A nested dict as dotted names; lists stay whole (or are left out past ``longest`` characters)."""
+def _column(values: list) -> list:
+    """Values of one kind as they are, others as text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return [float(v) if v is not None and kinds == {int, float} else v for v in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested dict as dotted names; lists stay whole."""
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for name, item in value.items():
-            out |= flat(item, longest, f"{prefix}.{name}" if prefix else str(name))
+            out |= flat(item, f"{prefix}.{name}" if prefix else str(name))
         return out
-    if isinstance(value, list) and longest is not None and len(str(value)) > longest:
-        return {}
     return {prefix: value}
 
 
@@ -198,7 +206,9 @@ def _word(value: Any) -> str:
 
 
 def _matches(record: Record, name: str, value: Any) -> bool:
-    seen = record.kind if name == "kind" else flat(record.config).get(name)
+    if name == "kind":
+        return value in (record.kind, record.kind.rpartition(":")[2])  # lists show works of one's own by the latter
+    seen = flat(record.config).get(name)
     return seen == value or str(seen) == str(value)
 
 

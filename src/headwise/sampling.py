@@ -20,7 +20,7 @@ def schedule(names: Sequence[str], batches: Sequence[int], epoch: int, epochs: i
     """The tasks of one epoch's batches, as numbers; the same seed gives the same schedule."""
     counts = np.asarray(batches)
     if plan.sampling == "fixed":
-        return _fixed(names, counts, plan)
+        return _fixed(names, counts, epoch, plan)
     rng = np.random.default_rng([plan.seed, 1, epoch])
     return samplers[plan.sampling](counts, epoch, epochs, plan, rng)
 
@@ -59,7 +59,7 @@ def uniform(counts, epoch, epochs, plan, rng):
 @samplers("round_robin")
 def round_robin(counts, epoch, epochs, plan, rng):
     """One task after the other."""
-    return np.arange(counts.sum()) % len(counts)
+    return _turns(counts, epoch) % len(counts)
 
 
 def _drawn(counts: np.ndarray, exponent: float, rng: np.random.Generator) -> np.ndarray:
@@ -67,10 +67,15 @@ def _drawn(counts: np.ndarray, exponent: float, rng: np.random.Generator) -> np.
     return rng.choice(len(counts), size=int(counts.sum()), p=weights / weights.sum())
 
 
-def _fixed(names: Sequence[str], counts: np.ndarray, plan: Plan) -> np.ndarray:
+def _turns(counts: np.ndarray, epoch: int) -> np.ndarray:
+    """The numbers of an epoch's batches, counted from the first of all: cycles go on where the last epoch ended."""
+    return epoch * counts.sum() + np.arange(counts.sum())
+
+
+def _fixed(names: Sequence[str], counts: np.ndarray, epoch: int, plan: Plan) -> np.ndarray:
     unknown = [name for name in plan.order if name not in names]
     if not plan.order or unknown:
         hint = f"order = {json.dumps(names[:2])} in a plan, or {' '.join(f'--order {n}' for n in names[:2])}"
         raise HeadwiseError(f"order={plan.order}", f"a cycle of the tasks {', '.join(names)}", hint)
     cycle = np.array([list(names).index(name) for name in plan.order])
-    return np.resize(cycle, counts.sum())
+    return cycle[_turns(counts, epoch) % len(cycle)]

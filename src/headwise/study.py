@@ -341,7 +341,10 @@ class Study:
         found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
         fraction, small = cheapest(found["rows"]), self.out / "small"
         if fraction and self.heads.exact:
-            self.told("", f"{fraction:.0%} of the heads cut: {export_small(self.model, scores, fraction, small)}")
+            whole, *rest = found["rows"]
+            cut = whole["kept"] - next(row["kept"] for row in rest if row["fraction"] == fraction)
+            where = export_small(self.model, scores, fraction, small)
+            self.told("", f"{cut} of {whole['kept']} heads cut: {where}")
         elif small.exists():
             shutil.rmtree(small)  # cut by other settings
         return {"prune": found}

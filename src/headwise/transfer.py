@@ -116,9 +116,8 @@ class Transfer:
         stars = {(row["start"], row["shots"]): "*" for row in self.against() if row["star"]}
         lines = [[self.task, *(f"{n} shots" for n in self.shots)]]
         for start, means, sds in zip(self.starts, 100 * self.mean, 100 * self.sd):
-            cells = [
-                f"{m:.2f} ± {s:.1f}{stars.get((start, n), ' ')}" for n, m, s in zip(self.shots, means, sds, strict=True)
-            ]
+            spread = [f" ± {sd:.1f}" if sd == sd else "" for sd in sds]
+            cells = [f"{m:.2f}{s}{stars.get((start, n), ' ')}" for n, m, s in zip(self.shots, means, spread)]
             lines.append([start, *cells])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
@@ -167,6 +166,11 @@ def transfer(
     new = (catalog.get(task) if isinstance(task, str) else task).ready()
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     _check(starts, new, shots, seeds)
+    if plan.patience is not None:
+        raise HeadwiseError(
+            f"patience={plan.patience}", "none: a few rows have no development rows beside them to watch"
+        )
+    plan = plan.with_(evaluate_every=0, checkpoint_every=0)  # for the same reason, and nothing is resumed
     rows = new.rows("train")
     chosen = {seed: [rows[n] for n in shuffled(rows, seed, balanced)[: max(shots)]] for seed in seeds}
     scores, examples = np.empty((len(starts), len(shots), len(seeds))), 0
@@ -180,6 +184,8 @@ def transfer(
 
 
 def _check(starts: Mapping, task: Task, shots: Sequence[int], seeds: Sequence[int]) -> None:
+    if not shots:
+        raise HeadwiseError("no numbers of shots", "one or more", f"shots={SHOTS}")
     if not starts or not seeds or len(set(seeds)) < len(seeds):
         raise HeadwiseError(f"{len(starts)} starting points, seeds {list(seeds)}", "one or more, each seed once")
     there = len(task.rows("train"))

@@ -132,18 +132,20 @@ def _cut(study: Mapping[str, Any]) -> list[str]:
         return []
     base = rows[0]["task scores"]
     cheap = None
-    cut = [row for row in rows[1:] if row["kept"] < rows[0]["kept"]]  # a small share of few heads is none
+    whole = rows[0]["kept"]
+    cut = [row for row in rows[1:] if 0 < row["kept"] < whole]  # a small share of few heads is none, a large one all
     for row in cut:
         loss = max(base[t] - row["task scores"][t] for t in base)
         if loss <= 0.01:
-            cheap = row["fraction"], loss
+            cheap = whole - row["kept"], loss
     if not cut:
         return []
     if cheap is None:
-        return [f"Cutting even {cut[0]['fraction']:.0%} of the least needed heads costs some task more than one point."]
+        few = whole - cut[0]["kept"]
+        return [f"Cutting even the {few} of {whole} heads that are needed least costs some task more than one point."]
     done = "cut" if "speedup" in cut[0] else "closed"  # of some families heads can be gated, not cut
-    share, loss = cheap[0], 100 * max(cheap[1], 0)
-    return [f"The {share:.0%} of heads that are needed least can be {done} for {loss:.1f} points at most."]
+    many, loss = cheap[0], 100 * max(cheap[1], 0)
+    return [f"The {many} of {whole} heads that are needed least can be {done} for {loss:.1f} points at most."]
 
 
 def _sure(study: Mapping[str, Any]) -> list[str]:

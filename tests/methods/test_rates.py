@@ -43,6 +43,14 @@ def test_rates_are_one_for_the_task_that_needs_a_head_most():
     assert torch.allclose(rates["b"], torch.tensor([[1.0, (0.5 / 1.5) ** 2]]))
 
 
+def test_a_head_that_harms_a_task_is_none_that_it_needs():
+    """Scores of ablation may be below zero, also on average."""
+    method = Rates()
+    method.needs = {"a": torch.tensor([[3.0, -1.0, -4.0, -2.0]]), "b": torch.ones(1, 4)}
+    rates = method.rates()["a"][0]
+    assert rates[0] == 1 and (rates[1:] < 1e-6).all()
+
+
 class Given(Rates):
     """Rates that a test says."""
 

@@ -11,6 +11,7 @@ from plants import clouds
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from headwise.errors import HeadwiseError
+from headwise.probing import exact
 from headwise.probing.exact import logistic, ridge
 
 L2 = [1e-4, 1e-3, 1e-2, 1e-1]
@@ -135,3 +136,37 @@ def test_vectors_of_any_size_have_the_optimum_of_scikit_learn(scale):
     best = LogisticRegression(C=1 / (1e-3 * 300), solver="newton-cholesky", tol=1e-8).fit(x, y)
     same = (found.at(torch.tensor(x)[None])[0, 0, 0].argmax(0).numpy() == best.predict(x)).mean()
     assert same > 0.98 and found.settled.all()
+
+
+def nearly_separable(rows, classes, wide, seed):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (rows,), generator=generator)
+    centres = 0.35 * torch.randn(classes, wide, generator=generator)
+    noise = torch.randn(rows, wide, generator=generator)
+    return ((centres[y] + noise) * torch.logspace(0.5, -1, wide))[None], y
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", [(400, 6, 64), (800, 4, 128), (1000, 3, 200)])
+def test_weakly_held_probes_of_nearly_separable_classes_converge(shape, seed):
+    """Their losses are far smaller than their scores: rounding must not pass for a hill."""
+    x, y = nearly_separable(*shape, seed)
+    found = logistic(x, y[None], [1e-6, 1e-5], shape[1])
+    assert found.settled.all()
+    scores = found.at(x)[0, 0].double()
+    loss = torch.nn.functional.cross_entropy(scores[1].T, y) + 0.5e-5 * found.weight[0, 0, 1].double().square().sum()
+    best = logistic(x.double(), y[None], [1e-5], shape[1])
+    least = torch.nn.functional.cross_entropy(best.at(x)[0, 0, 0].T, y) + 0.5e-5 * best.weight.square().sum()
+    assert loss <= least * (1 + 1e-4)
+
+
+def test_strengths_that_are_done_are_left_out_of_the_products(monkeypatch):
+    done, bent = [], exact._Logistic.bent
+    monkeypatch.setattr(exact._Logistic, "bent", lambda self, step: (done.append(step.shape[1]), bent(self, step))[1])
+    x, y = nearly_separable(600, 6, 32, 0)
+    logistic(x, y[None], [1e-5, 1e-3, 1e-1], 6)
+    together = sum(done)
+    done.clear()
+    for strength in (1e-5, 1e-3, 1e-1):
+        logistic(x, y[None], [strength], 6)
+    assert together == sum(done), "three strengths at once cost what they cost alone"

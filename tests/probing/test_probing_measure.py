@@ -157,7 +157,8 @@ def test_the_record_is_json_and_the_text_a_map(plant):
 def test_what_a_protocol_adds_is_printed(plant, protocol, names):
     found = probe(plant[0], marked(120), tokenizer=plant[1], protocol=protocol, l2=(1e-3, 1e-2))
     for name in names:
-        assert f"{name} {found.more[name][found.best(1)[0]]:.4g}" in str(found)
+        value = found.more[name][found.best(1)[0]]
+        assert (f"{name} {value:.0f} bits" if name == "code" else f"{name} {value:.3f}") in str(found)
 
 
 def test_the_best_n(plant):

@@ -180,6 +180,8 @@ def test_several_studies_share_a_page(study):
     page = render([study, other])
     assert page.count('<article class="study"') == 2
     assert re.findall(r'<option value="(\d)">', page) == ["0", "1"]
+    names = re.findall(r'<option value="\d">([^<]+)', render([study, study, study | {"title": "another"}]))
+    assert len(set(names)) == 3 and names[2] == "another", "studies of one title are told apart"
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 

@@ -236,7 +236,7 @@ class IAT(Method):
         self.heads = Heads.of(run.model.encoder)
         self.heads.require_exact("important-head training")
         if not isinstance(self.choose, str):
-            _check_masks(self.choose, run.names, self.heads.shape)
+            check_masks(self.choose, run.names, self.heads.shape)
         self.first = run.total - round(self.delta * run.total)
         if self.masks:
             self._hold(run)
@@ -288,7 +288,7 @@ class IAT(Method):
         if not isinstance(self.choose, str):
             return self.choose[task]
         if self.choose == "random":
-            seed = 1000 * run.plan.seed + run.names.index(task)
+            seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # others than the random lesions' heads
             return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
         found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
         return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
@@ -304,7 +304,7 @@ def _known(masks: Mapping[str, torch.Tensor]) -> str:
     return digest({task: torch.as_tensor(mask).bool().tolist() for task, mask in masks.items()})
 
 
-def _check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: tuple[int, int]) -> None:
+def check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: tuple[int, int]) -> None:
     for task in tasks:
         if task not in masks:
             raise HeadwiseError(f"masks for {', '.join(masks)}", f"one for {task!r} as well")

@@ -92,7 +92,8 @@ class Rates(Method):
 
     def rates(self) -> dict[str, torch.Tensor]:
         """Each task's learning rate for every head, (L, H), as a share of the plan's."""
-        needs = {task: (need / need.nanmean()).clamp_min(1e-12) for task, need in self.needs.items()}
+        # Some estimators have scores below zero, also on average: a head that harms a task is none that it needs.
+        needs = {task: (need / need.abs().nanmean()).clamp_min(1e-12) for task, need in self.needs.items()}
         most = torch.stack(list(needs.values())).amax(0)
         return {task: (need / most).nan_to_num(1.0) ** self.power for task, need in needs.items()}
 

@@ -3,13 +3,15 @@
 Every head's vectors are centred and turned to their principal axes, which moves neither the penalty nor the optimum and
 makes the diagonal of the curvature a good guide. All problems of a head (L2 strengths, folds, control labels) share
 its vectors, so that a look at the curvature of all is two matrix products. A problem that has converged stays where it
-is: its result does not depend on the others.
+is: its result does not depend on the others, and where it has in all heads it is left out of the products, since weak
+strengths take ten times as many as strong ones.
 
 Legend: P heads, N examples, D dimensions, T targets, K L2 strengths, C classes, S = T * K problems of a head.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -19,7 +21,8 @@ from headwise.errors import HeadwiseError
 
 STEPS = 50  # of Newton's method
 INNER = 100  # conjugate gradients in one of them
-RESIDUAL = 1e-2  # of Newton's equation: what a step leaves of the distance to the optimum
+RESIDUAL = 1e-2  # of Newton's equation, near the optimum: what a step leaves of the distance to it
+FAR = 0.1  # the same far from it, where the curvature is about to change anyway
 TOLERANCE = 2e-3  # of the last step, relative to the largest coefficient: the next one would be far below it
 NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
 LOUD = 0.05  # a step that moves scores by so much ends no search, however small beside the coefficients
@@ -129,23 +132,32 @@ class _Logistic:
         part = self.share_of / diagonal
         whole = (floor * part).sum(2, keepdim=True)  # 1 - Σ λππ/(λπ + floor), which is no difference of near equals
         pull = spread * (part * gradient).sum(2, keepdim=True) / whole
-        return gradient / diagonal + part * pull
+        return self.balanced(gradient / diagonal + part * pull)
+
+    def balanced(self, change: Tensor) -> Tensor:
+        """Without what all classes have in common, which moves no probability: rounding would grow along it."""
+        return change if self.scores == 1 else change - change.mean(2, keepdim=True)
 
     def logits(self, theta: Tensor) -> Tensor:
-        return (theta.flatten(1, 2) @ self.x.mT).unflatten(1, self.prior.shape)
+        return (theta.flatten(1, 2) @ self.x.mT).unflatten(1, theta.shape[1:3])
 
     def errors(self, theta: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of every problem ``(P, S)``, and what its gradient by the scores is."""
+        """The loss of every problem ``(P, S)``, and what its gradient by the scores is.
+
+        Losses of examples that are nearly sure are far smaller than their scores, and are no differences of these: a
+        search could not tell a step downhill from rounding.
+        """
         if self.scores == 1:
-            losses = torch.nn.functional.softplus(logits) - self.wanted * logits
+            losses = torch.nn.functional.softplus(logits * (1 - 2 * self.wanted))
             found = logits.sigmoid()
         else:
             top = logits.amax(2, keepdim=True)
             found = (logits - top).exp_()
-            total = found.sum(2, keepdim=True)
-            losses = top + total.log() - (self.wanted * logits).sum(2, keepdim=True)
+            total = found.sum(2, keepdim=True, dtype=torch.float64)
+            losses = total.log() + (top - (self.wanted * logits).sum(2, keepdim=True))
             found /= total
-        value = (losses * self.share).sum((2, 3)) + (self.penalty * theta.square()).sum((2, 3)) / 2
+        loss, penalty = losses * self.share, self.penalty * theta.square()
+        value = loss.sum((2, 3), dtype=torch.float64) + penalty.sum((2, 3), dtype=torch.float64) / 2
         doubt = (found * (1 - found) * self.share).sum((2, 3), keepdim=True)
         self.doubt = (doubt / self.doubt_at_start).clamp_min(1e-6)
         self.found = found
@@ -161,10 +173,10 @@ class _Logistic:
         return self.gradient(direction, moved.mul_(self.share))
 
     def gradient(self, theta: Tensor, errors: Tensor) -> Tensor:
-        return (errors.flatten(1, 2) @ self.x).unflatten(1, self.prior.shape) + self.penalty * theta
+        return self.balanced((errors.flatten(1, 2) @ self.x).unflatten(1, theta.shape[1:3])) + self.penalty * theta
 
-    def unsettled(self, theta: Tensor, step: Tensor, gradient: Tensor) -> Tensor:
-        """Where a step still moved coefficients or loud scores, and changed the loss at all, (P, S).
+    def unsettled(self, theta: Tensor, step: Tensor, slope: Tensor, value: Tensor) -> Tensor:
+        """Where a step still moved coefficients or loud scores, and changed the loss by more than rounding, (P, S).
 
         The bias of a class that no row has goes on for ever, and nothing is won by it. A step uphill is a sign of
         numbers too coarse for the curvature, and no optimum.
@@ -172,13 +184,17 @@ class _Logistic:
         weights = step[..., :-1].abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1e-30)
         biases = step[..., -1].abs().amax(2) / theta[..., -1].abs().amax(2).clamp_min(1)
         scores = (self.spread * step.square()).sum(3).amax(2).sqrt()
-        won = -(gradient * step).sum((2, 3))
         moved = (torch.maximum(weights, biases) > TOLERANCE) & (scores > NOTHING) | (scores > LOUD)
-        return moved & (won.abs() > NOTHING**2 / 10)
+        return moved & (slope.abs() > (_rounding(value, theta) / 40).clamp_min(NOTHING**2 / 10))
 
-    def keep(self, heads: Tensor) -> None:
-        """Go on with some of the heads."""
-        self.x, self.spread, self.found, self.doubt = (t[heads] for t in (self.x, self.spread, self.found, self.doubt))
+    def among(self, heads: Tensor | slice, problems: Tensor) -> _Logistic:
+        """The same of some heads and some of their problems."""
+        some = copy(self)
+        some.x, some.spread = self.x[heads], self.spread[heads]
+        some.found, some.doubt = self.found[heads][:, problems], self.doubt[heads][:, problems]
+        for name in ("share", "wanted", "penalty", "share_of", "doubt_at_start"):
+            setattr(some, name, getattr(self, name)[problems])
+        return some
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -186,41 +202,62 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((2, 3), keepdim=True)
 
 
+def _rounding(value: Tensor, of: Tensor) -> Tensor:
+    """How true a loss is at worst that is a sum of terms of this precision; of many it is far truer on average."""
+    return 4 * torch.finfo(of.dtype).eps * value.abs()
+
+
 def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
     """Newton's method on all problems side by side, each with its own steps and its own end."""
     theta = problem.start()
     logits = problem.logits(theta)
     value, errors = problem.errors(theta, logits)
+    gradient = problem.gradient(theta, errors)
+    size = _dot(gradient, problem.preconditioned(gradient))
+    goal = torch.full_like(size, FAR)
     found, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
-    left = torch.arange(len(theta), device=theta.device)  # the heads still at work
+    heads, problems = (torch.arange(n, device=theta.device) for n in value.shape)  # those still at work
     active = ~settled
     for _ in range(STEPS):
-        gradient = problem.gradient(theta, errors)
-        direction = _conjugate(problem, gradient, active)
+        direction = _conjugate(problem, gradient, active, goal)
         moved = problem.logits(direction)
-        step, value, errors = _step(problem, theta, logits, value, gradient, direction, moved, active)
+        slope = _dot(gradient, direction)[..., 0, 0]
+        step, value, errors = _step(problem, theta, logits, value, slope, direction, moved, active)
         theta, logits = theta + step * direction, logits + step * moved
-        active = active & problem.unsettled(theta, direction, gradient)
-        found[left], settled[left] = theta, ~active
-        busy = active.any(1)
-        if not busy.any():
+        moving = problem.unsettled(theta, direction, slope, value)
+        active = active & (moving | (goal[..., 0, 0] > RESIDUAL))  # a rough step may be small far from the optimum
+        gradient = problem.gradient(theta, errors)
+        before, size = size, _dot(gradient, problem.preconditioned(gradient))
+        goal = (size / before.clamp_min(1e-30)).sqrt().clamp(RESIDUAL, FAR)
+        goal = torch.where(moving[..., None, None], goal, RESIDUAL)
+        found[heads[:, None], problems], settled[heads[:, None], problems] = theta, ~active
+        rows, columns = active.any(1), active.any(0)
+        if not rows.any():
             break
-        if not busy.all():
-            problem.keep(busy)
-            left, active, theta, logits, value, errors = (t[busy] for t in (left, active, theta, logits, value, errors))
+        if not (rows.all() and columns.all()):
+            problem, heads, problems = problem.among(rows, columns), heads[rows], problems[columns]
+            state = (active, theta, logits, value, errors, gradient, size, goal)
+            active, theta, logits, value, errors, gradient, size, goal = (t[rows][:, columns] for t in state)
     return found, settled
 
 
-def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor) -> Tensor:
-    """Newton's direction by preconditioned conjugate gradients, to a residual that shrinks with the gradient."""
-    direction, residual = torch.zeros_like(gradient), -gradient
+def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tensor) -> Tensor:
+    """Newton's direction by preconditioned conjugate gradients, to a part ``goal`` of the gradient."""
+    found, direction, residual = torch.zeros_like(gradient), torch.zeros_like(gradient), -gradient
     near = problem.preconditioned(residual)
     search, size = near, _dot(residual, near)
-    goal = RESIDUAL**2 * size
+    goal, active = goal.square() * size, active[..., None, None]
+    problems = torch.arange(gradient.shape[1], device=gradient.device)
     for _ in range(INNER):
-        busy = (size > goal) & active[..., None, None]
-        if not busy.any():
+        busy = (size > goal) & active
+        columns = busy.any(0).flatten()
+        if not columns.any():
             break
+        if not columns.all():
+            found[:, problems] = direction
+            problem, problems = problem.among(slice(None), columns), problems[columns]
+            state = (direction, residual, search, size, goal, active, busy)
+            direction, residual, search, size, goal, active, busy = (t[:, columns] for t in state)
         bent = problem.bent(search)
         curve = _dot(search, bent)
         pace = torch.where(busy & (curve > 0), size / curve.clamp_min(1e-30), 0.0)
@@ -228,14 +265,14 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor) -> Tensor:
         near = problem.preconditioned(residual)
         before, size = size, torch.where(busy, _dot(residual, near), size)
         search = torch.where(busy, near + size / before.clamp_min(1e-30) * search, search)
-    return direction
+    found[:, problems] = direction
+    return found
 
 
-def _step(problem, theta, logits, value, gradient, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
+def _step(problem, theta, logits, value, slope, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
     """The largest of 1, 1/2, 1/4, ... that lowers the loss enough (Armijo); 0 for problems that are at their end."""
-    slope = _dot(gradient, direction)[..., 0, 0]
     step = active.to(theta)[..., None, None]
-    slack = 4 * torch.finfo(value.dtype).eps * value.abs()  # a sum of many terms is no truer than this
+    slack = _rounding(value, theta)
     for _ in range(HALVINGS):
         reached, errors = problem.errors(theta + step * direction, logits + step * moved)
         short = reached > value + 1e-4 * step[..., 0, 0] * slope + slack

@@ -136,7 +136,8 @@ class Probe:
 
     def __str__(self) -> str:
         (layer, head), scores = self.best(1)[0], self.accuracy
-        more = ", ".join(f"{n} {v[layer, head]:.4g}{' bits' * (n == 'code')}" for n, v in self.more.items())
+        each = {name: float(value[layer, head]) for name, value in self.more.items()}
+        more = ", ".join(f"{n} {v:.0f} bits" if n == "code" else f"{n} {v + 0.0:.3f}" for n, v in each.items())
         first = f"{self.task}: {self.metric} of {self.protocol} probes, {self.about['sizes']['test']} test sentences"
         best = (
             f"best head {layer}.{head}: {scores[layer, head]:.3f}{f' ({more})' if more else ''}, "

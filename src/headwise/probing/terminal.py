@@ -28,8 +28,8 @@ def heat_map(scores: Any, layers: Any = None) -> str:
     lines = []
     for layer in reversed(range(len(scores))):
         blocks = "".join(ABSENT if np.isnan(s) else STEPS[p] for s, p in zip(scores[layer], place[layer]))
-        best = np.nanmax(scores[layer]) if not np.isnan(scores[layer]).all() else np.nan
+        best = f"{np.nanmax(scores[layer]):.3f}" if not np.isnan(scores[layer]).all() else "–"
         whole = "" if layers is None else f"  (layer itself {float(layers[layer]):.3f})"
-        lines.append(f"layer {layer:<2} {blocks}  {best:.3f}{whole}")
+        lines.append(f"layer {layer:<2} {blocks}  {best}{whole}")
     legend = f"         {low:.3f} {STEPS[0]} to {STEPS[-1]} {high:.3f}; the best head of each layer at its right"
     return "\n".join([*lines, legend])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -32,7 +33,7 @@ def render(studies: Sequence[Mapping]) -> str:
     if not studies:
         raise HeadwiseError("no study", "one study or a list of them")
     try:
-        return _rendered([prepared(study) for study in studies])
+        return _rendered(_told_apart([prepared(study) for study in studies]))
     except (
         LookupError,
         TypeError,
@@ -66,6 +67,14 @@ def prepared(study: Mapping) -> dict[str, Any]:
     if data.get("examples"):
         data["examples"], data["examples_left_out"] = _fitting([_packed(example) for example in data["examples"]])
     return data
+
+
+def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With numbers behind titles that several have."""
+    many = Counter(study["title"] for study in studies)
+    for number, study in enumerate(studies, 1):
+        study["title"] += f" · {number}" if many[study["title"]] > 1 else ""
+    return studies
 
 
 def _packed(example: dict[str, Any]) -> dict[str, Any]:
