@@ -274,10 +274,10 @@ def free(share, kept):
 
 
 def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
-    for share in (0.25, 0.0):
-        monkeypatch.setattr(home, "cheapest", lambda rows, share=share: share)
+    for cut in ({"fraction": 0.25, "kept": 6}, None):
+        monkeypatch.setattr(home, "cheapest", lambda rows, cut=cut: cut)
         run(place, copy)
-        assert (copy / "small").exists() == bool(share)
+        assert (copy / "small").exists() == bool(cut)
 
 
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):

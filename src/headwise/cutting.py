@@ -24,7 +24,6 @@ from headwise.store import folder, read_json, require_new
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
 INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
-POINT = 0.01  # a loss up to this is called cheap
 
 
 def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
@@ -68,12 +67,6 @@ def trials(
             row |= {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, length)}
         rows.append(row)
     return rows
-
-
-def cheapest(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The largest share whose cut costs no task more than a point; 0 where even the smallest costs more."""
-    base, cut = rows[0]["task scores"], [r for r in rows if 0 < r["kept"] < rows[0]["kept"]]  # few heads: none, or all
-    return max((r["fraction"] for r in cut if max(base[t] - r["task scores"][t] for t in base) <= POINT), default=0.0)
 
 
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:

@@ -14,7 +14,7 @@ import torch
 from headwise import checkpoint
 from headwise.attention import looks
 from headwise.batching import fingerprint
-from headwise.cutting import cheapest, export_small, trials
+from headwise.cutting import export_small, trials
 from headwise.encoders import is_trained, load_encoder, name_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, difference, evaluate
@@ -34,7 +34,7 @@ from headwise.store import digest, file_digest, finite, plain, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
 from headwise.train import fit
-from headwise.verdict import verdict
+from headwise.verdict import cheapest, verdict
 
 STAGES = ("train", "importance", "lesions", "looks", "probes", "iat", "prune")
 Told = Callable[[str, str], None]  # (stage or "", line)
@@ -339,12 +339,10 @@ class Study:
         s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
         found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
-        fraction, small = cheapest(found["rows"]), self.out / "small"
-        if fraction and self.heads.exact:
-            whole, *rest = found["rows"]
-            cut = whole["kept"] - next(row["kept"] for row in rest if row["fraction"] == fraction)
-            where = export_small(self.model, scores, fraction, small)
-            self.told("", f"{cut} of {whole['kept']} heads cut: {where}")
+        cut, small, whole = cheapest(found["rows"]), self.out / "small", found["rows"][0]["kept"]
+        if cut and self.heads.exact:
+            where = export_small(self.model, scores, cut["fraction"], small)
+            self.told("", f"{whole - cut['kept']} of {whole} heads cut: {where}")
         elif small.exists():
             shutil.rmtree(small)  # cut by other settings
         return {"prune": found}

@@ -165,12 +165,8 @@ def transfer(
 
     new = (catalog.get(task) if isinstance(task, str) else task).ready()
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    _check(starts, new, shots, seeds)
-    if plan.patience is not None:
-        raise HeadwiseError(
-            f"patience={plan.patience}", "none: a few rows have no development rows beside them to watch"
-        )
-    plan = plan.with_(evaluate_every=0, checkpoint_every=0)  # for the same reason, and nothing is resumed
+    _check(starts, new, shots, seeds, plan)
+    plan = plan.with_(evaluate_every=0, checkpoint_every=0)  # a few rows have no others beside them to watch
     rows = new.rows("train")
     chosen = {seed: [rows[n] for n in shuffled(rows, seed, balanced)[: max(shots)]] for seed in seeds}
     scores, examples = np.empty((len(starts), len(shots), len(seeds))), 0
@@ -183,7 +179,9 @@ def transfer(
     return Transfer(new.name, new.metric, tuple(starts), tuple(shots), seeds, scores, examples)
 
 
-def _check(starts: Mapping, task: Task, shots: Sequence[int], seeds: Sequence[int]) -> None:
+def _check(starts: Mapping, task: Task, shots: Sequence[int], seeds: Sequence[int], plan: Plan) -> None:
+    if plan.patience is not None:
+        raise HeadwiseError(f"patience={plan.patience}", "none: a few rows have no development rows beside them")
     if not shots:
         raise HeadwiseError("no numbers of shots", "one or more", f"shots={SHOTS}")
     if not starts or not seeds or len(set(seeds)) < len(seeds):

@@ -10,6 +10,7 @@ import numpy as np
 
 from headwise.stats import Overlap, adjust, overlap_test
 
+POINT = 0.01  # a loss up to this is called cheap
 LEVEL = 0.05  # of a family of tests, after adjustment
 PAIRS = {  # verdicts on pairs of tasks, and the words before the list of such pairs
     "double": f"They come apart (double dissociation, one-sided p < {LEVEL})",
@@ -126,25 +127,33 @@ def _iat(study: Mapping[str, Any]) -> list[str]:
     return [words + f", better: {_names(better)}, worse: {_names(worse)}."]
 
 
+def cheapest(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The row of the largest cut that costs no task more than a point; None where even the smallest costs more."""
+    cheap = [row for row in _cuts(rows) if _loss(rows, row) <= POINT]
+    return max(cheap, key=lambda row: row["fraction"], default=None)
+
+
+def _cuts(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that cut some heads and leave some: a small share of few heads is none, a large one all."""
+    return [row for row in rows if 0 < row["kept"] < rows[0]["kept"]]
+
+
+def _loss(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float:
+    base = rows[0]["task scores"]
+    return max(base[task] - row["task scores"][task] for task in base)
+
+
 def _cut(study: Mapping[str, Any]) -> list[str]:
     rows = study.get("prune", {}).get("rows", [])
-    if len(rows) < 2:
+    cuts = _cuts(rows)
+    if not cuts:
         return []
-    base = rows[0]["task scores"]
-    cheap = None
-    whole = rows[0]["kept"]
-    cut = [row for row in rows[1:] if 0 < row["kept"] < whole]  # a small share of few heads is none, a large one all
-    for row in cut:
-        loss = max(base[t] - row["task scores"][t] for t in base)
-        if loss <= 0.01:
-            cheap = whole - row["kept"], loss
-    if not cut:
-        return []
+    whole, cheap = rows[0]["kept"], cheapest(rows)
     if cheap is None:
-        few = whole - cut[0]["kept"]
+        few = whole - cuts[0]["kept"]
         return [f"Cutting even the {few} of {whole} heads that are needed least costs some task more than one point."]
-    done = "cut" if "speedup" in cut[0] else "closed"  # of some families heads can be gated, not cut
-    many, loss = cheap[0], 100 * max(cheap[1], 0)
+    done = "cut" if "speedup" in cheap else "closed"  # of some families heads can be gated, not cut
+    many, loss = whole - cheap["kept"], 100 * max(_loss(rows, cheap), 0)
     return [f"The {many} of {whole} heads that are needed least can be {done} for {loss:.1f} points at most."]
 
 

@@ -158,11 +158,6 @@ def report_page(
     from headwise.report import read_study, report
 
     found = [read_study(path) for path in studies]
-    if len({study.get("title") for study in found}) < len(
-        found
-    ):  # the same tasks and model: told apart by their folders
-        folders = [path.name if path.is_dir() else path.parent.name for path in studies]
-        found = [{**study, "title": f"{study.get('title', '')} · {name}"} for study, name in zip(found, folders)]
     page = report(found if len(found) > 1 else found[0], writable(out, file=True))
     print(machine({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
 
