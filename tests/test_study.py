@@ -14,12 +14,13 @@ from headwise import study as home
 from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
 from headwise.importance import importance
+from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.results import Results
-from headwise.study import STAGES, Settings, Study, weights_digest
+from headwise.study import STAGES, Settings, Study
 from headwise.tasks import Rows, own
 from headwise.testing import playground, tiny, toy_model, toy_tasks
 from headwise.train import fit
@@ -110,7 +111,7 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     assert "<html" in (folder / "report.html").read_text()[:2000]
     for row in study["iat"]["rows"]:
         assert 0 <= row["p"] <= 1 and row["low"] <= row["iat"] - row["plain"] <= row["high"]
-    kinds = Counter(record.kind for record in Results(folder / "records"))
+    kinds = Counter(record.work for record in Results(folder / "records"))
     assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
 
 
@@ -208,20 +209,20 @@ def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
 
 
 def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):
-    first = weights_digest(copy / "model")
+    first = checkpoint_hash(copy / "model")
     other = run(place, copy, replace(SMALL, plan=replace(PLAN, lr=5e-3)))
-    assert calls["fit"] == 2 and weights_digest(copy / "model") != first
+    assert calls["fit"] == 2 and checkpoint_hash(copy / "model") != first
     assert other["importance"]["news"]["scores"] != finished[1]["importance"]["news"]["scores"]
     back = run(place, copy)
-    assert weights_digest(copy / "model") == first, "the model beside the records is that of the settings asked for"
+    assert checkpoint_hash(copy / "model") == first, "the model beside the records is that of the settings asked for"
     assert back["iat"] == finished[1]["iat"]
 
 
 def test_a_lost_model_is_taken_from_its_checkpoint(place, copy):
-    first = weights_digest(copy / "model")
+    first = checkpoint_hash(copy / "model")
     shutil.rmtree(copy / "model")
     run(place, copy)
-    assert weights_digest(copy / "model") == first
+    assert checkpoint_hash(copy / "model") == first
 
 
 @pytest.mark.parametrize("delta", [0.5, 1.0])
@@ -229,8 +230,8 @@ def test_another_delta_is_as_in_a_fresh_folder(place, copy, tmp_path, delta):
     changed = run(place, copy, replace(SMALL, delta=delta))
     fresh = run(place, tmp_path / "fresh", replace(SMALL, delta=delta))
     assert changed["iat"] == fresh["iat"]
-    [made] = {weights_digest(p) for p in (tmp_path / "fresh" / "iat").glob("*/model")}
-    assert made in {weights_digest(p) for p in (copy / "iat").glob("*/model")}
+    [made] = {checkpoint_hash(p) for p in (tmp_path / "fresh" / "iat").glob("*/model")}
+    assert made in {checkpoint_hash(p) for p in (copy / "iat").glob("*/model")}
 
 
 def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):

@@ -40,7 +40,7 @@ def importable(monkeypatch):
 
 def hashes(results: Results) -> dict[str, str]:
     """What every record says, time and versions apart."""
-    return {r.key: digest(r.kind, r.config, r.result, *[r.arrays[n] for n in sorted(r.arrays)]) for r in results}
+    return {r.key: digest(r.work, r.config, r.result, *[r.arrays[n] for n in sorted(r.arrays)]) for r in results}
 
 
 def three(**config):

@@ -29,7 +29,7 @@ from headwise.methods.prune_least import PruneLeast
 from headwise.methods.scales import Scales
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
-from headwise.prune import prune
+from headwise.prune import fold, prune
 from headwise.tasks.task import Rows
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
@@ -55,6 +55,40 @@ class StopAt(Method):
     def before_step(self, run: Run) -> None:
         if run.step == self.step:
             raise RuntimeError("crash")
+
+
+def test_what_the_caller_froze_stays_as_it_is():
+    model = toy_model()
+    model.encoder.requires_grad_(False)
+    model.encoder.encoder.layer[1].requires_grad_(True)
+    before = weights(model.encoder)
+    fit(model, PLAN.with_(steps=3))
+    moved = {name for name, value in weights(model.encoder).items() if not torch.equal(value, before[name])}
+    assert moved and all(name.startswith("encoder.layer.1.") for name in moved)
+    assert not model.encoder.embeddings.word_embeddings.weight.requires_grad
+
+
+def test_a_second_training_of_one_model_is_not_taken_for_its_first(tmp_path):
+    """The same object trained twice, into two folders: the second began from what the first left."""
+    model = toy_model()
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "first")
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+    after = weights(model)
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+    assert same(weights(model), after), "its own is read back"
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(toy_model(), PLAN.with_(steps=3), out=tmp_path / "second")
+    other_words(model)
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+
+
+def test_training_anew_into_a_folder_begins_from_the_weights_there_are(tmp_path):
+    model = toy_model()
+    fit(model, PLAN.with_(steps=3), out=tmp_path)
+    fit(model, PLAN.with_(steps=3), out=tmp_path, resume=False)
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(toy_model(), PLAN.with_(steps=3), out=tmp_path)
 
 
 def test_same_seed_same_bytes():
@@ -354,14 +388,44 @@ def flipped(model):
     return model
 
 
+def other_words(model):
+    """All rows of the word embeddings but the first: what a look at some numbers of each parameter does not see."""
+    with torch.no_grad():
+        model.encoder.embeddings.word_embeddings.weight[1:] += 0.5
+    return model
+
+
+def other_output_heads(model):
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter += 0.5
+    return model
+
+
+def without_a_head(model):
+    """As a masked export is: the same shapes, one head's output projection zero."""
+    fold(model.encoder, torch.tensor([[0.0, 1, 1, 1], [1.0, 1, 1, 1]]))
+    return model
+
+
+def frozen(model):
+    model.encoder.requires_grad_(False)
+    return model
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [
         (lambda: toy_model(seed=1), "other weights at the start"),
+        (lambda: other_words(toy_model()), "other weights at the start"),
+        (lambda: other_output_heads(toy_model()), "other weights at the start"),
+        (lambda: without_a_head(toy_model()), "other weights at the start"),
+        (lambda: frozen(toy_model()), "other frozen parameters"),
+        (lambda: no_dropout(toy_model()), "other dropout"),
         (lambda: toy_model(pooling="mean"), "pooling: cls then, mean now"),
         (lambda: flipped(toy_model()), "other training rows of toy0; other training rows of toy1"),
     ],
-    ids=["other weights", "other pooling", "other labels"],
+    ids=["weights", "words", "output heads", "cut heads", "frozen", "dropout", "pooling", "labels"],
 )
 def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other, told):
     fit(toy_model(), PLAN, out=tmp_path)

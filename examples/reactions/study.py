@@ -266,10 +266,10 @@ class Work:
 
     def model(self, name: str, folder: str) -> None:
         from headwise.encoders import load_encoder
-        from headwise.study import weights_digest
+        from headwise.io.identity import checkpoint
 
         encoder, tokenizer = load_encoder(folder)
-        config = {"model": name, "weights": weights_digest(folder)}
+        config = {"model": name, "weights": checkpoint(folder)}
         self.relations(config, encoder.eval(), tokenizer, both=True)
         self.probes(config, encoder, tokenizer)
 

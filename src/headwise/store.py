@@ -23,6 +23,7 @@ from safetensors.numpy import save as pack_arrays
 
 from headwise.errors import HeadwiseError
 
+CONTENT = "sha256"  # of the arrays in a file, among what the file says of itself
 BARE = frozenset((str, int, float, bool, type(None)))
 
 
@@ -197,17 +198,26 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> Path:
-    """Arrays as one safetensors file, with a few words of text about them."""
-    packed = pack_arrays({k: np.ascontiguousarray(v) for k, v in arrays.items()}, metadata=dict(about or {}))
-    return write(path, packed)
+    """Arrays as one safetensors file, with a few words of text about them and a hash of their content."""
+    dense = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return write(path, pack_arrays(dense, metadata={**(about or {}), CONTENT: _content(dense)}))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What `write_arrays` wrote; HeadwiseError where the content is not what was written."""
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = dict(file.metadata() or {})
     except (FileNotFoundError, SafetensorError, OSError) as error:
         raise HeadwiseError(f"{path} is not a readable safetensors file ({error})") from None
+    if about.pop(CONTENT, None) not in (None, _content(arrays)):
+        raise HeadwiseError(f"{path} was modified after it was written", "its sha256 to match", f"remove {path}")
+    return arrays, about
+
+
+def _content(arrays: Mapping[str, np.ndarray]) -> str:
+    return digest(*(part for name in sorted(arrays) for part in (name, arrays[name])), length=64)
 
 
 def tensor_names(path: Path) -> list[str]:

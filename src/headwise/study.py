@@ -13,13 +13,14 @@ import torch
 
 from headwise import checkpoint
 from headwise.attention import looks
-from headwise.batching import fingerprint
 from headwise.cutting import export_small, trials
 from headwise.encoders import is_trained, load_encoder, name_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, difference, evaluate
 from headwise.heads import Heads
 from headwise.importance import Importance, estimators, importance
+from headwise.io.identity import checkpoint as checkpoint_hash
+from headwise.io.identity import data, identity
 from headwise.journal import History
 from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
@@ -30,8 +31,8 @@ from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
 from headwise.selection import budget, require_share, top
-from headwise.store import digest, file_digest, finite, plain, write_json
-from headwise.tasks.leakage import leakage
+from headwise.store import digest, finite, plain, write_json
+from headwise.tasks.leakage import leakage, splits_of
 from headwise.tasks.task import Task
 from headwise.train import fit
 from headwise.verdict import cheapest, verdict
@@ -110,11 +111,9 @@ class Study:
         require_share(settings.alpha, self.heads.alive)
         self.settings = self._of_living(self.settings)
         self.records = Results(self.out / "records")
-        self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
-        self.base["tokenizer"] = fingerprint(self.model.tokenizer)
-        settings = self.settings  # with what a model that headwise wrote brings along
-        self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
-        self.base["trained"] = "train" not in settings.skip
+        parts = {"model": self.model, "form": self.model.form, "tokenizer": self.model.tokenizer}
+        parts |= {"data": {task.name: task for task in tasks}, "plan": self.settings.plan}
+        self.base = identity({**parts, "trained": "train" not in settings.skip})
 
     def _of_living(self, settings: Settings) -> Settings:
         """Without the shares that a model which has lost heads has not."""
@@ -217,10 +216,10 @@ class Study:
         def make() -> dict[str, Any]:
             history = self._train()
             done = {"curves": history.curves(), "steps": history.steps, "seconds": round(history.seconds, 1)}
-            return done | {"weights": weights_digest(self.out / "model")}
+            return done | {"weights": checkpoint_hash(self.out / "model")}
 
         done = self._kept("train", {}, make)
-        if weights_digest(self.out / "model") != done["weights"]:  # a training with other settings came after
+        if checkpoint_hash(self.out / "model") != done["weights"]:  # a training with other settings came after
             self._train()
         self.model = self._read_back("model")
         self.told("", f"{done['steps']} steps in {done['seconds']:.0f} s")
@@ -304,7 +303,7 @@ class Study:
         found = {}
         for name in self.settings.probes:
             task, rows = to_probe(name), self.settings.probe_rows
-            config = {"probe": name, "rows": data_digest(task), "limit": rows}
+            config = {"probe": name, "rows": data(task, splits_of(task)), "limit": rows}
             made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
             found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}
             layer, head, best = best_head(made)
@@ -382,14 +381,3 @@ def _difference(before: Score, after: Score) -> dict[str, Any]:
     found = difference(after, before)
     row = {"task": before.task, "metric": before.metric, "plain": before.value, "iat": after.value}
     return row | {"low": found.low, "high": found.high, "p": found.p}
-
-
-def weights_digest(name: str | Path) -> str:
-    """A model's weights as a hash: of its files, or of its Hub name."""
-    path = Path(name)
-    files = sorted([*path.rglob("*.safetensors"), *path.rglob("config.json")]) if path.is_dir() else []
-    return digest([file_digest(f) for f in files]) if files else digest(str(name))
-
-
-def data_digest(task: Task) -> str:
-    return digest(plain(task.kind), task.metric, task.rows("train"), task.rows("dev"))

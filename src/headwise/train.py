@@ -24,13 +24,14 @@ from headwise import checkpoint
 from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
+from headwise.io.identity import settings
 from headwise.journal import History, Journal, check_trackers
 from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, Output, default_device
 from headwise.passes import Passes
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
-from headwise.resuming import Checkpoints
+from headwise.resuming import Checkpoints, remember, starting_weights
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
 from headwise.store import locked
@@ -48,6 +49,7 @@ class Run:
         device: str | None = None,
         track: Sequence[str] = (),
         marks: Sequence[float] = (),
+        resume: bool | str | Path = True,
     ):
         if not isinstance(method, Method):
             raise HeadwiseError(f"method {method!r}", "a Method", "headwise.methods.methods, which has them by name")
@@ -73,6 +75,8 @@ class Run:
         self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
         self.best_after = 0  # evaluations up to this step do not compete for the best
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
+        self.behaviour = settings(model)  # as the caller has it: what is frozen stays so
+        began = starting_weights(model, out, resume)
         self.own = method.parameters(self.model, plan)
         self._movable = {parameter: parameter.requires_grad for parameter in model.parameters()}
         self.optimizer = _optimizer(model, plan, self.own)
@@ -80,11 +84,13 @@ class Run:
         self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
         _take_off(model)  # what a run that was never closed has left
         self.wrapped = self.accelerator.prepare(model)
-        self.passes, self.checkpoints = Passes(self), Checkpoints(self)
+        self.passes, self.checkpoints = Passes(self), Checkpoints(self, began)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
-        """The model is the caller's again: its own precision, no gradients, those weights movable that were before."""
+        """Give the model back as the caller had it: its own precision, no gradients, the same parameters frozen."""
+        if self.out:
+            remember(self.model, self.out, self.checkpoints.began)
         self.passes.forget()
         self.model.zero_grad(set_to_none=True)
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
@@ -179,7 +185,7 @@ def fit(
     """
     plan, method, where = plan or Plan(), method or Method(), Path(out) if out else None
     check_trackers(track, where)
-    run = Run(model, plan, method, where, device, track, marks)
+    run = Run(model, plan, method, where, device, track, marks, resume)
     with closing(run), _alone(run):
         return _train(run, resume, branch, progress)
 
@@ -322,7 +328,7 @@ def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:
 def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """AdamW or SGD; fused, it reads and writes every moment once: a seventh of the time on a CPU."""
     for parameter in model.encoder.parameters():
-        parameter.requires_grad_(plan.train == "all")
+        parameter.requires_grad_(plan.train == "all" and parameter.requires_grad)  # what the caller froze stays frozen
     head_lr = plan.lr if plan.head_lr is None else plan.head_lr
     groups = [{"params": list(model.heads.parameters()), "lr": head_lr, "peak": head_lr}]
     if plan.train == "all":

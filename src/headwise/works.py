@@ -15,6 +15,8 @@ from headwise import checkpoint
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import evaluate
 from headwise.importance import importance
+from headwise.io.identity import checkpoint as checkpoint_hash
+from headwise.io.identity import data
 from headwise.jobs import Job, Place, task_named, work_named
 from headwise.lesions import dissociate
 from headwise.methods import methods
@@ -22,7 +24,7 @@ from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, default_device
 from headwise.plan import Plan
 from headwise.store import plain
-from headwise.study import Settings, Study, data_digest, weights_digest
+from headwise.study import Settings, Study
 from headwise.tasks.known import data_folder
 from headwise.train import branch_step, fit
 
@@ -63,14 +65,8 @@ def training(
 
 
 def weights_of(model: str, at: Mapping[str, str]) -> str | None:
-    """The hash of local weights, read once until a file changes; a Hub model's are known when it is loaded."""
-    folder = Path(at.get(model, model))
-    if not folder.is_dir():
-        return None
-    where = ("weights", _state(folder))
-    if where not in _digests:
-        _digests[where] = weights_digest(folder)
-    return _digests[where]
+    """The hash of a model's files, or its commit on the Hub; None where neither can be had here."""
+    return checkpoint_hash(at.get(model, model))
 
 
 _digests: dict[tuple[str, str], str | None] = {}
@@ -82,7 +78,7 @@ def _data(name: str, at: Mapping[str, str]) -> str | None:
     where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))))
     if where not in _digests:
         try:
-            _digests[where] = data_digest(task_named(name, at))
+            _digests[where] = data(task_named(name, at))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
@@ -91,8 +87,8 @@ def _data(name: str, at: Mapping[str, str]) -> str | None:
 def _state(path: Path) -> str:
     """What changes when files do: those of a folder, or a file and those beside it that begin with its name."""
     stem, beside = path.name.partition(".")[0], path.parent.iterdir() if path.parent.is_dir() else ()
-    found = path.rglob("*") if path.is_dir() else (f for f in beside if f.name.startswith(stem))
-    return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(found) if f.is_file()])
+    files = path.rglob("*") if path.is_dir() else (file for file in beside if file.name.startswith(stem))
+    return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(files) if f.is_file()])
 
 
 def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:

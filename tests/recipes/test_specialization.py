@@ -233,7 +233,7 @@ def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
             if scores is not None:
                 tasks = {"qqp": {"scores": scores.tolist(), "seconds": 1.0, "curve": [1.0, 0.5]}}
                 config = {"model": "m", "by": by, "seed": seed, "examples": 9}
-                home = "headwise.recipes.specialization.works:estimator"
+                home = "specialization.estimator"
                 results.save(home, config, {"tasks": tasks, "fractions": [0.0, 0.5], "D": 0.1})
     found = estimating.agreement_table(Records(results), "m")
     assert found["columns"] == ["", "gradient", "fisher", "l0", "random"] == ["", *(row[0] for row in found["rows"])]
@@ -246,7 +246,7 @@ def test_three_seeds_cannot_be_sure_that_rounds_help(tmp_path):
     results = Results(tmp_path)
     for seed, gain in enumerate((0.01, 0.08, 0.03)):
         found = {"curve": {"mnli": []}, "area": {"mnli": [0.5 + gain, 0.5]}}
-        results.save("headwise.recipes.specialization.works:rounds", {"model": "bert-base", "seed": seed}, found)
+        results.save("specialization.rounds", {"model": "bert-base", "seed": seed}, found)
     ((task, anew, once, gap, p),) = estimating.rounds_table(Records(results), "bert-base")["rows"]
     assert (task, anew, once, gap) == ("MNLI", pytest.approx(54.0), pytest.approx(50.0), pytest.approx(4.0))
     assert 0.1 < p < 0.3
@@ -477,7 +477,7 @@ def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
             scores = (luck[list(seeds)] + gain + rng.normal(0, 0.01, 10))[None, None]
             record = Transfer("scitail", "accuracy", (start,), (4,), seeds, scores, 100).to_record()
             key = {"model": "bert-base", "start": start, "task": "scitail", "turn": turn}
-            results.save("headwise.recipes.specialization.works:few_shot", key, record)
+            results.save("specialization.few_shot", key, record)
     found = training.few_shot(Records(results), "bert-base")["scitail"]
     assert found.starts == ("multi", "iat") and found.seeds == tuple(range(30))
     assert found.scores[0, 0] == pytest.approx(luck, abs=0.05)
@@ -501,7 +501,7 @@ def everything(request):
 
 def test_the_published_size_needs_nothing_on_this_machine(full):
     assert {job.config.get("weights") for job in full} == {None}
-    kinds = Counter(job.work.rpartition(":")[2] for job in full)
+    kinds = Counter(job.work.rpartition(".")[2] for job in full)
     pairs = [
         j for j in full if j.work == "train" and len(j.config["tasks"]) == 2 and j.config["plan"]["train"] == "all"
     ]

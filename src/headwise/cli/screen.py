@@ -150,9 +150,9 @@ class Screen:
             self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
 
     def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("key", "kind", "what", "created", "folder")
-        kinds = [row["kind"].rpartition(":")[2] for row in rows]  # works of one's own have a module before
-        shown = [{**row, "kind": kind, "what": _short(row["what"], 64)} for row, kind in zip(rows, kinds)]
+        columns = ("key", "work", "what", "created", "folder")
+        works = [row["work"].rpartition(":")[2] for row in rows]  # without the module of one that is not registered
+        shown = [{**row, "work": work, "what": _short(row["what"], 64)} for row, work in zip(rows, works)]
         self._table(columns, [[str(row[c]) for c in columns] for row in shown])
 
     def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

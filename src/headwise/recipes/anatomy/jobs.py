@@ -14,7 +14,6 @@ from headwise.recipes.anatomy.published import TASKS
 from headwise.store import plain
 from headwise.works import training
 
-HOME = "headwise.recipes.anatomy.works"
 PROPERTIES = tuple(name for name, _, _ in TASKS.values())
 TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
 EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
@@ -124,4 +123,4 @@ class Build:
         return config | way | {"limit": limit, "max_length": s.max_length}
 
     def _job(self, work: str, title: str, config: dict[str, Any]) -> Job:
-        return Job(f"{HOME}:{work}", config, {**self.at, "title": f"{self.model} {title}"})
+        return Job(f"anatomy.{work}", config, {**self.at, "title": f"{self.model} {title}"})

@@ -10,7 +10,7 @@ import numpy as np
 
 from headwise.metatest import drawn_means
 from headwise.recipes.mesh import published as paper
-from headwise.recipes.mesh.jobs import HELD, HOME, ROWS, STARTS
+from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS
 from headwise.recipes.summary import mean_sd, over_seeds, student, table
 from headwise.results import Record, Results
 from headwise.stats import above_zero, interval
@@ -36,9 +36,9 @@ class Records:
     """The recipe's records, by what they are."""
 
     def __init__(self, results: Results):
-        found = [record for record in results if record.kind in (f"{HOME}:train", f"{HOME}:apart")]
-        self.trained = [record for record in found if record.kind.endswith(":train")]
-        self.apart = [record for record in found if record.kind.endswith(":apart")]
+        found = [record for record in results if record.work in ("mesh.train", "mesh.apart")]
+        self.trained = [record for record in found if record.work == "mesh.train"]
+        self.apart = [record for record in found if record.work == "mesh.apart"]
 
     def models(self) -> list[str]:
         return list(dict.fromkeys(record.config["model"] for record in self.trained))
