@@ -26,6 +26,7 @@ from headwise.plan import Plan
 from headwise.store import plain
 from headwise.study import Settings, Study
 from headwise.tasks.known import data_folder
+from headwise.tasks.leakage import splits_of
 from headwise.train import branch_step, fit
 
 
@@ -56,7 +57,7 @@ def training(
         marks: shares of training, counted from its end, where others will branch off.
         pooling, max_length: of the model.
     """
-    config = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
     # Where it branches off, and the marks it leaves, change the way and not the result: no part of the config.
@@ -69,16 +70,20 @@ def weights_of(model: str, at: Mapping[str, str]) -> str | None:
     return checkpoint_hash(at.get(model, model))
 
 
-_digests: dict[tuple[str, str], str | None] = {}
+_digests: dict[tuple[str, str, bool], str | None] = {}
 
 
-def _data(name: str, at: Mapping[str, str]) -> str | None:
-    """The hash of a task's rows, read once until one's own file changes; None for data that is not on this machine."""
+def data_of(name: str, at: Mapping[str, str], whole: bool = False) -> str | None:
+    """The hash of a task's training and development rows, or of all; None for data that is not on this machine.
+
+    Rows are read once until the file of a task of one's own changes.
+    """
     file = Path(name.partition("=")[2].rpartition(":")[0] or name.partition("=")[2])
-    where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))))
+    where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))), whole)
     if where not in _digests:
         try:
-            _digests[where] = data(task_named(name, at))
+            task = task_named(name, at)
+            _digests[where] = data(task, splits_of(task) if whole else ("train", "dev"))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
@@ -114,7 +119,7 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
         method_of(given.get("method"))  # a wrong one is told before anything runs
         return training(model, tasks, plan, at=at, **given)
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
-    full = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    full = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
 
 
