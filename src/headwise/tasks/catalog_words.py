@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwise.tasks.known import Known
-from headwise.tasks.layouts import hub, one, parquet, per_split, sizes, table
+from headwise.tasks.layouts import by_index, hub, one, parquet, per_split, sizes, table
 from headwise.tasks.sources import Layout
 
 ENTITIES = ("PER", "ORG", "LOC")
@@ -249,16 +249,15 @@ def xprobe(language: str, name: str) -> Known:
     size = SHORT_XPROBE.get(language, {}).get(name, (12000, 2000, 4000))
     text = table(per_split(f"xprobe/{language}/{name}/{{split}}.txt", "tr", "va", "te"), one("text"), "text", "label")
     depths = ("3", "4", "5", "6", "7") if name == "tree_depth" else ()
-    packed = parquet(f"{suite}/{name}", size=size if language in SHORT_XPROBE else ())
+    packed = by_index(parquet(f"{suite}/{name}", size=size if language in SHORT_XPROBE else ()), depths)
     return probe(suite, name, packed, text, labels=depths, language=language, note="annotated by machine")
 
 
 def gold(name: str) -> Known:
     depths = tuple(map(str, range(4, 11))) if name == "tree_depth" else ()
     note = "SentEval's properties from the gold trees of EWT and GUM"
-    return probe(
-        "probing_gold", name, parquet(f"probing_gold/{name}"), labels=depths, sizes=sizes(*GOLD_SIZES[name]), note=note
-    )
+    packed = by_index(parquet(f"probing_gold/{name}"), depths)
+    return probe("probing_gold", name, packed, labels=depths, sizes=sizes(*GOLD_SIZES[name]), note=note)
 
 
 XPROBE = [name for name in PROPERTIES if name not in ("top_constituents", "odd_man_out")]

@@ -18,6 +18,7 @@ from headwise.metrics import bio_spans
 from headwise.tasks.catalog import catalog
 from headwise.tasks.catalog_words import universal
 from headwise.tasks.known import Finder, Known, data_folder
+from headwise.tasks.labels import meaning, row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.probes import PROPERTIES, build
 from headwise.tasks.shape import row_texts
@@ -194,9 +195,10 @@ def _labels(row: Row) -> list[str]:
     if "tree" in row:
         return [label.strip("(") for label in row["tree"].replace(")", " ").split() if label.startswith("(")]
     if "labels" in row:
-        entities = all(label == "O" or label[:2] in ("B-", "I-") for label in row["labels"])
-        return [label for _, _, label in bio_spans(row["labels"])] or ["O"] if entities else row["labels"]
-    return [str(row["label"])]
+        labels = row_labels(row["labels"])
+        entities = all(label == "O" or label[:2] in ("B-", "I-") for label in labels)
+        return [label for _, _, label in bio_spans(labels)] or ["O"] if entities else labels
+    return row_labels([row["label"]])
 
 
 FEW = 20  # rows, from which on a label for nearly every one is no label
@@ -272,12 +274,15 @@ def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels
     if count >= FEW and 2 * len(labels) > count:
         seen = f"{path}: {len(labels)} labels in {count} rows, such as {labels[0][:40]!r}"
         raise HeadwiseError(seen, f"classes in the column {column!r}, which is the last one named")
-    spelled = {label: " ".join(label.split()).casefold() for label in labels}
+    spelled = {label: meaning(label) for label in labels}
     ways = Counter(spelled.values())
     alike = [label for label in labels if ways[spelled[label]] > 1]
     trained = {row["label"] for row in rows.get("train", [])}
     unseen = [label for label in labels if label not in trained]
-    told = {"labels that differ only in spaces or case": alike, "labels that no training row has": unseen}
+    told = {
+        "labels that differ only in spaces, case or how a number is written": alike,
+        "labels that no training row has": unseen,
+    }
     for what, found in ((what, found) for what, found in told.items() if found):
         warnings.warn(f"{path.name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
 
