@@ -280,7 +280,7 @@ def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels
     trained = {row["label"] for row in rows.get("train", [])}
     unseen = [label for label in labels if label not in trained]
     told = {
-        "labels that differ only in spaces, case or how a number is written": alike,
+        "labels that differ only in spaces or case, or in how a number is written": alike,
         "labels that no training row has": unseen,
     }
     for what, found in ((what, found) for what, found in told.items() if found):
