@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headwise.metrics import answer_f1
 from headwise.tasks.known import Known
 from headwise.tasks.layouts import by_index, hub, one, parquet, per_split, sizes, table
 from headwise.tasks.sources import Layout
@@ -157,10 +158,13 @@ ANSWER = {field: field for field in ("id", "question", "context", "answers", "st
 PACKED_ANSWER = {**ANSWER, "starts": "answer_starts"}
 
 
-def question(name: str, files: dict[str, str], size: tuple, **rest) -> Known:
-    """Extractive answers from SQuAD's json."""
+def question(
+    name: str, files: dict[str, str], size: tuple, language: str = "en", metric: str | None = None, **rest
+) -> Known:
+    """Extractive answers from SQuAD's json, compared by the rules of their language."""
     layouts = (parquet(name, PACKED_ANSWER), Layout("squad", files, ANSWER))
-    return Known(name, "answer", "answer_f1", layouts, sizes=sizes(*size), **rest)
+    metric = metric or answer_f1(language)
+    return Known(name, "answer", metric, layouts, language=language, sizes=sizes(*size), **rest)
 
 
 def mlqa(language: str) -> Known:
@@ -170,21 +174,20 @@ def mlqa(language: str) -> Known:
     where = hub(
         "facebook/mlqa", f"mlqa.{language}.{language}", ANSWER, branch=True, files={"dev": "validation", "test": "test"}
     )
-    return question(f"mlqa_{language}", files, size, language=language, parallel="mlqa", hub=where)
+    own = f"answer_f1_{language}"  # MLQA's script, in English too
+    return question(f"mlqa_{language}", files, size, language, own, parallel="mlqa", hub=where)
 
 
 def xquad(language: str) -> Known:
     files = {"test": f"xquad.{language}.json|xquad/xquad.{language}.json"}
     where = hub("google/xquad", f"xquad.{language}", ANSWER, files={"test": "validation"})
-    return question(
-        f"xquad_{language}", files, (None, None, 1190), language=language, parallel="xquad", hub=where, dev="test"
-    )
+    return question(f"xquad_{language}", files, (None, None, 1190), language, parallel="xquad", hub=where, dev="test")
 
 
 def tydiqa(language: str) -> Known:
     name = f"tydiqa.goldp.{language}.{{split}}.json"
     files = per_split(f"{name}|tydiqa-goldp-v1.1-{{split}}/{name}|tydiqa/tydiqa-goldp-v1.1-{{split}}/{name}", test="")
-    return question(f"tydiqa_{language}", files, (3696, 440) if language == "en" else (), language=language)
+    return question(f"tydiqa_{language}", files, (3696, 440) if language == "en" else (), language)
 
 
 SQUAD = {"train": "train-v1.1.json|squad/train-v1.1.json", "dev": "dev-v1.1.json|squad/dev-v1.1.json"}

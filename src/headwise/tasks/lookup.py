@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.metrics import bio_spans
+from headwise.metrics import answer_f1, bio_spans
 from headwise.tasks.catalog import catalog
 from headwise.tasks.catalog_words import universal
 from headwise.tasks.known import Finder, Known, data_folder
@@ -218,8 +218,9 @@ def own(spec: str, language: str = "en") -> Task:
 
     Columns are ``text,label`` or ``text,text_b,label`` of a csv, tsv, jsonl or parquet file; or ``pos`` and ``dep`` of
     CoNLL-U, ``ner`` of word-per-line columns, ``con`` of bracketed trees, ``srl`` of CoNLL-2012, ``qa`` of SQuAD's
-    json; a folder of pictures needs none. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its
-    other splits; without them the file is cut 80/10/10 by a seed.
+    json; a folder of pictures needs none. A language other than English follows a dot: ``qa.es`` compares answers by
+    the rules of Spanish. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its other splits;
+    without them the file is cut 80/10/10 by a seed.
 
     Example:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
@@ -233,10 +234,13 @@ def own(spec: str, language: str = "en") -> Task:
         raise HeadwiseError(f"no file {path}")
     if path.is_dir():
         return _own_pictures(name, path, language)
-    if columns in OWN_PARTS:
-        form, kind, metric, fields = OWN_PARTS[columns]
-        layout = Layout(form, _beside(path), fields)
-        return Task(name, kind_class(kind)(), Files(layout, path.parent, kind), metric, language)
+    part, _, code = columns.partition(".")
+    if part in OWN_PARTS:
+        form, kind, metric, fields = OWN_PARTS[part]
+        layout, language = Layout(form, _beside(path), fields), code or language
+        source = Files(layout, path.parent, kind)
+        metric = answer_f1(language) if part == "qa" else metric
+        return Task(name, kind_class(kind)(), source, metric, language)
     return _own_table(name, path, columns or "text,label", language)
 
 
