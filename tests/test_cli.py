@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -631,6 +633,29 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
 
     monkeypatch.setattr(cli.measuring, "plain_encoder", stopped)
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
+
+
+def test_sigterm_in_a_training_is_143_and_a_checkpoint(place):
+    words = f"train --model bert-tiny {OWN} --steps 100000 --out runs/ended --device cpu"
+    command = [sys.executable, "-m", "headwise", *words.split()]
+    running = subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    metrics, until = place / "runs/ended/metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until and running.poll() is None:
+        time.sleep(0.05)
+    running.terminate()
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors.decode()
+    assert b"Traceback" not in errors and b"goes on from there" in errors
+    assert list((place / "runs/ended/checkpoints").iterdir())
+
+
+def test_sigterm_elsewhere_is_one_line_and_143(headwise, monkeypatch):
+    def ended(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(cli.measuring, "plain_encoder", ended)
+    refused(headwise("heads bert-tiny"), "terminated", code=143)
 
 
 # -- many runs

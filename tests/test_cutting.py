@@ -27,6 +27,13 @@ def test_speed_is_measured_within_the_positions_there_are(family, positions):
     assert positions < LENGTH or tokens(encoder) == LENGTH
 
 
+@pytest.mark.parametrize("words", [1, 2, 6, 30, 49, 64])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "distilbert"])
+def test_speed_is_measured_within_the_vocabulary_there_is(family, words):
+    encoder = tiny(family, vocab_size=words, pad_token_id=0)
+    assert seconds(encoder, repeats=1)[0] > 0
+
+
 @pytest.mark.parametrize("family", ["vit", "deit", "dinov2"])
 def test_speed_of_an_encoder_of_pictures_is_measured_on_pictures(family):
     encoder = tiny(family)

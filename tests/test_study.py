@@ -22,7 +22,7 @@ from headwise.prune import prune
 from headwise.results import Results
 from headwise.study import STAGES, Settings, Study
 from headwise.tasks import Rows, own
-from headwise.testing import playground, tiny, toy_model, toy_tasks
+from headwise.testing import playground, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
@@ -417,3 +417,12 @@ def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tm
     written = (tmp_path / "out/study.json").read_text()
     assert json.loads(written, parse_constant=pytest.fail) == study  # where NaN would be no JSON
     assert study["importance"]["toy0"]["scores"][0][0] is None
+
+
+def test_a_vocabulary_of_thirty_tokens_is_enough(tmp_path):
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(2) for c in "ab"]
+    tiny("bert", vocab_size=30).save_pretrained(tmp_path / "model")
+    tiny_tokenizer(words, 30).save_pretrained(tmp_path / "model")
+    study = Study(tmp_path / "model", toy_tasks(2, 48), SMALL, tmp_path / "out").run()
+    assert [row["fraction"] for row in study["prune"]["rows"]] == [0.0, 0.25]
+    assert (tmp_path / "out/study.json").exists() and (tmp_path / "out/report.html").exists()

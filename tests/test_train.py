@@ -30,6 +30,7 @@ from headwise.methods.scales import Scales
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import fold, prune
+from headwise.stopping import Terminated
 from headwise.tasks.task import Rows
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
@@ -178,21 +179,26 @@ def test_kill_nine_then_resume_is_exact(tmp_path):
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_stop_keeps_a_checkpoint_and_goes_on(tmp_path, number, error):
     class Interrupt(Method):
         def before_step(self, run: Run) -> None:
             if run.step == 5:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 time.sleep(0.01)
 
-    whole = toy_model()
+    whole, before = toy_model(), signal.getsignal(number)
     fit(whole, PLAN)
-    with pytest.raises(KeyboardInterrupt, match="goes on from there"):
+    with pytest.raises(error, match="goes on from there"):
         fit(toy_model(), PLAN, Interrupt(), out=tmp_path)
     assert checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])[1]["step"] == 6
     resumed = toy_model()
     fit(resumed, PLAN, out=tmp_path)
     assert same(weights(whole), weights(resumed))
+
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])

@@ -167,5 +167,7 @@ def _batch(encoder: Any) -> dict[str, torch.Tensor]:
         sides = (size, size) if isinstance(size, int) else tuple(size)
         pictures = torch.rand(BATCH, encoder.config.num_channels, *sides, generator=generator)
         return {"pixel_values": pictures.to(encoder.device, encoder.dtype)}
-    ids = torch.randint(5, 50, (BATCH, min(LENGTH, positions(encoder))), generator=generator).to(encoder.device)
+    known = min(50, encoder.get_input_embeddings().weight.shape[0])
+    length = min(LENGTH, positions(encoder))
+    ids = torch.randint(min(5, known - 1), known, (BATCH, length), generator=generator).to(encoder.device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

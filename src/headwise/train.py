@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import math
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -34,6 +32,7 @@ from headwise.progress import Progress, quiet
 from headwise.resuming import Checkpoints, remember, starting_weights
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
+from headwise.stopping import noted, stop
 from headwise.store import locked
 
 
@@ -178,7 +177,8 @@ def fit(
             methods will branch off (`branch_step`).
 
     The newest two checkpoints and the one of the best mean development score are kept
-    (`headwise.checkpoint.best`). With ``plan.patience`` the model ends with the best weights, else with the last.
+    (`headwise.checkpoint.best`). Ctrl-C and SIGTERM finish the step, write a checkpoint and raise KeyboardInterrupt; a
+    second one raises at once. With ``plan.patience`` the model ends with the best weights, else with the last.
 
     Example:
         >>> history = fit(model, Plan(epochs=1, lr=1e-4), out="runs/first")
@@ -204,20 +204,20 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
     method.start(run)
     run.history.stopped = _patience_over(run)
     run.started = time.perf_counter()
-    with _finishing(run), Journal(run, progress or quiet()) as log, _interruptible() as interrupted:
+    with _finishing(run), Journal(run, progress or quiet()) as log, noted() as interrupted:
         while run.step < run.total and not run.history.stopped:
             log.add(*_step(run))
             run.step += 1
-            _cadence(run, log, interrupted())
+            _cadence(run, log, bool(interrupted()))
         log.flush()
         if run.best is not None and not interrupted():
             run.model.load_state_dict(run.best)
     run.history.steps, run.history.seconds = run.step, run.seconds
-    if interrupted():
+    if number := interrupted():
         kept = (
             f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
         )
-        raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {kept}")
+        raise stop(number, f"stopped at step {run.step} of {run.total}; {kept}")
     return run.history
 
 
@@ -341,23 +341,3 @@ def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> 
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
     return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """Ctrl-C finishes the step, keeps a checkpoint and ends; a second one ends at once."""
-    seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(seen)
-    finally:
-        signal.signal(signal.SIGINT, before)

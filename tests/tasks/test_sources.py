@@ -405,6 +405,16 @@ def test_own_tables_with_files_beside(tmp_path, suffix):
     assert (task.name, task.kind.labels, task.metric) == ("mine", ("no", "yes"), "accuracy")
 
 
+@pytest.mark.parametrize(
+    ("spec", "language", "metric"),
+    [("qa", "en", "answer_f1"), ("qa.es", "es", "answer_f1_es"), ("qa.fr", "fr", "answer_f1_plain")],
+)
+def test_own_questions_are_scored_by_the_rules_of_their_language(tmp_path, spec, language, metric):
+    put(tmp_path, "questions.json", SQUAD)
+    task = own(f"mine={tmp_path}/questions.json:{spec}")
+    assert (task.language, task.metric) == (language, metric)
+
+
 def test_own_table_alone_is_cut_and_grades_are_seen(tmp_path):
     put(tmp_path, "pairs.tsv", tabs("a|b|score", *(f"text {i}|other {i}|{i / 8}" for i in range(40))))
     task = own(f"grades={tmp_path}/pairs.tsv:a,b,score")
