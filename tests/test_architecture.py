@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
     {"errors", "registry", "store", "progress", "display", "io", "stopping"},
-    {"families", "finding", "heads", "encoders", "selection", "tasks", "metrics", "stats"},
+    {"families", "finding", "heads", "encoders", "causality", "selection", "tasks", "metrics", "stats"},
     {
         "plan",
         "sampling",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -22,7 +24,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
     Of a model that headwise trained it is the encoder inside. One that has lost heads comes without them.
     """
-    from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+    from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
     name = str(Path(name) / "encoder" if is_trained(name) else name)
     local = Path(name).exists()
@@ -31,8 +33,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     try:
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
         config = AutoConfig.from_pretrained(name, **safe)
-        alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
-        kind = AutoModelForTextEncoding if alone else AutoModel
+        kind = _loader(config)
         if (Path(name) / ABOUT).exists():
             model = _without_heads(Path(name))
         else:
@@ -52,6 +53,32 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def empty_model(config: Any) -> nn.Module:
+    """A model of a configuration as `load_encoder` would open it, with the random weights its library gives."""
+    return _loader(config).from_config(config)
+
+
+def _loader(config: Any) -> Any:
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
+    return AutoModelForTextEncoding if alone else AutoModel
+
+
+def find_config(name: str | Path) -> Any:
+    """The configuration of a folder or of a Hub model, without its weights; None where there is none."""
+    from transformers import AutoConfig
+
+    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    local = Path(name).exists()
+    try:
+        if not local:
+            _check_hub(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def is_trained(name: str | Path) -> bool:
@@ -88,6 +115,18 @@ def positions(encoder: nn.Module) -> int:
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
     return most if isinstance(most, int) and most > 0 else sys.maxsize
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode comes back after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def refuse_several(encoder: nn.Module) -> None:

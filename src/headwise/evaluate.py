@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from scipy.stats import binomtest
 
 from headwise.batching import Encoded, Order, encode
+from headwise.encoders import evaluating
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, gated
 from headwise.memory import Budget
@@ -150,18 +150,6 @@ def _forwards(model, task, batch, lesions, heads, tokens) -> Iterator[tuple[int,
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
     return batch if device.type == "cpu" else {k: v.to(device, non_blocking=True) for k, v in batch.items()}
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode comes back after."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def difference(after: Score, before: Score) -> Estimate:

@@ -57,32 +57,6 @@ EXACT = frozenset(
         "vit",
     ]
 )
-DECODERS = frozenset(
-    [
-        "openai-gpt",
-        "gpt2",
-        "gptj",
-        "gpt_neo",
-        "gpt_neox",
-        "opt",
-        "bloom",
-        "falcon",
-        "mpt",
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "phi",
-        "phi3",
-        "olmo2",
-        "starcoder2",
-        "stablelm",
-        "cohere",
-    ]
-)
 NO_HEADS = {
     "xlnet": "its output projection is a bare parameter inside an einsum, so no module ever sees the heads' outputs",
     "mamba": "it is a state-space model and has no attention heads",
@@ -91,6 +65,31 @@ NO_HEADS = {
     "rwkv": "it is a recurrent model and has no attention heads",
     "reformer": "it hashes queries and keys into buckets and has no plain output projection per layer",
 }
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that speaks of text; the whole where it has none, or several."""
+    try:
+        return config.get_text_config()
+    except (AttributeError, ValueError):
+        return config
+
+
+def declared_causal(config: Any) -> bool:
+    """Whether a configuration declares a causal model: a hint for names, and where nothing can be measured."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    text = text_config(config)
+    for part in (text, config):
+        both_ways = getattr(part, "use_bidirectional_attention", None) in (True, "all")
+        if both_ways or getattr(part, "is_causal", None) is False:
+            return False
+        if getattr(part, "is_decoder", False):
+            return True
+    if getattr(config, "is_encoder_decoder", False):
+        return False
+    return type(text) in MODEL_FOR_CAUSAL_LM_MAPPING and type(text) not in MODEL_FOR_MASKED_LM_MAPPING
+
 
 SEPARATE = {
     "q": ("query", "q_proj", "q_lin", "query_proj", "q"),

@@ -13,7 +13,16 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, option, unknown
-from headwise.families import CROSS_MARKS, DECODERS, EXACT, NO_HEADS, OUTPUT_SUFFIXES, Part, input_width, qkv_parts
+from headwise.families import (
+    CROSS_MARKS,
+    EXACT,
+    NO_HEADS,
+    OUTPUT_SUFFIXES,
+    Part,
+    declared_causal,
+    input_width,
+    qkv_parts,
+)
 
 STACKS = ("encoder", "decoder", "cross", "text", "vision")
 
@@ -78,7 +87,7 @@ def _stacks(model: nn.Module, family: str, pattern: str | None) -> dict[str, lis
         raise _not_found(model, family, pattern)
     stacks: dict[str, list[tuple[str, nn.Module]]] = {}
     for template, found in templates.items():
-        stack = _stack_name(template, family, len(templates) > 1)
+        stack = _stack_name(template, model, len(templates) > 1)
         if stack in stacks:
             raise HeadwiseError(
                 f"two sets of output projections look like the {stack} stack: {stacks[stack][0][0]} and {found[0][0]}",
@@ -89,7 +98,7 @@ def _stacks(model: nn.Module, family: str, pattern: str | None) -> dict[str, lis
     return stacks
 
 
-def _stack_name(template: str, family: str, several: bool) -> str:
+def _stack_name(template: str, model: Any, several: bool) -> str:
     parts = template.split(".")
     if any(part in CROSS_MARKS for part in parts):
         return "cross"
@@ -98,7 +107,7 @@ def _stack_name(template: str, family: str, several: bool) -> str:
             return stack
     if several and "decoder" in parts:
         return "decoder"
-    return "decoder" if family in DECODERS else "encoder"
+    return "decoder" if declared_causal(getattr(model, "config", None)) else "encoder"
 
 
 def _choose(stacks: dict, stack: str | None, model: nn.Module, family: str) -> str:

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from headwise.causality import default_pooling
 from headwise.encoders import ABOUT, first_line, load_encoder, positions, refuse_several
 from headwise.errors import HeadwiseError, unknown
-from headwise.families import DECODERS
 from headwise.heads import Heads, captured, gated
 from headwise.store import folder, plain, read_json, write_json
 from headwise.tasks.task import Hidden, Task
@@ -62,8 +62,8 @@ class MultiTaskModel(nn.Module):
             encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
             tokenizer: its tokenizer, or its image processor.
             tasks: the tasks, each with a name of its own.
-            pooling: the example's vector: first token (cls), mean of all, or last token; without, the last for
-                decoders, whose first token sees nothing else, and the first otherwise.
+            pooling: the example's vector: first token (cls), mean of all tokens, or last token. Default: last for
+                causal models, whose first token sees no other, and cls otherwise.
             layer: take this layer's output (0 is the embeddings) in place of the last.
             use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
             max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
@@ -73,7 +73,7 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         refuse_several(encoder)
         if pooling is None:
-            pooling = "last" if getattr(encoder.config, "model_type", "") in DECODERS else "cls"
+            pooling = default_pooling(encoder)
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if max_length < 1:

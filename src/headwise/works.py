@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from headwise import checkpoint
+from headwise.causality import pooling_by_name
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import evaluate
 from headwise.importance import importance
@@ -40,7 +41,7 @@ def training(
     start: Job | None = None,
     branch: Job | None = None,
     marks: Sequence[float] = (),
-    pooling: str = "cls",
+    pooling: str | None = None,
     max_length: int = 128,
 ) -> Job:
     """A job that trains tasks together in one model, with all that determines it.
@@ -55,9 +56,11 @@ def training(
         branch: a plain training of the same model, tasks and plan with a mark at the method's delta: this one goes on
             from there, and what both have in common is trained once.
         marks: shares of training, counted from its end, where others will branch off.
-        pooling, max_length: of the model.
+        pooling: of the model. Default: last for causal models, cls otherwise, as its configuration behaves.
+        max_length: of the model.
     """
     config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
+    pooling = pooling or pooling_by_name(model, at.get(model, model))
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
     # Where it branches off, and the marks it leaves, change the way and not the result: no part of the config.

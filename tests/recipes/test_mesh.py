@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
+from headwise.causality import pooling_by_name
 from headwise.jobs import in_order, perform
-from headwise.recipes import Scale, _reproduce, pages, pooling, recipes
+from headwise.recipes import Scale, _reproduce, pages, recipes
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh import recipe
 from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
@@ -76,13 +77,10 @@ def test_larger_sizes_build_without_data_or_network(size, monkeypatch):
 
 
 def test_a_decoder_is_known_whatever_it_is_called(tmp_path):
-    assert [pooling(*one) for one in (("mine", "/a/gemma3"), ("mine", "/a/b"), ("bert", "/a/b"))] == [
-        "last",
-        "cls",
-        "cls",
-    ]
+    names = (("mine", "/a/gemma3"), ("mine", "/a/b"), ("bert", "/a/b"))
+    assert [pooling_by_name(*each) for each in names] == ["last", "cls", "cls"]
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert pooling("mine", str(tmp_path)) == "last"
+    assert pooling_by_name("mine", str(tmp_path)) == "last"
 
 
 def test_records_fill_the_parts(ran):

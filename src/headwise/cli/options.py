@@ -41,7 +41,7 @@ DeviceOption = Annotated[
     str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
 ]
 PoolingOption = Annotated[
-    str | None, typer.Option("--pooling", help="cls, mean or last; without, last for decoders and cls otherwise")
+    str | None, typer.Option("--pooling", help="cls, mean or last (default: last for causal models, else cls)")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
 StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.batching import Encoded, batches
+from headwise.causality import default_pooling
 from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.evaluate import TOKENS, evaluating
@@ -106,8 +107,7 @@ class Reader:
             )
         inner = unwrap(model)
         inner = getattr(inner, "base_model", inner)
-        default = pooling or ("last" if Heads.of(inner).stack == "decoder" else "cls")
-        return cls(inner, tokenizer, at or default, max_length=max_length or 128, **options)
+        return cls(inner, tokenizer, at or pooling or default_pooling(inner), max_length=max_length or 128, **options)
 
     @cached_property
     def heads(self) -> Heads:

@@ -184,7 +184,7 @@ def probe(
         task: a task of kind Classify or Regress, or its name.
         tokenizer: the tokenizer of a Hugging Face model.
         protocol: sklearn (converged), anatomy (Jo and Myaeng 2020), mdl (online code), control (selectivity).
-        at: cls, last, mean or post_last; where not given, the model's pooling, or last for decoders and cls otherwise.
+        at: cls, last, mean or post_last. Default: the model's pooling, or last for causal models and cls otherwise.
         pair: two texts are read apart, as [|a - b|, a * b], or together.
         select_on: the side that ranks heads and layers: dev; or test, as published, which the record then says.
         shared: rows whose text is on a later side too: drop, refuse or keep.

@@ -16,10 +16,9 @@ from headwise.registry import Registry
 from headwise.report import tables
 from headwise.report.page import render_recipe
 from headwise.results import Results
-from headwise.store import read_json, write
+from headwise.store import write
 
 SIZES = ("smoke", "small", "full")
-DECODERS = ("gemma", "smollm", "gpt", "llama", "qwen", "mistral", "stories")  # as their names begin
 
 
 @dataclass(frozen=True)
@@ -92,16 +91,6 @@ class Recipe(Protocol):
 recipes: Registry[Recipe] = Registry("recipe")
 for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
     recipes.add(_name, f"headwise.recipes.{_name}:recipe")
-
-
-def pooling(model: str, where: str) -> str:
-    """The last token of a decoder, which has seen the others; told by its name, its folder's or its configuration."""
-    from headwise import families  # with torch, which pages are written without
-
-    file = Path(where) / "config.json"
-    kind = str(read_json(file).get("model_type", "")) if file.is_file() else ""
-    named = any(name.lower().startswith(DECODERS) for name in (model, Path(where).name, kind))
-    return "last" if named or kind in families.DECODERS else "cls"
 
 
 def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:

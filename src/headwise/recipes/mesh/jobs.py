@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headwise.causality import pooling_by_name
 from headwise.errors import HeadwiseError
 from headwise.io.identity import data
 from headwise.jobs import Job
 from headwise.plan import Plan
-from headwise.recipes import Scale, pooling
+from headwise.recipes import Scale
 from headwise.recipes.mesh.published import PAIRS
 from headwise.recipes.mesh.works import found_pair
 from headwise.store import plain
@@ -206,7 +207,7 @@ class Build:
         config |= {"pairs": self._digests(pairs, config), "held": self._digests(held, config)}
         config |= {"plan": plain(asdict(plan.with_(seed=self.seed))), "method": dict(method), "keep": keep}
         config |= {
-            "pooling": pooling(self.model, self.at[self.model]),
+            "pooling": pooling_by_name(self.model, self.at[self.model]),
             "max_length": s.max_length,
             "dev": s.dev,
             "start": start.key if start else None,

@@ -8,11 +8,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from headwise.causality import pooling_by_name
 from headwise.jobs import Job
 from headwise.lesions import GRID
 from headwise.methods.mtdnn import PLAN as MTDNN_PLAN
 from headwise.plan import Plan
-from headwise.recipes import Scale, pooling
+from headwise.recipes import Scale
 from headwise.store import plain
 from headwise.transfer import PLAN as SHOT_PLAN
 from headwise.transfer import SHOTS
@@ -160,7 +161,7 @@ class Build:
     def __init__(self, size: Size, model: str, seed: int, seeds: Sequence[int], at: Mapping[str, str]):
         self.size, self.model, self.seed, self.seeds, self.at = size, model, seed, seeds, at
         self.plan = size.plan.with_(seed=seed)
-        self.pooling = pooling(model, at[model])
+        self.pooling = pooling_by_name(model, at[model])
 
     def everything(self) -> list[list[Job]]:
         """All parts, the main results first."""
