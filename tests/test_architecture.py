@@ -28,6 +28,7 @@ LAYERS = [
         "train",
         "passes",
         "importance",
+        "stability",
         "ablation",
         "attribution",
         "methods",
