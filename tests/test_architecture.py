@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
     {"errors", "registry", "store", "progress", "display"},
-    {"families", "finding", "heads", "encoders", "selection", "tasks", "metrics", "stats"},
+    {"families", "finding", "heads", "encoders", "selection", "tasks", "metrics", "intervals", "stats", "correlation"},
     {
         "plan",
         "sampling",
@@ -37,6 +37,9 @@ LAYERS = [
     },
     {
         "integrations",
+        "equations",
+        "headtests",
+        "rowtests",
         "dissociation",
         "lesions",
         "similarity",
@@ -54,7 +57,22 @@ LAYERS = [
         "attention",
     },
     {"features", "probes", "probing", "protocols", "headfeatures", "analyses", "finetune"},
-    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "jobs", "engines", "works", "cli"},
+    {
+        "results",
+        "verdict",
+        "trust",
+        "heading",
+        "report",
+        "study",
+        "sweep",
+        "recipes",
+        "demo",
+        "doctor",
+        "jobs",
+        "engines",
+        "works",
+        "cli",
+    },
 ]
 FREE = {"testing", "__init__", "__main__"}
 NO_TORCH = [
@@ -62,7 +80,12 @@ NO_TORCH = [
     "results",
     "metrics",
     "baseline",
+    "intervals",
     "stats",
+    "correlation",
+    "equations",
+    "rowtests",
+    "headtests",
     "verdict",
     "report",
     "dissociation",
