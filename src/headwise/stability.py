@@ -8,8 +8,10 @@ the log odds of several m (its slope between 0.7 and 1) then gives the agreement
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -38,6 +40,23 @@ class Blocks:
     def none(cls, shape: tuple[int, int]) -> Blocks:
         """Of an estimator that gives no scores of parts of the examples."""
         return cls(np.empty((0, *shape)), np.empty(0))
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Blocks:
+        """From what `to_record` gave."""
+        arrays = [np.array(record[name], float) for name in ("sums", "weights")]
+        return cls(
+            arrays[0].reshape(len(arrays[1]), *record["shape"]), arrays[1], record["absolute"], record["normalized"]
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "sums": self.sums.tolist(),
+            "weights": self.weights.tolist(),
+            "shape": list(self.sums.shape[1:]),
+            "absolute": self.absolute,
+            "normalized": self.normalized,
+        }
 
     @property
     def filled(self) -> np.ndarray:
