@@ -14,7 +14,7 @@ import numpy as np
 
 from headwise.equations import mean_defined, pairwise, per_task
 from headwise.intervals import accelerated, of_alike
-from headwise.stats import FEW, Estimate, Value, above_zero, bootstrap, change, resample
+from headwise.stats import FEW, Estimate, Value, above_zero, bootstrap, change, resample, without_each
 
 
 class Counts(NamedTuple):
@@ -109,7 +109,7 @@ def _of_task(task: Counts, place: int, tasks: int, resamples: int, seed: list[in
     named = counts[:, :, : 1 + tasks]
     whole = np.broadcast_to(named[:, :, :1], named[:, :, 1:].shape)
     moved = change(named[:, :, 1:], whole, value, _exchanges(tasks), seed, level)
-    rp = value(named.sum(0) - named)  # (n, F, 1 + T), each with one row left out
+    rp = value(without_each(named))  # (n, F, 1 + T), each with one row left out
     rp = rp[..., 1:] / np.where(rp[..., :1] > 0, rp[..., :1], np.nan)
     own = (rp.sum(-1) - tasks * rp[..., place]) / (tasks - 1)
     gap = own.mean(0) - own

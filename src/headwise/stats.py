@@ -85,7 +85,12 @@ def bootstrap(
     samples = value(resample(counts, resamples, seed))
     if how == "percentile":
         return Estimate(point, *interval(samples, level))
-    return Estimate(point, *intervals.bca(point, samples, value(counts.sum(0) - counts), level))
+    return Estimate(point, *intervals.bca(point, samples, value(without_each(counts)), level))
+
+
+def without_each(counts: np.ndarray) -> np.ndarray:
+    """Sums of counts ``(n, ..., s)`` with one row left out, for every row; of a single row, its own."""
+    return counts.sum(0) - counts if len(counts) > 1 else counts
 
 
 def right_or_wrong(value: Value, *counts: np.ndarray) -> bool:
@@ -156,7 +161,7 @@ def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray
     """The interval of a paired difference, ``(n, 2, ..., s)``."""
     if right_or_wrong(value, both):
         return intervals.of_change(*_moved(both), len(both), level)
-    return intervals.bca(found, samples, _gap(value(both.sum(0) - both)), level, signed=True)
+    return intervals.bca(found, samples, _gap(value(without_each(both))), level, signed=True)
 
 
 def _moved(both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
