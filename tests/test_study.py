@@ -253,6 +253,77 @@ def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):
     assert calls["fit"] == 1 and calls["importance"] == 1, "IAT's training and the task that was missing"
 
 
+# -- stages that fail
+
+
+@pytest.mark.parametrize(("stage", "verb"), [("lesions", "dissociate"), ("looks", "looks"), ("prune", "trials")])
+def test_a_late_stage_that_fails_leaves_the_rest(place, tmp_path, monkeypatch, stage, verb):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no\nroom")
+
+    measure = getattr(home, verb)
+    monkeypatch.setattr(home, verb, fails)
+    made = Study(place / "bert-tiny", tasks_in(place), SMALL, tmp_path)
+    study = made.run()
+    assert study["failed"] == {stage: "RuntimeError: no room"} and isinstance(made.errors[stage], RuntimeError)
+    assert json.loads((tmp_path / "study.json").read_text())["failed"] == study["failed"]
+    assert f"Stage <b>{stage}</b> failed" in (tmp_path / "report.html").read_text()
+    parts = {"lesions": "dissociation", "looks": "attention", "prune": "prune"}
+    assert {name for name, part in parts.items() if part not in study} == {stage}
+    assert {"iat", "trust", "verdict"} <= set(study)
+    monkeypatch.setattr(home, verb, measure)
+    again = run(place, tmp_path)
+    assert parts[stage] in again, "what failed is tried again"
+
+
+def test_without_importance_there_is_no_page(place, tmp_path, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(home, "importance", fails)
+    with pytest.raises(RuntimeError):
+        run(place, tmp_path)
+
+
+def test_ctrl_c_stops_a_late_stage_too(place, copy, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(home, "trials", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(place, copy, replace(SMALL, dev=17, skip=("lesions", "looks", "iat")))
+
+
+# -- what is said of how it was made
+
+
+def test_the_plan_is_shown_where_it_was_used(finished, place, tmp_path):
+    folder, whole = finished
+    assert whole["reproduce"]["plan"]["steps"] == PLAN.steps
+    skip = ("train", "looks", "prune")
+    study = run(place, tmp_path, replace(SMALL, skip=skip, plan=replace(PLAN, max_examples=5)), model=folder / "model")
+    assert "plan" not in study["reproduce"] and study["tasks"][0]["train"] == whole["tasks"][0]["train"] > 5
+    used = study["reproduce"]["settings"]
+    assert used["skip"] == list(skip) and used["fractions"] == [0.3, 0.5] and not {"delta", "prune"} & set(used)
+    assert '<pre id="plan-' not in (tmp_path / "report.html").read_text()
+
+
+def test_a_study_keeps_what_its_page_needs(finished):
+    _, study = finished
+    d = study["dissociation"]
+    for cells in d["cells"]:
+        for task in ("reviews", "news"):
+            for cell in cells[task].values():
+                assert cell["low"] <= cell["change"] <= cell["high"] and 0 <= cell["p"] <= cell["p_holm"] <= 1
+    assert d["random"] == 4 and d["matched"] == 4 and d["null"] == "random heads" and set(d["n"].values()) == {24}
+    for task, entry in study["importance"].items():
+        chances = torch.tensor(entry["top_probability"])
+        assert chances.sum() == pytest.approx(2, abs=0.01), "30 % of 8 heads"
+        assert study["trust"]["stability"][task]["used"] == 48
+    assert set(study["scores"]) == {"reviews", "news"}
+    assert set(study["withheld"]) >= {task for task, score in study["scores"].items() if not score["learned"]}
+
+
 # -- leaving out, starting later
 
 
