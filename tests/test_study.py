@@ -430,7 +430,7 @@ def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
     ("change", "said"),
     [
         ({"skip": ("lesion",)}, "lesions"),
-        ({"skip": ("importance",)}, "the page"),
+        ({"skip": ("importance",)}, "cannot skip 'importance'"),
         ({"alpha": 30.0}, "alpha=30"),
         ({"delta": -0.1}, "delta"),
         ({"by": "gradeint"}, "gradient"),

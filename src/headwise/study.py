@@ -49,31 +49,31 @@ class Settings:
 
     plan: Plan = field(default_factory=Plan)
     alpha: float = 0.3
-    """Share of heads that count as a task's own."""
+    """Fraction of heads that count as a task's own."""
     delta: float = 0.1
-    """Share of training in which IAT holds the other heads."""
+    """Final fraction of training in which IAT freezes the other heads."""
     by: str = "gradient"
     """Importance estimator."""
     examples: int = 10_000
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
-    """Shares of heads to lesion, and alpha with them; the page's slider moves over them."""
+    """Fractions of heads to ablate, alpha among them; the page's slider moves over them."""
     random: int | None = None
-    """Random head sets per fraction, which D is tested against; without, enough for the number of tasks."""
+    """Random head sets per fraction, which D is tested against (default: 20 or more, by the number of tasks)."""
     matched: int | None = None
-    """Random head sets with each task's number of heads per layer, at alpha; without, enough as well."""
+    """Random head sets with each task's number of heads per layer, at alpha (default: 20 or more)."""
     dev: int | None = None
-    """Development rows per task in lesions and comparisons."""
+    """Development rows per task (default: all)."""
     probes: tuple[str, ...] = ()
     """Properties to probe every head for."""
     probe_rows: int = 4000
     """Training rows of a probe."""
     prune: tuple[float, ...] = (0.1, 0.3, 0.5)
-    """Shares of least important heads to try cutting."""
+    """Fractions of the least important heads to try pruning."""
     skip: tuple[str, ...] = ()
-    """Stages to leave out."""
+    """Stages to skip."""
     pooling: str | None = None
-    """The text's vector; without, the last token for decoders and the first otherwise."""
+    """How to pool tokens into the text's vector (default: last token for decoders, first otherwise)."""
     max_length: int = 128
 
     def __post_init__(self) -> None:
@@ -81,10 +81,10 @@ class Settings:
             if stage not in STAGES:
                 raise unknown("stage", stage, STAGES)
         if "importance" in self.skip:
-            raise HeadwiseError("importance is left out", "it: all that follows, and the page, is made from it")
+            raise HeadwiseError("cannot skip 'importance': later stages and the report depend on it")
         for name, share in (("alpha", self.alpha), ("delta", self.delta)):
             if not 0 < share <= 1:
-                raise HeadwiseError(f"{name}={share}", "a share above 0, up to 1")
+                raise HeadwiseError(f"{name}={share}", "a fraction above 0, up to 1")
         _ = estimators[self.by]  # an unknown one is told before training, not after
         _ = [to_probe(name) for name in self.probes]
 
@@ -163,7 +163,7 @@ class Study:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
         study = self._head()
         if not self.base["trained"] and not is_trained(self.name):
-            self.told("", "not trained: the output heads are random, and so are the scores")
+            self.told("", "not trained: output heads are random, so scores are too")
         for stage in STAGES:
             if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):
                 continue
@@ -270,7 +270,7 @@ class Study:
 
         scores = self._kept("scores", {"dev": dev}, make)
         for task in (task for task, score in scores.items() if not score["learned"]):
-            self.told("", f"{task} was not learned: no better than a constant answer")
+            self.told("", f"{task} was not learned: not significantly better than a constant answer")
         return scores
 
     def _importance(self, task: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Study:
         return {task: torch.tensor(found["scores"], dtype=torch.float32) for task, found in study["importance"].items()}
 
     def stage_lesions(self, study: dict) -> dict[str, Any]:
-        """Close each task's heads, and random ones, and measure every task."""
+        """Ablate each task's heads and random ones, and measure every task."""
         s = self.settings
         shares = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
         config = {"by": s.by, "examples": s.examples, "fractions": shares, "alpha": s.alpha, "dev": s.dev}
@@ -331,8 +331,8 @@ class Study:
         """The same training with important-head training in its last part, against plain."""
         s = self.settings
         if not self.heads.exact or not self.base["trained"]:
-            why = "nothing was trained" if self.heads.exact else f"{self.heads.family} has no verified slices"
-            self.told("", f"left out: {why}")
+            why = "no training in this study" if self.heads.exact else f"{self.heads.family} has no verified slices"
+            self.told("", f"skipped: {why}")
             return {}
         config = {"alpha": s.alpha, "delta": s.delta, "by": s.by, "examples": s.examples, "dev": s.dev}
         return {"iat": self._kept("iat", config, lambda: self._iat(self._home("iat", config)))}
@@ -351,7 +351,7 @@ class Study:
         return {"rows": rows, "settings": how}
 
     def stage_prune(self, study: dict) -> dict[str, Any]:
-        """What cutting the heads that no task needs costs and gains; the cheapest cut is written to ``small``."""
+        """What pruning the least important heads costs and gains; the largest cheap cut is saved to ``small``."""
         s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
         learned = [task for task, score in study["scores"].items() if score["learned"]] or None
