@@ -509,18 +509,35 @@ def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
 # -- study, report, ls
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_stage_that_fails_ends_in_one_line_and_a_page_with_the_rest(place, headwise, monkeypatch, debug):
+    from headwise import study
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(study, "looks", fails)
+    folder = f"runs/failing{debug}"
+    line = f"{STUDY} --skip lesions,iat,prune --out {folder} --json {'--debug' if debug else ''}"
+    code, out, err = headwise(line)
+    found = json.loads(out)
+    assert code == 1 and found["failed"] == {"looks": "RuntimeError: no room"} and Path(found["page"]).exists()
+    assert "headwise: stage 'looks' failed: RuntimeError: no room" in err.splitlines()
+    assert ("Traceback" in err) == debug
+
+
 def test_a_study_of_own_files_from_end_to_end(headwise, place):
     code, out, _ = headwise(f"{STUDY} --out runs/whole")
     assert code == 0
-    for stage in ("Train the tasks together", "Find each task's heads", "Close heads", "against plain", "may be cut"):
+    for stage in ("Train the tasks together", "Score every head", "Ablate head sets", "against plain", "can be pruned"):
         assert stage in out
-    assert "What this says" in out and str(place / "runs/whole/report.html") in out
+    assert "Findings" in out and str(place / "runs/whole/report.html") in out
     assert "reviews" in (place / "runs/whole/report.html").read_text()
     records = {record.key for record in Results(place / "runs/whole/records")}
     code, again, _ = headwise(f"{STUDY} --out runs/whole")
     assert code == 0 and again.count("already done, read back") == len(records)
     assert records == {record.key for record in Results(place / "runs/whole/records")}
-    said = out[out.index("What this says") :]
+    said = out[out.index("Findings") :]
     assert again.endswith(said), "the verdict of the second run is that of the first"
 
 
@@ -546,7 +563,7 @@ def test_report_of_one_and_of_two(headwise, place, studied):
 
 def test_ls_lists_filters_and_exports(headwise, place, studied):
     rows = json.loads(headwise(f"ls {studied} --json")[1])
-    assert {row["kind"] for row in rows} == {"train", "importance", "dissociation", "looks", "iat", "prune"}
+    assert {row["kind"] for row in rows} == {"train", "scores", "importance", "dissociation", "looks", "iat", "prune"}
     only = json.loads(headwise(f"ls {studied} --where kind=importance --where task=news --json")[1])
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]

@@ -75,15 +75,28 @@ def test_a_study_gives_its_tables_and_its_numbers(study):
     assert [title.split(",")[0] for title in titles] == [
         "Performance under lesions",
         "Relative performance under lesions",
+        "Change under lesions",
         "Dissociation per task",
         "Dissociation per pair",
         "IAT against plain training",
-        "Cutting heads",
+        "Pruning heads",
+        "Pruning 20% of heads",
         "Dissociation per task",
     ]
     lesions = next(table for table in of(study, fraction=0.21) if table["title"].startswith("Performance"))
     assert lesions["title"].endswith("α = 0.2")
-    assert lesions["rows"][1][1:] == pytest.approx(study["dissociation"]["performance"][2][1])
+    performance = study["dissociation"]["performance"][2][1]
+    assert lesions["columns"][-1] == "random" and "20 random head sets" in lesions["note"]
+    assert lesions["rows"][1][1:] == pytest.approx([*performance[:5], performance[5:].mean()])
+
+
+def test_every_p_has_its_null_and_older_studies_only_that_over_rows(study):
+    def note(part):
+        return next(t for t in of(study | {"dissociation": part}) if t["title"].startswith("Dissociation per pair"))
+
+    tested, older = study["dissociation"], study["dissociation"] | {"null": None}
+    assert note(tested)["columns"][-3:] == ["p", "p (layers matched)", "p (rows)"]
+    assert note(older)["columns"][-1] == "p (rows)" and "random" not in note(older)["note"]
 
 
 def test_d_in_the_table_follows_from_the_relative_performances(study):

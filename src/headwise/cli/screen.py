@@ -18,12 +18,12 @@ from headwise.store import finite
 
 NAMES = {
     "train": "Train the tasks together",
-    "importance": "Find each task's heads",
-    "lesions": "Close heads, measure every task",
-    "looks": "See where heads look",
+    "importance": "Score every head for every task",
+    "lesions": "Ablate head sets, measure every task",
+    "looks": "Describe where heads attend",
     "probes": "Probe what each head encodes",
     "iat": "Important-head training against plain",
-    "prune": "See what may be cut",
+    "prune": "Find what can be pruned",
 }
 SHADES = " ░▒▓█"
 
@@ -61,7 +61,7 @@ class Screen:
 
     def verdict(self, study: Mapping[str, Any], folder: Path) -> None:
         self.console.print()
-        self.console.print(Text("What this says", style="bold"))
+        self.console.print(Text("Findings", style="bold"))
         for sentence in study["verdict"]:
             self.console.print(Text(f"  • {sentence}"))
         self.console.print()

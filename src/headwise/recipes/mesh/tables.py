@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from headwise.intervals import interval
 from headwise.metatest import drawn_means
 from headwise.recipes.mesh import published as paper
 from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS
 from headwise.recipes.summary import mean_sd, over_seeds, student, table
 from headwise.results import Record, Results
-from headwise.stats import above_zero, interval
+from headwise.stats import above_zero
 
 Table = dict[str, Any]
 LABELS = {"nli": "NLI", "qa": "QA", "ner": "NER", "pa": "PA"}

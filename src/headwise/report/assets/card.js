@@ -21,10 +21,10 @@ function summaryCard(view) {
   const n = view.tasks.length;
   const facts = [
     [taken(view), n > 1 ? "heads taken for each task" : "heads taken"],
-    ...(n > 1 ? [[many((c) => c === 1), "serve one task only"]] : []),
-    ...(n > 2 ? [[many((c) => c > 1 && c < n), "serve several tasks"]] : []),
-    ...(n > 1 ? [[many((c) => c === n), "serve all tasks"]] : []),
-    [many((c) => c === 0), "serve none at this α"],
+    ...(n > 1 ? [[many((c) => c === 1), "are taken for one task only"]] : []),
+    ...(n > 2 ? [[many((c) => c > 1 && c < n), "are taken for several tasks"]] : []),
+    ...(n > 1 ? [[many((c) => c === n), "are taken for all tasks"]] : []),
+    [many((c) => c === 0), "are taken for none at this α"],
   ];
   return [
     el("h3", {}, `${view.L * view.H} heads`),
@@ -75,12 +75,21 @@ function importanceRows(view, head) {
     const error = task.stderr && known(task.stderr[head]) ? ` ± ${scoreText(task, task.stderr[head])}` : "";
     const then = task.other && task.other.rank[head] ? ` (${task.other.rank[head]})` : "";
     return barRow({ name: task.name, mark: dot(task.position), colour: taskClass(task.position), value: scoreText(task, task.scores[head]), error,
-      share: task.scores[head] / task.high, note: task.rank[head] ? `#${task.rank[head]}${then}` : "cut",
+      share: task.scores[head] / task.high, note: task.rank[head] ? `#${task.rank[head]}${then}${topChance(view, task, head)}` : "cut",
       second: task.other ? task.other.scores[head] / task.other.high : null });
   });
-  const compare = view.study.compare;
+  const compare = view.study.compare, chances = view.tasks.some((task) => task.entry.top_probability);
   return [el("h4", {}, "Importance and rank"), el("div", { class: "bars" }, rows),
+    chances ? el("p", { class: "hint" }, `Percent: how often among the top ${percent(startAlpha(view))} when examples are resampled.`) : null,
     compare ? el("p", { class: "hint" }, `Thin bar and rank in brackets: ${compare.name}.`) : null];
+}
+
+/* The probability to be a top head was measured at the fraction that the study starts from. */
+const startAlpha = (view) => (view.study.dissociation ? view.study.dissociation.default : ((view.study.reproduce || {}).settings || {}).alpha);
+
+function topChance(view, task, head) {
+  const chances = task.entry.top_probability;
+  return chances && known(flat(chances)[head]) ? `, ${percent(flat(chances)[head])}` : "";
 }
 
 const measureRows = (title, rows, note) => (rows.length ? [el("h4", {}, title), el("div", { class: "bars" }, rows), note ? el("p", { class: "hint" }, note) : null] : null);

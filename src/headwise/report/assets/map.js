@@ -25,9 +25,9 @@ function drawChoices(view, names) {
   const place = show(view, "choices", names.map((name) => {
     const task = view.byName[name];
     const pressed = !byOwner && name === view.state.which;
-    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: byOwner ? `Importance for ${name}` : null,
+    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: (task && view.study.withheld[name]) || (byOwner ? `Importance for ${name}` : null),
       on: { click: () => setColouring(view, byOwner ? "importance" : view.state.mode, name) } },
-    task && view.state.mode !== "probe" ? dot(task.position) : null, name);
+    task && view.state.mode !== "probe" ? dot(task.position) : null, name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
   }));
   place.setAttribute("aria-label", byOwner ? "Tasks" : MODES[view.state.mode]);
 }
