@@ -231,7 +231,7 @@ def lesioning(
     by: str = "gradient",
     examples: int = 10_000,
     fractions: Sequence[float] = (0.3,),
-    random: int = 3,
+    random: int | None = None,
     dev: int | None = None,
     seed: int = 0,
 ) -> Job:

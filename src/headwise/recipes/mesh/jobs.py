@@ -178,7 +178,7 @@ class Build:
         """Languages and tasks, in the model trained on all pairs."""
         s, base = self.size, self._row("multi-task")
         config = {"of": base.key, "training": base.config, "examples": s.examples, "fractions": list(s.fractions)}
-        config |= {"random": 3, "dev": s.dev, "seed": self.seed, "model": self.model}
+        config |= {"random": None, "dev": s.dev, "seed": self.seed, "model": self.model}
         at = {**base.at, "title": f"languages and tasks {self.model} seed {self.seed}"}
         return Job("mesh.apart", config, at, (base,))
 
