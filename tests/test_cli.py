@@ -635,6 +635,27 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--skip looks --skip prune --probes corpus.bigram_shift --probes corpus.tree_depth",
+        "--skip looks,prune --probes corpus.bigram_shift,corpus.tree_depth",
+        "--skip looks, --skip ,prune --probes corpus.bigram_shift, --probes corpus.tree_depth",
+    ],
+)
+def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
+    class Stop(Exception):
+        pass
+
+    def study(model, tasks, settings, *rest):
+        raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
+
+    monkeypatch.setattr("headwise.study.Study", study)
+    told = "('looks', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
+    line = f"study --model bert-tiny --tasks corpus.topic --tasks corpus.sentiment {line}"
+    refused(headwise(line), f"Stop: {told}", code=1)
+
+
 def test_sigterm_in_a_training_is_143_and_a_checkpoint(place):
     words = f"train --model bert-tiny {OWN} --steps 100000 --out runs/ended --device cpu"
     command = [sys.executable, "-m", "headwise", *words.split()]

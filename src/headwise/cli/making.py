@@ -45,7 +45,7 @@ METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or
 @with_plan
 def study(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: OutOption = None,
@@ -56,8 +56,8 @@ def study(
     dev: Annotated[int | None, typer.Option(min=1, help="development rows per task in lesions")] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
-    probes: Annotated[str, typer.Option(help="properties to probe every head for, with commas")] = "",
-    skip: Annotated[str, typer.Option(help=f"stages to leave out, with commas: {SKIPPED}")] = "",
+    probes: Annotated[list[str], typer.Option(help="properties to probe every head for, with commas")] = [],  # noqa: B006
+    skip: Annotated[list[str], typer.Option(help=f"stages to skip, with commas or repeated: {SKIPPED}")] = [],  # noqa: B006
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -105,7 +105,7 @@ def demo(
 @with_plan
 def train(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(

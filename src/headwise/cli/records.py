@@ -167,7 +167,7 @@ def list_records(
     folder: Annotated[Path, typer.Argument(help="a results folder, or a study's")] = Path("runs"),
     where: Annotated[list[str], typer.Option(help="name=value, e.g. kind=importance or task=sst2")] = [],  # noqa: B006
     export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
-    compare: Annotated[str, typer.Option(help="two keys with a comma: what differs between their records")] = "",
+    compare: Annotated[list[str], typer.Option(help="two keys with a comma: what differs between their records")] = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
     """List stored results.
