@@ -10,7 +10,9 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -21,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as pack_arrays
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 
 BARE = frozenset((str, int, float, bool, type(None)))
 
@@ -224,17 +226,51 @@ def cache_folder(name: str) -> Path:
     return Path(root) / name
 
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of a file system without them
+
+
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a file, or a folder that is there, as one process at a time can; the system frees it when a process dies.
+
+    Where the file system has no locks, a file in the machine's temporary folder is held in its place, with a warning.
 
     Raises:
         BlockingIOError: another process has it, and this one would not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = _hold(path, wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        descriptor = _hold_elsewhere(path, wait)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _hold(path: Path, wait: bool) -> int:
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _hold_elsewhere(path: Path, wait: bool) -> int:
+    folder = Path(tempfile.gettempdir()) / f"headwise-locks-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        descriptor = _hold(folder / digest(str(path.resolve())), wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        hint = "choose a folder on another file system, or set TMPDIR to one"
+        raise HeadwiseError(f"no file locks in {path.parent} and {folder}", "a file system with locks", hint) from error
+    seen = f"{path.parent} is on a file system without locks: only processes of this machine are kept from using it"
+    warnings.warn(f"{seen} at the same time", HeadwiseWarning, stacklevel=4)
+    return descriptor
