@@ -635,6 +635,22 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
 
 
+@pytest.mark.parametrize("line", [f"train --model bert-tiny {OWN} {SHORT}", STUDY])
+def test_a_file_in_place_of_the_model_is_refused_before_training(headwise, place, monkeypatch, line):
+    (place / "runs/taken").mkdir(parents=True, exist_ok=True)
+    (place / "runs/taken/model").write_text("mine")
+    monkeypatch.setattr("headwise.train.fit", lambda *args, **kwargs: pytest.fail("training began"))
+    refused(headwise(f"{line} --out runs/taken"), "runs/taken/model is a file")
+
+
+def test_a_model_folder_may_be_a_link(headwise, place):
+    (place / "disk/model").mkdir(parents=True)
+    (place / "runs/linked").mkdir(parents=True)
+    (place / "runs/linked/model").symlink_to(place / "disk/model")
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/linked")[0] == 0
+    assert (place / "runs/linked/model").is_symlink() and (place / "disk/model/encoder/config.json").exists()
+
+
 @pytest.mark.parametrize(
     "line",
     [

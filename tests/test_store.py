@@ -14,7 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.store import digest, finite, folder, locked, read_arrays, read_json, write, write_arrays, write_json
+from headwise.store import (
+    digest,
+    finite,
+    folder,
+    locked,
+    read_arrays,
+    read_json,
+    require_replaceable,
+    write,
+    write_arrays,
+    write_json,
+)
 
 texts = st.text(max_size=8) | st.sampled_from(
     ["[\n 1,\n 2\n]", ",\n  ", "[1, 2]", "]\n", "a,\nb"]
@@ -104,12 +115,41 @@ def test_fields_of_three_levels_are_lines_and_what_is_deeper_is_in_them(tmp_path
     assert lines[-3:] == [' "none": [],', ' "nothing": {}', "}"]
 
 
+# -- links
+
+
+@pytest.mark.parametrize("before", ["full", "empty", "dangling"])
+def test_a_folder_that_is_a_link_is_replaced_where_it_leads(tmp_path, before):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").mkdir()
+    target, link = tmp_path / "disk/model", tmp_path / "out/model"
+    if before != "dangling":
+        target.mkdir()
+    if before == "full":
+        (target / "old").write_text("old")
+    link.symlink_to(target)
+    require_replaceable(link)
+    with folder(link, replace=True) as scratch:
+        (scratch / "new").write_text("new")
+    assert link.is_symlink() and [file.name for file in target.iterdir()] == ["new"]
+    assert not [file for place in ("disk", "out") for file in (tmp_path / place).iterdir() if file.name != "model"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_where_a_folder_is_to_be_is_refused(tmp_path, link):
+    (tmp_path / "file").write_text("mine")
+    if link:
+        (tmp_path / "model").symlink_to(tmp_path / "file")
+    with pytest.raises(HeadwiseError, match="is a file"):
+        require_replaceable(tmp_path / ("model" if link else "file"))
+
+
 # -- locks
 
 
 @pytest.fixture
 def lockless(monkeypatch, tmp_path):
-    """The file system of ``tmp_path / "share"`` has no locks, and that of the temporary folder where it is asked for."""
+    """The file system of ``tmp_path / "share"`` has no locks, nor has the temporary folder where it is asked for."""
     flock, without = fcntl.flock, ["share"]
 
     def refusing(descriptor, operation):

@@ -119,8 +119,11 @@ def write(path: Path, content: bytes | str) -> Path:
 
 @contextmanager
 def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not."""
-    path = Path(path)
+    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    With ``replace`` it may take the place of another, and of what a link leads to.
+    """
+    path = Path(path).resolve() if replace else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     scratch.mkdir()
@@ -140,6 +143,16 @@ def require_new(path: Path) -> None:
     """Raise where there is something already, be it a link that points nowhere."""
     if path.exists() or path.is_symlink():
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise where `folder` could not put a folder in place of what is there."""
+    real = Path(path).resolve()
+    there = next(place for place in real.parents if place.exists())
+    if real.exists() and not real.is_dir():
+        raise HeadwiseError(f"{path} is a file", "a folder, or nothing", f"remove {path} or name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise HeadwiseError(f"no right to write in {there}, where {path} leads", "a folder that can be replaced")
 
 
 def _take_place(scratch: Path, path: Path) -> None:

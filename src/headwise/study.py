@@ -30,7 +30,7 @@ from headwise.progress import Progress, quiet
 from headwise.report import report
 from headwise.results import Results, about
 from headwise.selection import budget, require_share, top
-from headwise.store import digest, file_digest, finite, plain, write_json
+from headwise.store import digest, file_digest, finite, plain, require_replaceable, write_json
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
 from headwise.train import fit
@@ -102,6 +102,7 @@ class Study:
         if len(tasks) < 2:
             raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
         self.name, self.settings, self.out = str(model), settings, Path(out)
+        require_replaceable(self.out / "model")
         self.told, self.progress, self.device = told, progress or quiet(), device
         self.command = ""  # what was typed, for the page
         self.called = called or name_of(self.name)
@@ -344,7 +345,7 @@ class Study:
             where = export_small(self.model, scores, cut["fraction"], small)
             self.told("", f"{whole - cut['kept']} of {whole} heads cut: {where}")
         elif small.exists():
-            shutil.rmtree(small)  # cut by other settings
+            shutil.rmtree(small.resolve())  # cut by other settings
         return {"prune": found}
 
     def _trust(self, study: dict) -> dict[str, Any]:

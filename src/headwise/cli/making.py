@@ -34,7 +34,7 @@ from headwise.cli.options import (
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
-from headwise.store import write_json
+from headwise.store import require_replaceable, write_json
 
 # Written out, as their registries would import torch; a test holds them to those.
 SKIPPED = "train, lesions, looks, probes, iat or prune"
@@ -139,6 +139,7 @@ def train(
     from headwise.works import method_of
 
     screen, out = Screen(quiet=as_json), writable(out)
+    require_replaceable(out / "model")
     progress = screen.progress()
     made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
