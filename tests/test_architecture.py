@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
-    {"errors", "registry", "store", "progress", "display", "io", "stopping"},
+    {"errors", "registry", "store", "progress", "display", "io", "stopping", "spreadsheet"},
     {
         "families",
         "finding",

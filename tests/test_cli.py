@@ -652,6 +652,43 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
 
 
+@pytest.mark.parametrize("line", [f"train --model bert-tiny {OWN} {SHORT}", STUDY])
+def test_a_file_in_place_of_the_model_is_refused_before_training(headwise, place, monkeypatch, line):
+    (place / "runs/taken").mkdir(parents=True, exist_ok=True)
+    (place / "runs/taken/model").write_text("mine")
+    monkeypatch.setattr("headwise.train.fit", lambda *args, **kwargs: pytest.fail("training began"))
+    refused(headwise(f"{line} --out runs/taken"), "runs/taken/model is a file")
+
+
+def test_a_model_folder_may_be_a_link(headwise, place):
+    (place / "disk/model").mkdir(parents=True)
+    (place / "runs/linked").mkdir(parents=True)
+    (place / "runs/linked/model").symlink_to(place / "disk/model")
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/linked")[0] == 0
+    assert (place / "runs/linked/model").is_symlink() and (place / "disk/model/encoder/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--skip looks --skip prune --probes corpus.bigram_shift --probes corpus.tree_depth",
+        "--skip looks,prune --probes corpus.bigram_shift,corpus.tree_depth",
+        "--skip looks, --skip ,prune --probes corpus.bigram_shift, --probes corpus.tree_depth",
+    ],
+)
+def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
+    class Stop(Exception):
+        pass
+
+    def study(model, tasks, settings, *rest):
+        raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
+
+    monkeypatch.setattr("headwise.study.Study", study)
+    told = "('looks', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
+    line = f"study --model bert-tiny --tasks corpus.topic --tasks corpus.sentiment {line}"
+    refused(headwise(line), f"Stop: {told}", code=1)
+
+
 def test_sigterm_in_a_training_is_143_and_a_checkpoint(place):
     words = f"train --model bert-tiny {OWN} --steps 100000 --out runs/ended --device cpu"
     command = [sys.executable, "-m", "headwise", *words.split()]

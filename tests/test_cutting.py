@@ -180,3 +180,13 @@ def test_the_ceiling_is_that_of_counted_operations(family):
 
     wanted = operations(encoder) / operations(prune(copy.deepcopy(encoder), mask))
     assert ceiling(encoder, mask, 16) == pytest.approx(wanted, rel=0.01)
+
+
+def test_the_small_model_may_be_written_where_a_link_leads(tmp_path):
+    model = toy_model()
+    scores = {task: torch.rand(Heads.of(model.encoder).shape) for task in model.tasks}
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "small").symlink_to(tmp_path / "disk")
+    for _ in range(2):
+        cutting.export_small(model, scores, 0.25, tmp_path / "small")
+        assert (tmp_path / "small").is_symlink() and list((tmp_path / "disk").glob("*.safetensors"))

@@ -83,3 +83,12 @@ def test_records_of_a_kind_are_told_apart_by_what_differs(tmp_path):
     told = {(r.work, text) for r, text in zip(results, told_apart(list(results)))}
     trainings = {("train", f"name {method}, seed {seed}") for seed in (0, 1) for method in ("plain", "iat")}
     assert told == {*trainings, ("lesions", "examples 10"), ("lesions", "examples 11"), ("alone", "")}
+
+
+def test_an_exported_table_runs_nothing_in_a_spreadsheet(tmp_path):
+    results = Results(tmp_path / "records")
+    results.save("kind", {"task": '=HYPERLINK("http://x")', "lr": -0.5}, {"@SUM": "+1", "value": -1.0})
+    with results.export(tmp_path / "all.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["config.task"] == '\'=HYPERLINK("http://x")' and row["result.@SUM"] == "+1"
+    assert (row["config.lr"], row["result.value"]) == ("-0.5", "-1.0")

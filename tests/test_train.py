@@ -31,7 +31,8 @@ from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import fold, prune
 from headwise.stopping import Terminated
-from headwise.tasks.task import Rows
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
 from twoprocesses import STILL, assert_agree
@@ -177,6 +178,17 @@ def test_kill_nine_then_resume_is_exact(tmp_path):
     assert (tmp_path / "a/final.safetensors").read_bytes() == (tmp_path / "b/final.safetensors").read_bytes()
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_label_that_only_dev_has_is_refused_before_training(monkeypatch, read_before):
+    train = [{"text": f"w{i}", "label": "ab"[i % 2]} for i in range(16)]
+    task = Task("mine", Classify(), Rows(train=train, dev=[{"text": "w1", "label": "c"}]), "accuracy")
+    monkeypatch.setattr("headwise.train._step", lambda run: pytest.fail("training began"))
+    if read_before:
+        assert task.rows("dev")
+    with pytest.raises(HeadwiseError, match=r"mine/dev row 0: unknown label 'c'; expected one of: a, b"):
+        fit(MultiTaskModel(tiny("bert"), tiny_tokenizer([f"w{i}" for i in range(16)]), [task]), Plan(steps=4))
 
 
 @pytest.mark.parametrize(

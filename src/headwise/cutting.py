@@ -146,9 +146,11 @@ def _change(after: Score, before: Score) -> dict[str, Any]:
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
     """Write the model without its least needed heads, really smaller, in place of an earlier one."""
     mask = _cuttable(model, scores, fraction, Heads.of(model.encoder).num_kv_heads)
-    if path.exists():
-        shutil.rmtree(path)
-    return export(model, mask, path, "sliced")
+    real = path.resolve()
+    if real.exists():
+        shutil.rmtree(real)
+    export(model, mask, real, "sliced")
+    return path
 
 
 def export_whole(

@@ -115,6 +115,9 @@ def gated(
     def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
         gate = gates[..., layer, :].to(out_BTHD.device, out_BTHD.dtype)
         if segments is not None:
+            if out_BTHD.shape[:-2] != segments.shape:
+                seen = f"segments of shape {tuple(segments.shape)} met head outputs of shape {tuple(out_BTHD.shape)}"
+                raise HeadwiseError(seen, "a segment number for every token of every row, (rows, T)")
             where = segments.to(gate.device)
             gate = gate[where.clamp_min(0)].masked_fill((where < 0)[..., None], 1)
         elif gate.ndim == 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import io
 import json
@@ -20,6 +19,7 @@ import numpy as np
 from headwise.display import table
 from headwise.errors import HeadwiseError, unknown
 from headwise.io.records import Folder, Packed, Record, record_key, write_packed
+from headwise.spreadsheet import csv_text
 from headwise.store import plain, write
 
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
@@ -108,17 +108,16 @@ class Results:
         return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
     def export(self, path: str | Path) -> Path:
-        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON."""
+        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON.
+
+        In csv, text that a spreadsheet would run as a formula has an apostrophe before it.
+        """
         told = ({"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self)
         rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
         names = list(dict.fromkeys(name for row in rows for name in row))
         path = Path(path)
         if path.suffix == ".csv":
-            text = io.StringIO()
-            table = csv.DictWriter(text, names)
-            table.writeheader()
-            table.writerows(rows)
-            return write(path, text.getvalue())
+            return write(path, csv_text([names, *([row.get(name) for name in names] for row in rows)]))
         if path.suffix == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq

@@ -10,7 +10,9 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -21,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as pack_arrays
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 
 CONTENT = "sha256"  # of the arrays in a file, among what the file says of itself
 BARE = frozenset((str, int, float, bool, type(None)))
@@ -118,8 +120,11 @@ def write(path: Path, content: bytes | str) -> Path:
 
 @contextmanager
 def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not."""
-    path = Path(path)
+    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    With ``replace`` it may take the place of another, and of what a link leads to.
+    """
+    path = Path(path).resolve() if replace else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     scratch.mkdir()
@@ -139,6 +144,16 @@ def require_new(path: Path) -> None:
     """Raise where there is something already, be it a link that points nowhere."""
     if path.exists() or path.is_symlink():
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise where `folder` could not put a folder in place of what is there."""
+    real = Path(path).resolve()
+    there = next(place for place in real.parents if place.exists())
+    if real.exists() and not real.is_dir():
+        raise HeadwiseError(f"{path} is a file", "a folder, or nothing", f"remove {path} or name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise HeadwiseError(f"no right to write in {there}, where {path} leads", "a folder that can be replaced")
 
 
 def _take_place(scratch: Path, path: Path) -> None:
@@ -234,17 +249,51 @@ def cache_folder(name: str) -> Path:
     return Path(root) / name
 
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of a file system without them
+
+
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a file, or a folder that is there, as one process at a time can; the system frees it when a process dies.
+
+    Where the file system has no locks, a file in the machine's temporary folder is held in its place, with a warning.
 
     Raises:
         BlockingIOError: another process has it, and this one would not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = _hold(path, wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        descriptor = _hold_elsewhere(path, wait)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _hold(path: Path, wait: bool) -> int:
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _hold_elsewhere(path: Path, wait: bool) -> int:
+    folder = Path(tempfile.gettempdir()) / f"headwise-locks-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        descriptor = _hold(folder / digest(str(path.resolve())), wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        hint = "choose a folder on another file system, or set TMPDIR to one"
+        raise HeadwiseError(f"no file locks in {path.parent} and {folder}", "a file system with locks", hint) from error
+    seen = f"{path.parent} is on a file system without locks: only processes of this machine are kept from using it"
+    warnings.warn(f"{seen} at the same time", HeadwiseWarning, stacklevel=4)
+    return descriptor

@@ -34,7 +34,7 @@ from headwise.report import report
 from headwise.results import Results
 from headwise.selection import budget, require_share, top
 from headwise.stability import Blocks
-from headwise.store import digest, finite, write_json
+from headwise.store import digest, finite, require_replaceable, write_json
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.task import Task
 from headwise.train import fit
@@ -109,6 +109,7 @@ class Study:
         if len(tasks) < 2:
             raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
         self.name, self.settings, self.out = str(model), settings, Path(out)
+        require_replaceable(self.out / "model")
         self.told, self.progress, self.device = told, progress or quiet(), device
         self.command = ""  # what was typed, for the page
         self.errors: dict[str, Exception] = {}  # of late stages that failed
@@ -362,7 +363,7 @@ class Study:
             where = export_small(self.model, scores, cut["fraction"], small)
             self.told("", f"{whole - cut['kept']} of {whole} heads pruned: {where}")
         elif small.exists():
-            shutil.rmtree(small)  # cut by other settings
+            shutil.rmtree(small.resolve())  # cut by other settings
         return {"prune": found if learned else found | {"chosen": None, "held out": {}}}
 
 

@@ -56,6 +56,8 @@ class Run:
         self.accelerator = _accelerator(plan, out, device, track)
         self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
+        if plan.evaluate_every != 0:
+            _ = [task.rows("dev") for task in model.tasks.values()]  # checked before training, not after an epoch of it
         self.streams = {
             name: method.stream(name, data, Order(data.lengths, plan.batch_size, plan.tokens), (plan.seed, 2, number))
             for number, (name, data) in enumerate(self.data.items())

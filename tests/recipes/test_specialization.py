@@ -42,9 +42,11 @@ def config(tasks, seed=0, train="all", sampling="proportional", method=None, mod
     return {"model": model, "weights": None, "tasks": dict.fromkeys(tasks), "plan": plan, "method": method}
 
 
-def save_lesions(results, tasks, performance, scores=None, fell=False, **rest):
+def save_lesions(results, tasks, performance, scores=None, fell=False, accuracy=None, **rest):
     """A record as the work ``lesions`` writes it; performances in percent, none first, then each task's heads."""
     found = Dissociation.of(tasks, np.array(performance) / 100, undefined="leave")
+    if accuracy is not None:
+        found = found.beside(np.array(accuracy) / 100)
     found = replace(found, collapsed=np.full(found.collapsed.shape, fell))
     rng = np.random.default_rng(len(tasks))
     maps = scores or {task: rng.random((12, 12)) for task in tasks}
@@ -168,7 +170,27 @@ def test_similarity_that_goes_with_shared_heads(tmp_path):
     rows = [[80, *(40 + 0.5 * far[a, b] for b in FIVE)] for a in FIVE]
     save_lesions(results, FIVE, rows, {task: scores.reshape(12, 12) for task, scores in maps.items()})
     found = {row[0]: row[1:] for row in similarity_table(Records(results), "bert-base")["rows"]}
+    assert found["overlap"][:2] == [None, None], "no D on accuracy is stored"
+    assert found["overlap"][2] < -0.9 and found["overlap"][3] <= 0.05
+
+
+def test_similarity_is_set_against_d_on_accuracy(tmp_path):
+    """Planted: D on accuracy falls where tasks share heads, while F1 jumps at random."""
+    results, order, rng = Results(tmp_path), np.arange(144), np.random.default_rng(0)
+    shift = {"mnli": 0, "qqp": 5, "qnli": 12, "agnews": 30, "sst2": 43}
+    maps = {task: (np.isin(order, np.arange(s, s + 43)) + 0.001 * order[::-1]) for task, s in shift.items()}
+    far = {(a, b): abs(shift[a] - shift[b]) for a in FIVE for b in FIVE}
+    exact = [[80, *(40 + 0.5 * far[a, b] for b in FIVE)] for a in FIVE]
+    jumping = [[80, *rng.uniform(0, 80, 5)] for _ in FIVE]
+    scores = {task: values.reshape(12, 12) for task, values in maps.items()}
+    save_lesions(results, FIVE, jumping, scores, accuracy=exact)
+    table = similarity_table(Records(results), "bert-base")
+    assert table["columns"] == ["measure", "r (accuracy)", "p (accuracy)", "r (own metric)", "p (own metric)"]
+    found = {row[0]: row[1:] for row in table["rows"]}
     assert found["overlap"][0] < -0.9 and found["overlap"][1] <= 0.05
+    assert found["overlap"][2] > -0.9
+    axis = figures.scatter(Records(results), "bert-base").axes[0]
+    assert "accuracy" in axis.get_ylabel() and float(axis.get_title().split()[-1]) == round(found["overlap"][0], 2)
 
 
 def test_all_encoders_stand_in_one_table_and_figure(tmp_path):

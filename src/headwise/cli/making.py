@@ -35,7 +35,7 @@ from headwise.cli.options import (
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
-from headwise.store import write_json
+from headwise.store import require_replaceable, write_json
 
 if TYPE_CHECKING:
     from headwise.study import Study
@@ -49,7 +49,7 @@ METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or
 @with_plan
 def study(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: OutOption = None,
@@ -60,8 +60,8 @@ def study(
     dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
-    probes: Annotated[str, typer.Option(help="properties to probe every head for, comma-separated")] = "",
-    skip: Annotated[str, typer.Option(help=f"stages to skip, comma-separated: {SKIPPED}")] = "",
+    probes: Annotated[list[str], typer.Option(help="properties to probe every head for, comma-separated")] = [],  # noqa: B006
+    skip: Annotated[list[str], typer.Option(help=f"stages to skip, comma-separated or repeated: {SKIPPED}")] = [],  # noqa: B006
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -109,7 +109,7 @@ def demo(
 @with_plan
 def train(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
@@ -143,6 +143,7 @@ def train(
     from headwise.works import method_of
 
     screen, out = Screen(quiet=as_json), writable(out)
+    require_replaceable(out / "model")
     progress = screen.progress()
     made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}

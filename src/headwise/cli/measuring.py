@@ -127,7 +127,7 @@ def importance(
 @app.command()
 def dissociate(
     model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
-    fractions: Annotated[str, typer.Option(help="shares of heads to close, with commas")] = "0.3",
+    fractions: Annotated[list[str], typer.Option(help="shares of heads to close, with commas")] = ["0.3"],  # noqa: B006
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
@@ -168,7 +168,7 @@ def dissociate(
 @app.command()
 def probe(
     model: ModelArg,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",

@@ -172,7 +172,7 @@ def list_records(
     folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
     where: Annotated[list[str], typer.Option(help="name=value, e.g. work=importance or task=sst2")] = [],  # noqa: B006
     export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
-    compare: Annotated[str, typer.Option(help="two keys with a comma: what differs between their records")] = "",
+    compare: Annotated[list[str], typer.Option(help="two keys with a comma: what differs between their records")] = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
     """List stored results.

@@ -5,14 +5,13 @@ A table is a dict: ``title``, ``note``, ``columns``, ``rows`` and, where there i
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.report.form import checked, lesion_columns, nearest, relative
 from headwise.report.words import fixed
+from headwise.spreadsheet import csv_text
 
 Table = Mapping[str, Any]
 TESTS = {"p": "p", "p_layers": "p (layers matched)", "p_rows": "p (rows)"}
@@ -28,7 +27,13 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "[": "{[}",  # bare, at the start of a row, it would be an option of the line before, as a star would
+    "]": "{]}",
+    "*": "{*}",
+    **dict.fromkeys("\n\r\t\v\f\x85\u2028\u2029", " "),
     "α": r"$\alpha$",
+    "δ": r"$\delta$",
+    "σ": r"$\sigma$",
     "−": "$-$",
     "–": "--",
     "≥": r"$\geq$",
@@ -69,7 +74,11 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """The table as csv, its numbers as they are; published numbers in columns of their own."""
+    """The table as csv, its numbers as they are; published numbers in columns of their own.
+
+    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.spreadsheet.read_cell` takes
+    it off.
+    """
     published = table.get("published")
     columns = [*table["columns"]]
     rows = [[*row] for row in table["rows"]]
@@ -78,9 +87,7 @@ def comma_separated(table: Table) -> str:
         compared = [i for i in compared if numeric(table)[i]]
         columns += [f"{columns[i]} (published)" for i in compared]
         rows = [row + [other[i] for i in compared] for row, other in zip(rows, published)]
-    out = io.StringIO()
-    csv.writer(out).writerows([columns, *rows])
-    return out.getvalue()
+    return csv_text([columns, *rows])
 
 
 FORMS: dict[str, Callable[[Table], str]] = {"Markdown": markdown, "LaTeX": latex, "CSV": comma_separated}
@@ -122,7 +129,8 @@ def _beside(value: Any, published: Any, digits: int, column: str) -> str:
 
 
 def _markdown_cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    text = " ".join(str(value).splitlines())
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _latex_text(value: Any) -> str:

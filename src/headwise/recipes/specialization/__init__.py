@@ -33,7 +33,7 @@ WORDS = {
         if the form decided, D against a task of pairs would fall where the news come in pairs.""",
     "Similarity of tasks": """Do tasks that are alike share heads? Similarity by the vectors of single-task models
         (DSE, CRA), by transfer between them (AHP), by shared top heads and by ranks, against D of each pair
-        (Figures 3 and 5 to 7).""",
+        (Figures 3 and 5 to 7), on accuracy as F1 jumps when a lesion shifts answers.""",
     "Training important heads": """GLUE's tasks trained together: plainly, with important-head training (IAT) and its
         variants, and by the baselines (Tables 5, 7, 12 and 13, Figures 8 to 10). Scores are on development sets; files
         for the server, which alone has the test labels, come from headwise.glue. A method is set against plain training

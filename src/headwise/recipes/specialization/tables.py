@@ -305,11 +305,11 @@ def mutual_table(records: Records, model: str) -> Table | None:
     return table(f"D of every two tasks trained with all, {model}", ["B", *map(label, tasks)], rows, note, published)
 
 
-def mutual(found: Sequence[Lesioned]) -> dict[Pair, float]:
-    """D_A(B) over the seeds in which it is defined, by (A, B)."""
+def mutual(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
+    """D_A(B) over the seeds in which it is defined, by (A, B); ``on`` as in `Lesioned.entry`."""
     seen: dict[Pair, list[float]] = {}
     for one in found:
-        for pair in one.entry()["pairs"]:
+        for pair in one.entry(on).get("pairs", ()):
             for a, b, d in ((pair["a"], pair["b"], pair["d_a"]), (pair["b"], pair["a"], pair["d_b"])):
                 if d is not None:
                     seen.setdefault((a, b), []).append(d)
@@ -375,7 +375,7 @@ def layer_table(records: Records, model: str) -> Table | None:
     return table(f"Top heads per layer, {model}", columns, rows, note)
 
 
-def pairwise_d(found: Sequence[Lesioned]) -> dict[Pair, float]:
+def pairwise_d(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
     """D of each pair of tasks trained with all, over seeds; pairs with an undefined D are not there."""
-    d, pairs = mutual(found), combinations(in_order(found[0].trained.tasks), 2)
+    d, pairs = mutual(found, on), combinations(in_order(found[0].trained.tasks), 2)
     return {(a, b): (d[a, b] + d[b, a]) / 2 for a, b in pairs if {(a, b), (b, a)} <= set(d)}
