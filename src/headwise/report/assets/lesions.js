@@ -177,6 +177,6 @@ function drawCurve(view, data) {
   const list = scoreLists(data)[view.state.on], x = list.map((entry) => entry.fraction);
   const series = Object.keys(list[0].tasks).map((name) => ({ name, colour: view.byName[name] ? taskClass(view.byName[name].position) : "", x, y: list.map((entry) => (entry.tasks[name] || {}).value) }));
   if (list[0].mean) series.push({ name: "mean", strong: true, x, y: list.map((e) => e.mean.value), low: list.map((e) => e.mean.low), high: list.map((e) => e.mean.high) });
-  lineChart(place, { series, xName: "share of heads taken, α", yName: "D", xText: (v) => percent(v), yText: (v) => points(v, 0), zero: true,
+  lineChart(place, { series, xName: "fraction of heads ablated, α", yName: "D", xText: (v) => percent(v), yText: (v) => points(v, 0), zero: true,
     marker: x[nearestFraction(x, view.state.alpha)], legend: false });
 }
