@@ -159,9 +159,10 @@ const pairName = (pair) => (pair.kind === "significant" ? pair.verdict : PAIR_NA
 
 function drawPairs(view, data, pairs) {
   const sorted = [...pairs].sort((a, b) => (b.d ?? -9) - (a.d ?? -9)), held = view.study.withheld;
-  const columns = data.null ? [["p", "p, random sets", "one-sided, against random head sets of the same size, Holm-corrected"],
+  const every = data.null ? [["p", "p, random sets", "one-sided, against random head sets of the same size, Holm-corrected"],
     ["p_layers", "p, layers matched", "one-sided, against sets with as many heads in every layer, Holm-corrected"], ["p_rows", "p, rows", "one-sided, over development rows, Holm-corrected"]]
     : [["p", "p, rows", "one-sided, over development rows, Holm-corrected"]];
+  const columns = every.filter(([key]) => pairs.some((pair) => known(pair[key])));
   const head = el("tr", {}, el("th", {}, "Tasks"), ["D first", "D second", "D"].map((t) => el("th", { class: "r" }, t)), el("th", {}, "Double dissociation"),
     columns.map(([, name, title]) => el("th", { class: "r", title }, name)));
   const rows = sorted.map((pair) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, pair.a), pair.a, el("span", { class: "and" }, " · "), taskDot(view, pair.b), pair.b),
