@@ -154,7 +154,7 @@ def test_models_that_answer_alike_do_not_differ(metric):
     after, _ = two_models(0, metric=metric)
     found = difference(after, after)
     assert (found.value, found.p) == (0, 1)
-    assert found.low == pytest.approx(-found.high) and 0 < found.high < 0.02, "rows that were not seen may differ"
+    assert found.low == pytest.approx(-found.high) and 0 < found.high < 0.03, "rows that were not seen may differ"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])

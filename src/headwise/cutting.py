@@ -79,23 +79,22 @@ def trials(
     rows = _rows(found, fractions, kept)
     for row, mask in zip(rows, masks):
         row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.exact else {}
-    cheap = cheapest(rows, tasks)
-    if cheap is None:
+    number = cheapest(rows, tasks)
+    if not number:
         return {"rows": rows, "chosen": None, "held out": {}}
-    pair = gates[[0, rows.index(cheap)]]
     held_out = _nested(found, fractions, kept, tasks)
     for task in (task for task in scores if {"dev", "test"} <= set(splits_of(model.tasks[task]))):
-        whole, cut = evaluate(model, task, pair, split="test", limit=limit)
+        whole, cut = evaluate(model, task, gates[[0, number]], split="test", limit=limit)
         held_out[task] = _change(cut, whole) | {"split": "test"}
-    return {"rows": rows, "chosen": cheap["fraction"], "held out": held_out}
+    return {"rows": rows, "chosen": fractions[number], "held out": held_out}
 
 
-def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = None) -> Mapping[str, Any] | None:
-    """The row of the largest cut that costs none of the tasks more than a point; None where all cost more."""
+def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = None) -> int:
+    """The number of the row with the largest cut that costs none of the tasks more than a point; 0, no cut, if none."""
     base = rows[0]["task scores"]
     losses = [max((base[t] - row["task scores"][t] for t in tasks or base), default=0.0) for row in rows]
-    cuts = [row for row, loss in zip(rows, losses) if 0 < row["kept"] < rows[0]["kept"] and loss <= POINT]
-    return max(cuts, key=lambda row: row["fraction"], default=None)
+    cuts = [i for i, row in enumerate(rows) if 0 < row["kept"] < rows[0]["kept"] and losses[i] <= POINT]
+    return max(cuts, key=lambda i: rows[i]["fraction"], default=0)
 
 
 def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int]) -> list[dict[str, Any]]:
@@ -121,7 +120,7 @@ def _nested(
     for fold in range(FOLDS):
         others = {t: [_part(s, folds[t] != fold) for s in found[t]] if t in folds else found[t] for t in found}
         rows = _rows(others, fractions, kept)
-        chosen = rows.index(cheap) if (cheap := cheapest(rows, tasks)) else 0
+        chosen = cheapest(rows, tasks)
         for task, numbers in folds.items():
             for row in np.flatnonzero(numbers == fold):
                 answers[task][row] = found[task][chosen].predictions[row]

@@ -67,10 +67,10 @@ def demo_study(
     settings = Settings(
         plan,
         examples=128 if quick else 600,
-        fractions=(0.1, 0.3, 0.5) if quick else (0.1, 0.2, 0.3, 0.5, 0.7),
-        random=10 if quick else 20,
-        matched=10 if quick else 20,
-        dev=96 if quick else 240,
+        fractions=(0.1, 0.3) if quick else (0.1, 0.2, 0.3, 0.5),
+        random=10 if quick else 12,  # the fewest with which six pairs can be significant
+        matched=0 if quick else 10,
+        dev=64 if quick else 120,
         probes=PROBES[:1] if quick else PROBES,
         probe_rows=500 if quick else 1500,
         max_length=64,

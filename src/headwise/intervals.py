@@ -33,6 +33,19 @@ def interval(samples: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.n
     return np.where(undefined, np.nan, low)[()], np.where(undefined, np.nan, high)[()]
 
 
+def widened(level: float, n: int | np.ndarray) -> np.ndarray:
+    """The level at which quantiles of draws of few rows cover as often as asked: Student's t with n - 1 degrees of
+    freedom in place of the normal's, and n / (n - 1) for the variance that resampling loses (Hesterberg 2015).
+
+    Example:
+        >>> widened(0.95, np.array([20, 1000])).round(3).tolist()
+        [0.968, 0.95]
+    """
+    check_level(level)
+    n = np.maximum(n, 2)
+    return 1 - 2 * special.ndtr(special.stdtrit(n - 1, (1 - level) / 2) * np.sqrt(n / (n - 1)))
+
+
 def of_share(right: np.ndarray, n: int, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """The mid-P Clopper-Pearson interval of ``right`` of ``n`` rows.
 
@@ -103,24 +116,23 @@ def bca(
     Rows that all behave alike leave nothing to resample: see `of_alike`.
     """
     gap = left_out.mean(0) - left_out
-    ends = accelerated(point, samples, np.square(gap).sum(0), (gap**3).sum(0), level)
+    ends = _accelerated(point, samples, np.square(gap).sum(0), (gap**3).sum(0), len(left_out), level)
     return of_alike(point, ends, len(left_out), level, reach=reach, signed=signed)
 
 
-def accelerated(
-    point: np.ndarray, samples: np.ndarray, squares: np.ndarray, cubes: np.ndarray, level: float
+def _accelerated(
+    point: np.ndarray, samples: np.ndarray, squares: np.ndarray, cubes: np.ndarray, n: int, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Quantiles of the samples at levels moved by their bias and by the skewness of the jackknife's gaps."""
-    check_level(level)
     point = np.asarray(point, float)
     slack = 1e-12 * np.maximum(np.abs(point), 1)
     below = (samples < point - slack).mean(0) + (np.abs(samples - point) <= slack).mean(0) / 2
     bias = special.ndtri(np.clip(below, 1 / (len(samples) + 1), 1 - 1 / (len(samples) + 1)))
     spread = 6 * np.asarray(squares, float) ** 1.5
     skew = np.divide(cubes, spread, out=np.zeros_like(spread), where=spread > 0)
-    columns, ends = samples.reshape(len(samples), -1).T, []
-    for tail in ((1 - level) / 2, (1 + level) / 2):
-        shifted = bias + special.ndtri(tail)
+    columns, ends, tail = samples.reshape(len(samples), -1).T, [], max((1 - widened(level, n)) / 2, 1e-9)
+    for quantile in (tail, 1 - tail):
+        shifted = bias + special.ndtri(quantile)
         place = np.atleast_1d(special.ndtr(bias + shifted / (1 - skew * shifted)))
         ends.append(np.array([_quantile(c, q) for c, q in zip(columns, place.ravel())]).reshape(point.shape)[()])
     return ends[0], ends[1]
@@ -134,22 +146,23 @@ def _quantile(column: np.ndarray, place: float) -> float:
 def of_alike(
     point: np.ndarray,
     ends: tuple[np.ndarray, np.ndarray],
-    n: int,
+    n: int | np.ndarray,
     level: float = 0.95,
     *,
     reach: float | np.ndarray = 1.0,
     signed: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The interval, replaced where it has no width because all n rows behaved alike.
+    """The interval, made wider where too few rows behaved differently to resample.
 
-    There it is as wide as the share of rows that may behave otherwise though none was seen (about 3 / n), each of
-    which moves the value by ``reach`` at most. A ``signed`` value, such as a difference, may change its sign.
+    Rows of a kind that none of n rows showed may still be a share of about 3 / n, and each moves the value by ``reach``
+    at most. A score gets so much room where all rows behaved alike (no width), within 0 and 1; a ``signed`` difference,
+    to which a few rows decide both size and direction, always has it on both sides.
     """
     point, (low, high) = np.asarray(point, float), ends
     unseen = (1 - (1 - level) ** (1 / n)) * np.asarray(reach)
-    lowest = np.where((point < 0) | signed, -1.0, 0.0) * reach
-    inside = np.abs(point) <= reach
-    below = np.where(inside, np.maximum(point - unseen, lowest), point - unseen)
-    beyond = np.where(inside, np.minimum(point + unseen, reach), point + unseen)
+    if signed:
+        return np.minimum(low, point - unseen)[()], np.maximum(high, point + unseen)[()]
     flat = np.asarray(high) - np.asarray(low) <= 1e-12
+    below = np.where((point >= 0) & (point <= 1), np.maximum(point - unseen, 0), point - unseen)
+    beyond = np.where(np.abs(point) <= 1, np.minimum(point + unseen, 1), point + unseen)
     return np.where(flat, below, low)[()], np.where(flat, beyond, high)[()]

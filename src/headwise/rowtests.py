@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from headwise.equations import mean_defined, pairwise, per_task
-from headwise.intervals import accelerated, of_alike
-from headwise.stats import FEW, Estimate, Value, above_zero, bootstrap, change, resample, without_each
+from headwise.intervals import interval, of_alike, widened
+from headwise.stats import FEW, Estimate, Value, above_zero, bootstrap, change, resample
 
 
 class Counts(NamedTuple):
@@ -33,7 +33,6 @@ class RowTests:
     high: np.ndarray
     samples: np.ndarray  # (R, F, T, 1 + T): performance whole and under every task's lesion, over bootstrap draws
     change: np.ndarray  # (4, F, T, T): by a lesion: value, low, high, two-sided p
-    skew: np.ndarray  # (2, F, T): squares and cubes of the jackknife's gaps of D_i, summed over rows
 
     @classmethod
     def unknown(cls, performance: np.ndarray) -> RowTests:
@@ -43,7 +42,7 @@ class RowTests:
         samples = np.empty((0, fractions, tasks, 1 + tasks))
         moved = performance[..., 1 : 1 + tasks] - performance[..., :1]
         changes = np.stack([moved, *np.full((3, *moved.shape), np.nan)])
-        return cls(np.zeros(tasks, int), blank, blank, samples, changes, np.full((2, fractions, tasks), np.nan))
+        return cls(np.zeros(tasks, int), blank, blank, samples, changes)
 
     @classmethod
     def of(
@@ -53,22 +52,21 @@ class RowTests:
         known = [task for task in counts if task is not None]
         blank = [np.full(shape, np.nan) for shape in _shapes(known[0].counts.shape[1:3], len(counts), resamples)]
         parts = [
-            blank if task is None else _of_task(task, i, len(counts), resamples, [seed, i], level)
+            blank if task is None else _of_task(task, len(counts), resamples, [seed, i], level)
             for i, task in enumerate(counts)
         ]
-        *grids, skew = zip(*parts)
-        values, low, high, samples, changes = (np.stack(grid, -2) for grid in grids)
+        values, low, high, samples, changes = (np.stack(grid, -2) for grid in zip(*parts))
         n = np.array([0 if task is None else len(task.counts) for task in counts])
-        return values, cls(n, low, high, samples, changes, np.stack(skew, -1))
+        return values, cls(n, low, high, samples, changes)
 
     def tasks(self, d: np.ndarray, base: np.ndarray, at: int, level: float) -> Estimate:
         """Every D_i ``(T,)`` at a fraction, with its interval and the one-sided p-value of the bootstrap."""
         draws = per_task(pairwise(self.samples[:, at]))
         if not len(draws):
             return Estimate(d, *np.full((3, len(d)), np.nan))
-        ends = accelerated(d, draws, *self.skew[:, at], level)
-        reach = 1 / np.where(base > 0, base, np.nan)
-        ends = of_alike(d, ends, np.maximum(self.n, 1), level, reach=reach, signed=True)
+        n, reach = np.maximum(self.n, 1), 1 / np.where(base > 0, base, np.nan)
+        ends = np.transpose([interval(each, widened(level, rows)) for each, rows in zip(draws.T, n)])
+        ends = of_alike(d, (ends[0], ends[1]), n, level, reach=reach, signed=True)
         return Estimate(d, *ends, np.where(self.few, np.nan, above_zero(d, draws)))
 
     def mean(self, d: np.ndarray, base: np.ndarray, at: int, level: float) -> Estimate:
@@ -77,11 +75,9 @@ class RowTests:
         if not known.any() or not len(self.samples):
             return Estimate(value, math.nan, math.nan, math.nan)
         draws = per_task(pairwise(self.samples[:, at]))[:, known].mean(-1)
-        squares, cubes = (total / known.sum() ** power for total, power in zip(self.skew[:, at, known].sum(-1), (2, 3)))
-        ends = accelerated(np.array(value), draws, squares, cubes, level)
-        low, high = of_alike(
-            np.array(value), ends, self.n[known].min(), level, reach=1 / base[known].min(), signed=True
-        )
+        few, reach = int(self.n[known].min()), 1 / base[known].min() / math.sqrt(known.sum())
+        ends = interval(draws, widened(level, few * int(known.sum())))
+        low, high = of_alike(np.array(value), ends, few, level, reach=reach, signed=True)
         p = math.nan if self.few[known].any() else float(above_zero(value, draws))
         return Estimate(value, float(low), float(high), p)
 
@@ -99,23 +95,18 @@ class RowTests:
 def _shapes(cells: tuple[int, int], tasks: int, resamples: int) -> list[tuple[int, ...]]:
     """Of what `_of_task` gives."""
     fractions = cells[0]
-    return [cells, cells, cells, (resamples, fractions, 1 + tasks), (4, fractions, tasks), (2, fractions)]
+    return [cells, cells, cells, (resamples, fractions, 1 + tasks), (4, fractions, tasks)]
 
 
-def _of_task(task: Counts, place: int, tasks: int, resamples: int, seed: list[int], level: float) -> list[np.ndarray]:
-    """Of one task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T), jackknife (2, F)."""
+def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: float) -> list[np.ndarray]:
+    """Of one task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T)."""
     counts, value = np.asarray(task.counts, float), task.value
     cells = bootstrap(counts, value, resamples, seed, level)
     named = counts[:, :, : 1 + tasks]
     whole = np.broadcast_to(named[:, :, :1], named[:, :, 1:].shape)
     moved = change(named[:, :, 1:], whole, value, _exchanges(tasks), seed, level)
-    rp = value(without_each(named))  # (n, F, 1 + T), each with one row left out
-    rp = rp[..., 1:] / np.where(rp[..., :1] > 0, rp[..., :1], np.nan)
-    own = (rp.sum(-1) - tasks * rp[..., place]) / (tasks - 1)
-    gap = own.mean(0) - own
     changes = np.stack([moved.value, moved.low, moved.high, moved.p])
-    samples = value(resample(named, resamples, seed))
-    return [cells.value, cells.low, cells.high, samples, changes, np.stack([np.square(gap).sum(0), (gap**3).sum(0)])]
+    return [cells.value, cells.low, cells.high, value(resample(named, resamples, seed)), changes]
 
 
 def _exchanges(tasks: int) -> int:

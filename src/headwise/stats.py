@@ -85,7 +85,12 @@ def bootstrap(
     samples = value(resample(counts, resamples, seed))
     if how == "percentile":
         return Estimate(point, *interval(samples, level))
-    return Estimate(point, *intervals.bca(point, samples, value(without_each(counts)), level))
+    return Estimate(point, *intervals.bca(point, samples, value(without_each(counts)), level, reach=_reach(counts)))
+
+
+def _reach(counts: np.ndarray) -> float:
+    """How far a share of the rows can move a metric, in its units: MCC, whose rows are cells of a table, goes to -1."""
+    return 2.0 if counts.shape[-1] > 1 and (counts.sum(-1) == 1).all() else 1.0
 
 
 def without_each(counts: np.ndarray) -> np.ndarray:
@@ -137,7 +142,10 @@ def paired_bootstrap(
     if scores and len(both) < FEW:
         return _one_sided(both[:, 0, 0], both[:, 1, 0], level)
     found, samples = _gap(value(both.sum(0)[None]))[0], _gap(value(resample(both, resamples, seed)))
-    return Estimate(found, *_ends(both, value, found, samples, level), above_zero(found, samples))
+    ends = (
+        interval(samples, intervals.widened(level, len(both))) if scores else _ends(both, value, found, samples, level)
+    )
+    return Estimate(found, *ends, above_zero(found, samples))
 
 
 def change(
@@ -161,7 +169,7 @@ def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray
     """The interval of a paired difference, ``(n, 2, ..., s)``."""
     if right_or_wrong(value, both):
         return intervals.of_change(*_moved(both), len(both), level)
-    return intervals.bca(found, samples, _gap(value(without_each(both))), level, signed=True)
+    return intervals.bca(found, samples, _gap(value(without_each(both))), level, reach=_reach(both), signed=True)
 
 
 def _moved(both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

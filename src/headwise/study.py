@@ -162,7 +162,7 @@ class Study:
 
     def run(self) -> dict[str, Any]:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
-        study = self._head()
+        study, self.errors = self._head(), {}
         if not self.base["trained"] and not is_trained(self.name):
             self.told("", "not trained: output heads are random, so scores are too")
         for stage in STAGES:
@@ -173,10 +173,9 @@ class Study:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # other runs may share the device
         study["withheld"] = withheld_of(study, self.settings.alpha)
-        study["trust"] = trust_of(study, list(self.model.tasks.values()))
+        study["trust"] |= trust_of(study, list(self.model.tasks.values()))
         study["verdict"] = verdict(study, self.settings.alpha)
         study["withheld"] = withheld(study)
-        del study["stability"]  # it is a part of trust
         study = finite(study)
         write_json(self.out / "study.json", study)
         report(study, self.out / "report.html")
@@ -190,7 +189,7 @@ class Study:
             if stage in ("train", "importance"):
                 raise
             self.errors[stage] = error
-            line = " ".join(f"{type(error).__name__}: {error}".split())
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             study.setdefault("failed", {})[stage] = line
             self.told("", f"failed: {line}")
 
@@ -260,7 +259,7 @@ class Study:
             found[task] = done.to_record() | {"top_probability": chances_of(done.blocks, alpha)}
             stable[task] = stability_of(done, alpha)
             self.told("", f"{task}: {int(best.sum())} heads, per layer {' '.join(map(str, best.sum(1).tolist()))}")
-        return {"importance": found, "stability": stable, "scores": scores}
+        return {"importance": found, "scores": scores, "trust": {"stability": stable}}
 
     def _intact(self) -> dict[str, Any]:
         """Every task's score with all heads, and whether the task was learned."""

@@ -13,9 +13,8 @@ from headwise.verdict import tied
 
 
 def trust_of(study: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
-    """The study's part ``trust``: what a reader should know before believing the rest."""
-    found = {"stability": study.get("stability", {}), **leakage(list(tasks)).to_trust()}
-    part = study.get("dissociation")
+    """What a reader should know before believing the rest, beside how stable head sets are."""
+    found, part = leakage(list(tasks)).to_trust(), study.get("dissociation")
     return found | _lesions(part, [task.name for task in tasks]) if part else found
 
 

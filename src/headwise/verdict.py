@@ -93,7 +93,9 @@ def _mean(mean: Mapping[str, Any], d: Mapping[str, Any]) -> list[str]:
     size = f"{100 * abs(mean['value']):.1f} percentage points of its intact score"
     more = "more" if mean["value"] > 0 else "less"
     low, high, p = (mean.get(name) for name in ("low", "high", "p"))
-    interval = "" if low is None else f" (95 % CI {100 * low:+.1f} to {100 * high:+.1f} over {_rows(d)})"
+    interval = (
+        "" if low is None or high is None else f" (95 % CI {100 * low:+.1f} to {100 * high:+.1f} over {_rows(d)})"
+    )
     cost = f"Ablating a task's own heads (α = {d['default']:g}) costs it {size} {more} than ablating another task's"
     null = NULLS.get(d.get("null") or "")
     if not null or p is None:

@@ -77,7 +77,7 @@ def test_click_pins_and_a_second_click_lets_go(window):
     assert "72 heads" in window.text(CARD)
     window.point(CELL.format("3.7"), click=True)
     card = window.text(CARD)
-    assert "Head 3.7" in card and "Needed most by" in card and "Most alike" in card
+    assert "Head 3.7" in card and "Most important to" in card and "Most alike" in card
     detail = window.text('[data-part="detail"]')
     assert all(word in detail for word in ("Probes", "Gates", "Looks at", "Attention in a sentence", "previous token"))
     window.point(CELL.format("3.7"), click=True)
@@ -120,7 +120,7 @@ def test_page_selects_the_heads_the_library_selects(window, study, percent):
 
 
 @pytest.mark.parametrize(
-    ("cut", "chance"), [(0, "6.1"), (24, "9.2 would be shared by chance among the 48 that"), (60, "12")]
+    ("cut", "chance"), [(0, "6.1."), (24, "9.2, as 48 heads remain."), (60, "12, as 12 heads remain.")]
 )
 def test_chance_counts_living_heads_only(browser, tmp_path, study, cut, chance):
     """21 of 72 heads each; where 60 are cut the 12 others are all that can be taken, and all are shared."""
@@ -130,7 +130,7 @@ def test_chance_counts_living_heads_only(browser, tmp_path, study, cut, chance):
     }
     browser.open(report({**{k: study[k] for k in ("model", "tasks")}, "importance": scores}, tmp_path / "r.html"))
     note = browser.text("[data-part=overlap-note]")
-    assert f"; {chance} " in note and ("not cut" in note) == bool(cut)
+    assert note.endswith(f"two random sets would share {chance}") and ("remain" in note) == bool(cut)
 
 
 def test_similarity_is_told_with_the_p_value_that_knows_of_shared_tasks(browser, tmp_path, study):
@@ -140,7 +140,7 @@ def test_similarity_is_told_with_the_p_value_that_knows_of_shared_tasks(browser,
     assert abs(found.fit.p - found.p_mantel) > 0.01, "or the page could show either"
     browser.open(report(study | {"similarity": found.to_record()}, tmp_path / "r.html"))
     told = browser.text("[data-part=similarity]")
-    assert f"p = {found.p_mantel:.2g} by exchanged tasks" in told and told.count("p =") == 1
+    assert f"p = {found.p_mantel:.2g} by permuted tasks" in told and told.count("p =") == 1
     bare = {"r": 0.5, "p": 0.012, "slope": 1.0, "intercept": 0.0}
     browser.open(report(study | {"similarity": found.to_record() | {"fits": {"dse": bare}}}, tmp_path / "r.html"))
     assert "r = 0.5" in browser.text("[data-part=similarity]") and "p =" not in browser.text("[data-part=similarity]")
@@ -230,7 +230,7 @@ def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):
         assert [set(heads) for heads in sets] == [top(scores, percent / 100), top(-scores, percent / 100)]
     assert browser.run("return document.querySelectorAll('.cell.cut').length") == 2
     browser.point(CELL.format("0.2"), click=True)
-    assert "This head is cut." in browser.text(CARD)
+    assert "This head was pruned." in browser.text(CARD)
     assert browser.console() == []
 
 
@@ -452,7 +452,7 @@ def test_probes_alone_colour_the_map(browser, tmp_path):
     assert browser.run(colour, "0.1") != browser.run(colour, "0.0")
     assert browser.run("return document.querySelector('[data-head=\"1.1\"]').classList.contains('cut')")
     assert browser.run("return document.querySelector('[data-part=dial]').hidden")
-    assert "taken" not in browser.text(CARD)
+    assert "top heads" not in browser.text(CARD)
     browser.point(CELL.format("0.1"))
     assert "0.9" in browser.text(TIP)
     assert browser.console() == []

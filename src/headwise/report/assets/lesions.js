@@ -159,9 +159,10 @@ const pairName = (pair) => (pair.kind === "significant" ? pair.verdict : PAIR_NA
 
 function drawPairs(view, data, pairs) {
   const sorted = [...pairs].sort((a, b) => (b.d ?? -9) - (a.d ?? -9)), held = view.study.withheld;
-  const columns = data.null ? [["p", "p, random sets", "one-sided, against random head sets of the same size, Holm-corrected"],
+  const every = data.null ? [["p", "p, random sets", "one-sided, against random head sets of the same size, Holm-corrected"],
     ["p_layers", "p, layers matched", "one-sided, against sets with as many heads in every layer, Holm-corrected"], ["p_rows", "p, rows", "one-sided, over development rows, Holm-corrected"]]
     : [["p", "p, rows", "one-sided, over development rows, Holm-corrected"]];
+  const columns = every.filter(([key]) => pairs.some((pair) => known(pair[key])));
   const head = el("tr", {}, el("th", {}, "Tasks"), ["D first", "D second", "D"].map((t) => el("th", { class: "r" }, t)), el("th", {}, "Double dissociation"),
     columns.map(([, name, title]) => el("th", { class: "r", title }, name)));
   const rows = sorted.map((pair) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, pair.a), pair.a, el("span", { class: "and" }, " · "), taskDot(view, pair.b), pair.b),
@@ -177,6 +178,6 @@ function drawCurve(view, data) {
   const list = scoreLists(data)[view.state.on], x = list.map((entry) => entry.fraction);
   const series = Object.keys(list[0].tasks).map((name) => ({ name, colour: view.byName[name] ? taskClass(view.byName[name].position) : "", x, y: list.map((entry) => (entry.tasks[name] || {}).value) }));
   if (list[0].mean) series.push({ name: "mean", strong: true, x, y: list.map((e) => e.mean.value), low: list.map((e) => e.mean.low), high: list.map((e) => e.mean.high) });
-  lineChart(place, { series, xName: "share of heads taken, α", yName: "D", xText: (v) => percent(v), yText: (v) => points(v, 0), zero: true,
+  lineChart(place, { series, xName: "fraction of heads ablated, α", yName: "D", xText: (v) => percent(v), yText: (v) => points(v, 0), zero: true,
     marker: x[nearestFraction(x, view.state.alpha)], legend: false });
 }
