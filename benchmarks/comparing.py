@@ -87,17 +87,13 @@ def faults(found: Row) -> list[str]:
     return wrong
 
 
-def in_turns(
-    ways: Sequence[Callable[[], object]], repeats: int, device: str = "cpu"
-) -> list[list[float]]:
+def in_turns(ways: Sequence[Callable[[], object]], repeats: int, device: str = "cpu") -> list[list[float]]:
     """Seconds of every way, round by round: a busy moment falls on all. The first round warms up and does not count."""
     rounds = [[seconds(way, device) for way in ways] for _ in range(repeats + 1)]
     return [list(each) for each in zip(*rounds[1:])]
 
 
-def fastest(
-    ways: Sequence[Callable[[], object]], repeats: int, device: str = "cpu"
-) -> list[float]:
+def fastest(ways: Sequence[Callable[[], object]], repeats: int, device: str = "cpu") -> list[float]:
     """The best time of every way, taken in turns."""
     return [min(each) for each in in_turns(ways, repeats, device)]
 

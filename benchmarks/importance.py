@@ -114,8 +114,10 @@ def lesion_rows(model: MultiTaskModel, data: Encoded, tokens: int, device: str) 
     scored = partial(evaluate, model, "t", data=data, tokens=tokens)
     one_by_one = [lambda lesion=lesion: scored(gates=lesion[None])[0] for lesion in gates]
     answers = [[score.predictions for score in found] for found in (scored(gates=gates), [way() for way in one_by_one])]
-    same = [equal("answers under each lesion", *answers)]
-    together, apart = fastest([lambda: scored(gates=gates), lambda: [way() for way in one_by_one]], 2, device)
+    ways = (lambda: scored(gates=gates), lambda: [way() for way in one_by_one])
+    read = [subwords_of(model.encoder, way) for way in ways]
+    same = [equal("answers under each lesion", *answers), equal("sub-words read", *read)]
+    together, apart = fastest(ways, 2, device)
     return [row(f"{LESIONS} lesions / {LESIONS} evaluations", together / apart, "<= 1.1", "1.0", same=same)]
 
 

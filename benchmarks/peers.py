@@ -27,7 +27,7 @@ from headwise.model import MultiTaskModel
 
 SIZES = {  # shape, examples, padded tokens in a batch, device, repeats
     "tiny": ("small", 8, 512, "cpu", 1),
-    "cores": ("small", 256, 4096, "cpu", 3),
+    "cores": ("small", 128, 2048, "cpu", 2),
     "accelerator": ("base", 8192, 65536, "cuda", 3),
 }
 
