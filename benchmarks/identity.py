@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from comparing import Row, equal, fastest, finish, row, seconds
-from headwise.io.identity import file_hash, identity, weights
 from transformers import AutoModel
 
 from headwise.demo import encoder_folder
+from headwise.io.identity import file_hash, identity, weights
 
 WIDTH = 4096  # of the square matrices of the random state dict
 
