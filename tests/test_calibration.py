@@ -18,7 +18,7 @@ def room(runs: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["random head sets of unlike tasks, n = 2,000", "lesion outcomes drawn alike, n = 400"]
+    "kind", ["random head sets of unlike tasks, n = 2,000", "lesion outcomes drawn alike, n = 400"]
 )
 def test_random_head_sets_do_not_come_apart(kind):
     """Tested by rows alone, head sets that mean nothing are called different in a quarter of the studies."""
