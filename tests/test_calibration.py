@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import calibration
-from calibration import LAYERED, NULLS, PLANTED, rates
+from calibration import CLAIMS, LAYERED, NULLS, PLANTED, rates
 
-CLAIMS = ("mean D", "double", "layers", "a task")
 COVERED = (0.93, 0.98)
 
 

@@ -9,7 +9,7 @@ from scipy import special
 
 from headwise.errors import HeadwiseError
 
-STEPS = 60  # of a bisection: to the last bit of a float
+STEPS = 40  # of a bisection: to twelve digits
 
 
 def check_level(level: float) -> None:
