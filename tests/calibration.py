@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from scipy.special import ndtr
@@ -136,7 +137,7 @@ def measured(rng: np.random.Generator, truth: np.ndarray, tasks: int, random: in
     seen = [rows(rng, each, n) for each in truth]
     known = 1 + tasks + random
     beside = np.stack([right[:, known:].mean(0) for right in seen]).reshape(tasks, tasks, -1)
-    how = {"matched": beside, "resamples": 500, "seed": int(rng.integers(2**31)), "undefined": "leave"}
+    how = {"matched": beside, "resamples": 200, "seed": int(rng.integers(2**31)), "undefined": "leave"}
     return Dissociation.of(
         [f"task {i}" for i in range(tasks)], counts=[counts(right[:, :known]) for right in seen], **how
     )
@@ -169,6 +170,10 @@ SENTENCES = {  # of a verdict
     "double": "Double dissociation: ",
     "layers": "The layers alone do not explain it",
 }
+
+
+CLAIMS = (*SENTENCES, "a task")  # the last is a colour on the page
+ROWS_ALONE = ("mean D by rows alone", "double by rows alone")  # what the same data gives if head sets count as fixed
 
 
 def claims(found: Dissociation) -> dict[str, bool]:
@@ -281,56 +286,59 @@ def _within(cell: dict[str, float], truth: float) -> bool:
 # -- tables
 
 
-def table(head: list[str], lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---", *["---:"] * (len(head) - 1)], *lines])
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+def header(*cells: str) -> str:
+    return f"\n{row(*cells)}\n{row('---', *['---:'] * (len(cells) - 1))}"
 
 
-def alarms_table(scenarios: dict[str, Callable], runs: int) -> str:
-    lines = [(name, rates(scenario, runs)) for name, scenario in scenarios.items()]
-    head = ["percent of studies", *lines[0][1]]
-    return table(head, [[name, *map(percent, found.values())] for name, found in lines])
+def percent(*values: float) -> list[str]:
+    return [f"{100 * value:.1f}" for value in values]
 
 
-def rows_table(runs: int) -> str:
-    sizes, lines = (20, 50, 200), []
+def alarms(scenarios: dict[str, Callable], runs: int) -> Iterator[str]:
+    yield header(f"percent of {runs} studies", *CLAIMS, *ROWS_ALONE)
+    for name, scenario in scenarios.items():
+        found = rates(scenario, runs)
+        yield row(name, *percent(*(found[claim] for claim in (*CLAIMS, *ROWS_ALONE))))
+
+
+def null_rows(runs: int) -> Iterator[str]:
+    sizes = (20, 50, 200)
+    yield header(f"percent of {runs} comparisons", *(f"n = {n}" for n in sizes))
     for metric in ROW_METRICS:
         p = [[changed(np.random.default_rng([7, n, run]), n, metric).p for run in range(runs)] for n in sizes]
-        lines.append([f"change of {metric}", *(percent(float(np.mean(np.array(each) < 0.05))) for each in p)])
-    return table(["percent of comparisons", *(f"n = {n}" for n in sizes)], lines)
+        yield row(f"change of {metric}", *percent(*(float(np.mean(np.array(each) < 0.05)) for each in p)))
+    said = [shared_heads(np.random.default_rng([8, run]), 3)[-1] for run in range(runs)]
+    yield row(
+        "more or fewer shared heads", *percent(float(np.mean(["than random sets" in line for line in said]))), "", ""
+    )
 
 
-def coverage_table(runs: int) -> str:
-    sizes, lines = (20, 50, 100, 200), []
+def coverages(runs: int) -> Iterator[str]:
+    sizes = (20, 50, 100, 200)
+    yield header(f"percent of {runs} intervals of", *(f"n = {n}" for n in sizes))
     for truth in (0.5, 0.8, 0.9, 0.95, 0.98, 0.99):
-        lines.append([f"accuracy {truth:g} (exact)", *(percent(share_coverage(n, truth)) for n in sizes)])
-    for metric, accuracies in {
-        "f1": (0.8, 0.98),
-        "mcc": (0.8, 0.98),
-        "macro_f1": (0.8, 0.98),
-        "answer_f1": (0.8, 0.95),
-    }.items():
-        for accuracy in accuracies:
-            shown = [percent(metric_coverage(metric, accuracy, n, runs)) for n in sizes]
-            lines.append([f"{metric}, {accuracy:.0%} of rows right", *shown])
+        yield row(f"accuracy {truth:g} (exact)", *percent(*(share_coverage(n, truth) for n in sizes)))
+    for metric, right in product(("f1", "mcc", "macro_f1", "answer_f1"), (0.8, 0.95, 0.98)):
+        yield row(
+            f"{metric}, {right:.0%} of rows right", *percent(*(metric_coverage(metric, right, n, runs) for n in sizes))
+        )
     for pair in ((0.8, 0.8), (0.9, 0.6), (0.98, 0.95), (0.99, 0.99)):
-        shown = [percent(change_coverage(pair, n, runs)) for n in sizes]
-        lines.append([f"change of accuracy from {pair[0]:g} to {pair[1]:g}", *shown])
+        shown = percent(*(change_coverage(pair, n, runs) for n in sizes))
+        yield row(f"change of accuracy from {pair[0]:g} to {pair[1]:g}", *shown)
     for name, truth in TRUTHS.items():
-        both = [d_coverage(truth, n, runs) for n in sizes]
-        lines += [[f"{what}, {name}", *(percent(one[i]) for one in both)] for i, what in enumerate(("D", "mean D"))]
-    return table(["interval of", *(f"n = {n}" for n in sizes)], lines)
+        both = zip(*(d_coverage(truth, n, runs) for n in sizes))
+        yield from (row(f"{what}, {name}", *percent(*each)) for what, each in zip(("D", "mean D"), both))
+
+
+def main(runs: int) -> None:
+    for part in (alarms(NULLS, runs), null_rows(runs), alarms(LAYERED | PLANTED, runs // 5), coverages(runs)):
+        for line in part:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    for part in (
-        lambda: alarms_table(NULLS, number),
-        lambda: rows_table(number),
-        lambda: alarms_table(LAYERED | PLANTED, number // 4),
-        lambda: coverage_table(number),
-    ):
-        print(part() + "\n", flush=True)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)

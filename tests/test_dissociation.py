@@ -263,7 +263,9 @@ def test_the_record_has_its_shape_and_is_json():
     record = json.loads(json.dumps(found.beside(counts=counts, chance=[0.5, 0.3]).to_record(), allow_nan=False))
     shown = {"fractions", "default", "lesions", "performance", "low", "high", "collapsed", "cells", "D", "on"}
     assert set(record) == shown | {"n", "random", "matched", "matched_performance", "null", "withheld"}
-    assert record["n"] == {"a": 300, "b": 300} and record["withheld"] == {} and record["null"] == "random heads"
+    assert record["n"] == {"a": 300, "b": 300} and record["null"] is None
+    few = "only 1 random head sets were closed; 10 are needed"
+    assert record["withheld"] == {"a": few, "b": few} and record["random"] == 1 and record["matched"] == 0
     assert record["lesions"] == ["none", "a", "b", "random 1"] and record["default"] == 0.3
     for part in ("performance", "low", "high", "collapsed"):
         assert np.shape(record[part]) == (2, 2, 4)

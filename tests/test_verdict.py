@@ -201,6 +201,7 @@ def test_chance_counts_living_heads_only():
 @pytest.mark.parametrize(("mean", "words"), [(0.12, "12.0 {} more"), (-0.2, "20.0 {} less")])
 def test_the_sign_of_a_dissociation_is_a_word(mean, words):
     assert words.format("percentage points of its intact score") in said(dissociation(mean, [], p=0.5))
+    assert "costs it as much as ablating another task's" in said(dissociation(mean / 1000, [], p=0.5))
 
 
 def test_the_dissociation_told_is_that_of_the_default_share():
@@ -317,7 +318,7 @@ def test_stable_head_sets_are_called_so():
 
 def test_too_few_examples_are_told_with_how_many_would_do():
     text = said(stable(a=(0.62, False, 1900), b=(0.8, False, 400), c=(0.95, True, 100)))
-    assert "160 others would give 62% of the same heads for a; about 1,900 would give 90 %." in text
+    assert "160 others would give 62 % of the same heads for a; about 1,900 would give 90 %." in text
     assert "Also too few: b." in text
     assert "no number up to 20 times as many" in said(stable(a=(0.35, False, None)))
 
@@ -344,16 +345,16 @@ def overlapping(*tasks):
 def test_leaks_are_told_in_rows_of_the_two_splits_that_share_most():
     train, dev = [f"text {i}" for i in range(10)], [f"text {i}" for i in (1, 2, 30, 40)]
     text = overlapping(texts("a", train=train, dev=dev), texts("b", train=train[:2], dev=["new", *train[:3]]))
-    assert "Warning" in text and "3 of 4 dev rows of b (75%) have their text in the train rows of a too" in text
+    assert "Warning" in text and "3 of 4 dev rows of b (75 %) have their text in the train rows of a too" in text
 
 
 def test_texts_that_evaluations_share_are_no_leak():
     text = overlapping(texts("a", train=["x"], dev=["one", "two"]), texts("b", train=["y"], dev=["one", "3", "4"]))
-    assert "not a leak: 1 of 2 dev rows of a (50%) have their text in the dev rows of b too" in text
+    assert "not a leak: 1 of 2 dev rows of a (50 %) have their text in the dev rows of b too" in text
     assert "Warning" not in text and "training" not in text
     assert "not a leak" not in overlapping(texts("a", train=["x"], dev=["x"]))
 
 
 def test_what_a_study_does_not_use_is_no_warning_of_it():
     assert overlapping(texts("a", train=["x"], dev=["y"], test=["x", "y"])) == ""
-    assert "1 of 1 test rows of a (100%)" in overlapping(texts("a", train=["x"], test=["x"])), "it serves as dev"
+    assert "1 of 1 test rows of a (100 %)" in overlapping(texts("a", train=["x"], test=["x"])), "it serves as dev"

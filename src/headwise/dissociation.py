@@ -17,7 +17,7 @@ import numpy as np
 from headwise.display import table as html_table
 from headwise.equations import mean_defined, pairwise, per_task, relative
 from headwise.errors import HeadwiseError, unknown
-from headwise.headtests import HeadTests, over_layers, over_random
+from headwise.headtests import NEEDED, HeadTests, over_layers, over_random
 from headwise.rowtests import Counts, RowTests
 from headwise.stats import FEW, adjust, p_value
 from headwise.store import finite
@@ -150,10 +150,14 @@ class Dissociation:
         return replace(self, performance=np.where(doubtful[..., None], np.nan, values), rows=rows, matched=layers)
 
     @property
+    def random(self) -> int:
+        """How many random head sets were closed."""
+        return self.performance.shape[-1] - len(self.tasks) - 1
+
+    @property
     def lesions(self) -> tuple[str, ...]:
         """The names of the columns."""
-        random = self.performance.shape[-1] - len(self.tasks) - 1
-        return ("none", *self.tasks, *(f"random {i + 1}" for i in range(random)))
+        return ("none", *self.tasks, *(f"random {i + 1}" for i in range(self.random)))
 
     def at(self, fraction: float | None = None) -> int:
         """The place of a fraction; without one, of the default."""
@@ -201,8 +205,8 @@ class Dissociation:
                 reasons[task] = f"only {self.rows.n[i]} rows; {FEW} are needed"
             elif self.tied[f, i]:
                 reasons[task] = "importance scores tie at the cut, so its top heads are undefined"
-            elif self.performance.shape[-1] == 1 + len(self.tasks):
-                reasons[task] = "no random head sets were closed"
+            elif self.random < NEEDED:
+                reasons[task] = f"only {self.random} random head sets were closed; {NEEDED} are needed"
         return reasons
 
     def _told(self, f: int, p: np.ndarray) -> np.ndarray:
@@ -257,16 +261,15 @@ class Dissociation:
 
     def to_record(self) -> dict[str, Any]:
         """Everything as plain lists and numbers; None where a number is undefined or, without counts, unknown."""
-        random = self.performance.shape[-1] - 1 - len(self.tasks)
         return {
             "fractions": list(self.fractions),
             "default": self.default,
             "lesions": list(self.lesions),
             "n": {task: int(n) or None for task, n in zip(self.tasks, self.rows.n)},
-            "random": random,
+            "random": self.random,
             "matched": self.matched.shape[-1],
             "matched_performance": finite(self.matched),
-            "null": "random heads" if random else None,
+            "null": "random heads" if self.random >= NEEDED else None,
             "withheld": self.withheld(),
             "performance": finite(self.performance),
             "low": finite(self.rows.low),
@@ -311,19 +314,26 @@ class Dissociation:
         for task, cells, marks, drawn in zip(self.tasks, self.performance[f], self.collapsed[f], random):
             words = [f"{100 * cell:.2f}{'*' if mark else ''}" for cell, mark in zip(cells[:named], marks)]
             words += [f"{drawn.mean():.2f}{'*' if marks[named:].any() else ''}"] if len(drawn) else []
-            lines.append([task, *words, _percent(d["tasks"][task])])
+            lines.append([task, *words, _percent(d["tasks"][task] | {"p": None})])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in lines]
         means = {"": d} | {f" on {name.replace('_', ' ')}": other._d(self.default) for name, other in self.on.items()}
         pairs = [f"{p['a']} × {p['b']}: {_percent({'value': p['d'], 'p': p['p']})}, {p['verdict']}" for p in d["pairs"]]
         note = ["* all predictions in one class"] if self.collapsed[f].any() else []
         mean = "; ".join(f"mean D{on}{_whose(other)} {_percent(other['mean'])}" for on, other in means.items())
-        return "\n".join([*table, *note, mean, *pairs])
+        return "\n".join([*table, *note, mean, *pairs, *self._about_p(d)])
+
+    def _about_p(self, d: Mapping[str, Any]) -> list[str]:
+        """What p-values are over, and which tasks have none."""
+        without = [f"no p for {task}: {why}" for task, why in self.withheld().items() if self.rows.n.any()]
+        if all(cell["p"] is None for cell in (d["mean"], *d["pairs"])):
+            return without
+        return [f"p: one-sided, over {self.random} random head sets of the same size; of pairs after Holm", *without]
 
     def _repr_html_(self) -> str:
         f, named, d = self.at(), len(self.tasks) + 1, self._d(self.default)
         rows = [
-            [task, *(100 * self.performance[f, i, :named]).tolist(), _percent(d["tasks"][task])]
+            [task, *(100 * self.performance[f, i, :named]).tolist(), _percent(d["tasks"][task] | {"p": None})]
             for i, task in enumerate(self.tasks)
         ]
         note = "; ".join(str(self).splitlines()[len(self.tasks) + 1 :])

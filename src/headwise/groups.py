@@ -44,7 +44,8 @@ def dissociate_groups(
         scores: each task's importance, ``{task: (L, H)}``.
         groups: each task's group, such as its language or its base task; two groups or more.
         fractions: shares of the heads to close.
-        random: random sets of as many heads, what p-values are over; the default grows with the number of groups.
+        random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
+            the number of groups, from 20 to 100.
         split, limit: measured on these rows.
         resamples: bootstrap draws over the examples of every task; without it enough for so many groups.
         seed: of controls and bootstrap.
@@ -59,9 +60,9 @@ def dissociate_groups(
         raise HeadwiseError(f"groups of {sorted(groups)}", f"a group for each of {sorted(maps)}")
     names = list(dict.fromkeys(groups.values()))
     grid = [float(f) for f in ([fractions] if isinstance(fractions, (int, float)) else fractions)]
+    random = random_sets(len(names)) if random is None else random
     joint = [together([maps[task] for task in maps if groups[task] == name]) for name in names]
-    drawn = random_sets(len(names)) if random is None else random
-    masks = lesion_masks(joint, grid, drawn, 0, seed)  # (F, K-1, L, H)
+    masks = lesion_masks(joint, grid, random, 0, seed)  # (F, K-1, L, H)
     gates = torch.cat([torch.ones(1, *joint[0].shape), (~masks.flatten(0, 1)).float()])
     found: dict[str, list[Counts]] = {name: [] for name in names}
     for task in maps:

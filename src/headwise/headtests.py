@@ -20,7 +20,8 @@ from headwise.equations import gaps, mean_defined, per_task
 ALL_WAYS = 20_000  # up to here every way to deal the sets is tried
 DRAWS = 9_999  # beyond it, this many
 CELLS = 4_000_000
-FEWEST, MOST = 20, 100  # sets in a test
+FEWEST, MOST = 20, 100  # sets in a test by default
+NEEDED = 10  # sets without which there is no test
 
 
 class HeadTests(NamedTuple):
@@ -55,7 +56,7 @@ def over_random(rp: np.ndarray) -> HeadTests:
     the mean: the share of ways to deal all T + R sets to the tasks that give this D or more.
     """
     tasks, sets = rp.shape
-    if sets == tasks:
+    if sets - tasks < NEEDED:
         return _unknown(tasks)
     drawn = gaps(rp[:, _deals(tasks, sets)].swapaxes(0, 1))
     pairs = np.full((tasks, tasks), np.nan)
@@ -72,7 +73,7 @@ def over_layers(rp: np.ndarray, matched: np.ndarray) -> HeadTests:
     Each own set may be any of itself and its matched ones, independently of the others.
     """
     tasks, sets = len(rp), matched.shape[-1]
-    if not sets:
+    if sets < NEEDED:
         return _unknown(tasks)
     scores = np.concatenate([rp[..., None], matched], -1)  # (T, T, 1 + M)
     chosen = _choices(tasks, 1 + sets)  # (N, T)

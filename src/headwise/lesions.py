@@ -12,7 +12,7 @@ from headwise.dissociation import Counts, Dissociation
 from headwise.errors import HeadwiseError
 from headwise.evaluate import Score, chance, evaluate
 from headwise.heads import Heads
-from headwise.headtests import layer_sets, random_sets
+from headwise.headtests import NEEDED, layer_sets, random_sets
 from headwise.importance import Importance
 from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
@@ -47,7 +47,7 @@ def dissociate(
         random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
             the number of tasks, from 20 to 100, so that a pair's p-value can fall below 0.05 after Holm.
         matched: random sets with each task's number of heads per layer, closed at ``alpha`` only: they answer whether
-            more than the layer matters. The default grows from 20 too.
+            more than the layer matters. The default grows from 20 too, and is 0 beside too few random sets for a test.
         alpha: the fraction that claims are made at, or the nearest of ``fractions``.
         keep_per_layer: heads per layer that random controls leave (the released code leaves one).
         split: measured on this split.
@@ -66,7 +66,7 @@ def dissociate(
     if len(tasks) < 2:
         raise HeadwiseError(f"one task, {tasks}", "two tasks or more: heads come apart between tasks")
     random = random_sets(len(tasks)) if random is None else random
-    matched = layer_sets(len(tasks)) if matched is None else matched
+    matched = (layer_sets(len(tasks)) if random >= NEEDED else 0) if matched is None else matched
     if not grid or random < 0 or matched < 0:
         seen = f"fractions={grid}, random={random}, matched={matched}"
         raise HeadwiseError(seen, "a fraction or more, and random and matched of 0 or more")

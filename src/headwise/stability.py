@@ -157,7 +157,7 @@ def _extrapolated(parts: np.ndarray, measured: np.ndarray, share: float, target:
     expected = float(np.interp(1 / (1 + math.exp(-start)), correlations, agreements))
     wanted = float(_odds(np.interp(target, agreements, correlations)))
     times = math.exp(min((wanted - start) / slope, 50.0))
-    below = parts[measured < target].max(initial=0.0)  # a number that was tried and did not do is no answer
+    below = parts[measured < target].max(initial=parts[0])  # a number that was tried and did not do is no answer
     times = min(times, 1.0) if expected >= target else times
     return expected, max(times, below) if times <= REACH else None
 

@@ -90,13 +90,14 @@ def _apart(study: Mapping[str, Any]) -> list[str]:
 def _mean(mean: Mapping[str, Any], d: Mapping[str, Any]) -> list[str]:
     if mean["value"] is None:
         return []
-    size = f"{100 * abs(mean['value']):.1f} percentage points of its intact score"
-    more = "more" if mean["value"] > 0 else "less"
+    points = f"{100 * abs(mean['value']):.1f}"
+    more = f"{points} percentage points of its intact score {'more than' if mean['value'] > 0 else 'less than'}"
+    more = more if float(points) else "as much as"
     low, high, p = (mean.get(name) for name in ("low", "high", "p"))
     interval = (
         "" if low is None or high is None else f" (95 % CI {100 * low:+.1f} to {100 * high:+.1f} over {_rows(d)})"
     )
-    cost = f"Ablating a task's own heads (α = {d['default']:g}) costs it {size} {more} than ablating another task's"
+    cost = f"Ablating a task's own heads (α = {d['default']:g}) costs it {more} ablating another task's"
     null = NULLS.get(d.get("null") or "")
     if not null or p is None:
         return [f"{cost}{interval}; not tested against random head sets."]
@@ -171,7 +172,7 @@ def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
     size, living = int(next(iter(masks.values())).sum()), int(alive.sum())
     pruned = f", {living} of which remain" if living < alive.size else ""
     return [
-        f"A task's own heads are its top {alpha:.0%} ({size} of {alive.size}{pruned}); "
+        f"A task's own heads are its top {_share(alpha)} ({size} of {alive.size}{pruned}); "
         f"two random sets would share {next(iter(tests.values())).expected:.2g}.",
         _extremes(tests, size),
     ]
@@ -272,7 +273,7 @@ def _stable(study: Mapping[str, Any]) -> list[str]:
     count = f"about {needed:,} would give 90 %" if needed else "no number up to 20 times as many would give 90 %"
     others = f" Also too few: {', '.join(task for task in few if task != worst)}." if len(few) > 1 else ""
     return [
-        f"Too few examples for stable head sets: {used:,} others would give {share:.0%} of the same heads "
+        f"Too few examples for stable head sets: {used:,} others would give {_share(share)} of the same heads "
         f"for {worst}; {count}.{others}"
     ]
 
@@ -297,7 +298,7 @@ def _overlap(worst: Mapping[str, Any]) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.0%}" if value >= 0.01 else "below 1%"
+    return f"{100 * value:.0f} %" if value >= 0.01 else "below 1 %"
 
 
 def _p(p: float) -> str:

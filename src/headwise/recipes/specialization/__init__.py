@@ -14,6 +14,7 @@ from headwise.recipes.specialization import jobs as build
 from headwise.recipes.specialization import ours as ours
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
+from headwise.recipes.specialization.headsets import head_set_table
 from headwise.recipes.specialization.records import Records
 from headwise.recipes.specialization.similarity import similarity_table
 from headwise.results import Results
@@ -98,7 +99,7 @@ def _five(records: Records) -> Part:
         if found := records.five(model):
             drawn[f"layers {model}"] = partial(figures.layers, found)
             drawn[f"shares {model}"] = partial(figures.shares, found)
-    return _part("All tasks", [*tables, estimating.permutation_table(records)], drawn)
+    return _part("All tasks", [*tables, head_set_table(records), estimating.permutation_table(records)], drawn)
 
 
 def _paired_news(records: Records) -> Part:

@@ -126,11 +126,13 @@ class Records:
         self.all = list(results)
         made = [trained(r.config) for r in self.all if r.work == "train"]
         self.usual = {model: Counter(t.setting for t in made if t.model == model) for model in {t.model for t in made}}
-        found = [
-            Lesioned(trained(r.config["training"]), r.result)
-            for r in self.all
-            if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient"
-        ]
+        measured: dict[str, list[Record]] = {}
+        for r in self.all:
+            if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient":
+                measured.setdefault(r.config["of"], []).append(r)
+        # Where a training was made and lesioned again, its first numbers stay in the tables.
+        found = [Lesioned(trained(r[0].config["training"]), r[0].result) for r in measured.values()]
+        self._newest = [Lesioned(trained(r[-1].config["training"]), r[-1].result) for r in measured.values()]
         found = [one for one in found if self._usual(one.trained)]
         self.lesioned = [one for one in found if not one.fell]
         fell = [one.trained for one in found if one.fell]  # heads of a model that learned nothing would dilute D
@@ -185,6 +187,11 @@ class Records:
             and (t.method, t.frozen) == (method, frozen)
         }
         return list(found.values())
+
+    def head_sets(self, model: str) -> list[Lesioned]:
+        """The newest lesions of all tasks trained together that have tests over random head sets, one for each seed."""
+        usual = {one.trained for one in self.five(model)}
+        return [one for one in self._newest if one.trained in usual and one.result["dissociation"].get("random")]
 
     def pairs(self, model: str, frozen: bool = False) -> dict[tuple[str, str], list[Lesioned]]:
         """The lesions of every two tasks trained together, by pair and seed."""

@@ -14,7 +14,7 @@ from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
 from headwise.recipes.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
 from headwise.recipes.summary import mean_sd, student, table
-from headwise.stats import overlap_test, p_value
+from headwise.stats import adjust, over_trainings, overlap_test, p_value
 
 Table = dict[str, Any]
 Pair = tuple[str, str]
@@ -57,25 +57,30 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
         d, exact, lifted = pair_d(one), pair_d(one, "accuracy"), pair_d(one, "chance_corrected")
         said = verdict((d["d_a"] or 0) / 100, (d["d_b"] or 0) / 100) if d["d_a"] is not None else ""
         rows.append([label(a), label(b), d["d_a"], d["d_b"], d["d"], d["sd"], exact["d"], lifted["d"], said])
-        rows[-1] += [_sure(one), collapsed(one), int(d["n"] or 0)]
+        rows[-1] += [double_p(one), collapsed(one), int(d["n"] or 0)]
         published.append([None, None, *_published_pair(model, frozen, a, b), *[None] * 7])
-    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", "", None])
+    for row, p in zip(rows, adjust(np.array([row[9] for row in rows], float))):
+        row[9] = p
+    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", None, "", None])
     published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 7])
     columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance"]
-    columns += ["verdict", "p < 0.05", "collapsed", "seeds"]
+    columns += ["verdict", "p", "collapsed", "seeds"]
     same = real(task for pair in found for task in pair)
-    note = "In percent, α = 0.3, means over seeds; the verdict is on the means, beside it in how many seeds both D_A "
-    note += "and D_B are above zero with p < 0.05 over examples." + (
+    note = (
+        "In percent, α = 0.3, means over seeds; the verdict is on the means. P: that both D_A and D_B are above zero, "
+    )
+    note += f"one-sided by Student's t over trainings (seeds), Holm-corrected over {len(rows) - 1} pairs." + (
         f" Beside: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)} of Table 9." if same else ""
     )
     kind = "a frozen encoder" if frozen else "training two tasks together"
     return table(f"D after {kind}, {model}", columns, rows, note, published)
 
 
-def _sure(found: Sequence[Lesioned]) -> str:
-    """In how many seeds a pair's double dissociation is beyond chance."""
-    each = [one.entry()["pairs"][0].get("p") for one in found]
-    return f"{sum(p is not None and p < 0.05 for p in each)} of {len(each)}"
+def double_p(found: Sequence[Lesioned]) -> float:
+    """The p-value over trainings of "not both D_A and D_B are above zero"; NaN for one training."""
+    each = [one.entry()["pairs"][0] for one in found]
+    known = [(pair["d_a"], pair["d_b"]) for pair in each if pair["d_a"] is not None and pair["d_b"] is not None]
+    return max(float(over_trainings(np.array(values)).p) for values in zip(*known)) if known else math.nan  # type: ignore[arg-type]
 
 
 def _means(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[float | None]:
@@ -211,11 +216,13 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         rows.append([name, *(e[0] for e in each)])
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
+            rows.append(["p", *adjust(np.array([_over(found, task) for task in tasks]))])
     lines = _table_3() if real(tasks) and method == "multi" and not frozen else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
         f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
-        "seeds whose own interval over examples lies above zero. "
+        "seeds whose own interval over examples lies above zero; p: that D is above zero, one-sided by Student's t "
+        f"over trainings (seeds), Holm-corrected over {len(tasks)} tasks. "
     )
     note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
@@ -245,15 +252,18 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
         above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
-        rows.append([model, found[0].heads, *shown, above, len(found)])
-    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "above 0", "seeds"]
+        known = np.array([mean for mean in means if mean is not None])
+        p = float(over_trainings(known).p) if len(known) else math.nan  # type: ignore[arg-type]
+        rows.append([model, found[0].heads, *shown, p, above, len(found)])
+    for row, joint in zip(rows, adjust(np.array([row[-3] for row in rows]))):
+        row[-3] = joint
+    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0", "seeds"]
     note = (
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
+        "of the mean over seeds; p: that the mean is above zero, one-sided by Student's t over trainings (seeds), "
+        f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
+        "interval over examples above zero."
     )
-    note += (
-        "of the mean over seeds; above 0: tasks and seeds whose D by their own metric has an interval over examples "
-    )
-    note += "above zero."
     return table("D in all encoders", columns, rows, note)
 
 
@@ -275,6 +285,12 @@ def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
     cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
     each = [100 * c["value"] for c in cells if c["value"] is not None]
     return [*mean_sd(each), *student(each), _above_zero(cells)]
+
+
+def _over(found: Sequence[Lesioned], task: str) -> float:
+    """The p-value over trainings that a task's D is above zero."""
+    each = [value for one in found if (value := one.entry()["tasks"][task]["value"]) is not None]
+    return float(over_trainings(np.array(each)).p) if each else math.nan  # type: ignore[arg-type]
 
 
 def _above_zero(cells: Sequence[Mapping[str, Any]]) -> str:
