@@ -23,8 +23,8 @@ def head_set_table(records: Records) -> dict[str, Any] | None:
     drawn = sorted({str(one.result["dissociation"]["random"]) for lesioned in found.values() for one in lesioned})
     note = (
         f"In percent, α = 0.3, by the tasks' own metrics; {', '.join(drawn)} random sets. P, one-sided: how often "
-        "random sets of as many heads, dealt to the tasks, give such a D; by layer: sets with as many heads of each layer, so "
-        "whether more than the layer matters. Medians over trainings; below: in how many p is under "
+        "random sets of as many heads, dealt to the tasks, give such a D; by layer: sets with as many heads of each "
+        "layer, so whether more than the layer matters. Medians over trainings; below: in how many p is under "
         f"{LEVEL}, for tasks after Holm. These are trainings of their own, with the seeds of the other tables."
     )
     columns = ["model", "task", "D", "p", "below", "p by layer", "below by layer", "trainings"]
