@@ -73,6 +73,8 @@ WRONG = [
     (("1", "1.0"), 1.0, "could mean 1 or 1.0"),
     (("bad", "good"), float("nan"), "on every row"),
     (("bad", "good"), ["good"], "one label"),
+    (("bad", "good"), np.array([1, 2]), "one label"),
+    (("bad", "good"), None, "on every row"),
 ]
 
 

@@ -27,10 +27,10 @@ def label_text(raw: Any) -> str:
         return raw
     if type(raw) is int:
         return str(raw)
-    if raw is None or raw != raw:  # NaN, the missing value of tables
-        raise HeadwiseError(f"label {raw!r}", "a label on every row")
     if isinstance(raw, list | dict | tuple | set | np.ndarray):
         raise HeadwiseError(f"label {raw!r}"[:80], "one label, a text or a number")
+    if raw is None or raw != raw:  # NaN, the missing value of tables
+        raise HeadwiseError(f"label {raw!r}", "a label on every row")
     if isinstance(raw, Real) and not isinstance(raw, bool | Integral):
         value = float(raw)
         return str(int(value)) if value.is_integer() else str(value)
