@@ -27,7 +27,7 @@ from headwise.testing import playground, tiny, tiny_tokenizer, toy_model, toy_ta
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
-SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=4, matched=4, dev=24, prune=(0.25,), max_length=16)
+SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=10, matched=10, dev=24, prune=(0.25,), max_length=16)
 COSTLY = ("fit", "importance", "dissociate", "looks")
 
 
@@ -316,7 +316,7 @@ def test_a_study_keeps_what_its_page_needs(finished):
         for task in ("reviews", "news"):
             for cell in cells[task].values():
                 assert cell["low"] <= cell["change"] <= cell["high"] and 0 <= cell["p"] <= cell["p_holm"] <= 1
-    assert d["random"] == 4 and d["matched"] == 4 and d["null"] == "random heads" and set(d["n"].values()) == {24}
+    assert d["random"] == 10 and d["matched"] == 10 and d["null"] == "random heads" and set(d["n"].values()) == {24}
     for task, entry in study["importance"].items():
         chances = torch.tensor(entry["top_probability"])
         assert chances.sum() == pytest.approx(2, abs=0.01), "30 % of 8 heads"
