@@ -563,8 +563,8 @@ def test_report_of_one_and_of_two(headwise, place, studied):
 
 def test_ls_lists_filters_and_exports(headwise, place, studied):
     rows = json.loads(headwise(f"ls {studied} --json")[1])
-    assert {row["kind"] for row in rows} == {"train", "scores", "importance", "dissociation", "looks", "iat", "prune"}
-    only = json.loads(headwise(f"ls {studied} --where kind=importance --where task=news --json")[1])
+    assert {row["work"] for row in rows} == {"train", "scores", "importance", "dissociation", "looks", "iat", "prune"}
+    only = json.loads(headwise(f"ls {studied} --where work=importance --where task=news --json")[1])
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]
     assert headwise(f"ls {studied} --export all.csv")[0] == 0 and (place / "all.csv").exists()
