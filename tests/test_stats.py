@@ -16,6 +16,8 @@ from headwise.stats import (
     above_zero,
     adjust,
     bootstrap,
+    change,
+    over_trainings,
     overlap_test,
     p_value,
     paired_bootstrap,
@@ -204,6 +206,37 @@ def test_few_seeds_are_not_called_sure(n):
 def test_one_seed_has_a_difference_and_nothing_more():
     one = paired_bootstrap(np.array([0.8]), np.array([0.7]))
     assert one.value == pytest.approx(0.1) and all(map(math.isnan, (one.low, one.high, one.p)))
+
+
+def test_trainings_are_tested_by_students_t():
+    """Three trainings that all gain are not yet proof; how far they agree decides."""
+    values = [0.08, 0.11, 0.07]
+    found = over_trainings(values)
+    assert found.p == pytest.approx(scipy_stats.ttest_1samp(values, 0, alternative="greater").pvalue)
+    assert found.low > 0 and over_trainings([0.01, 0.2, 0.03]).p > 0.05
+    assert over_trainings(-np.array(values)).p == pytest.approx(1 - found.p)
+    for alike in ([0.1], [0.1, 0.1, 0.1], [0.0, 0.0]):
+        assert math.isnan(over_trainings(alike).p) and math.isnan(over_trainings(alike).low)
+
+
+def test_a_change_on_few_rows_has_an_interval_and_no_p():
+    rng = np.random.default_rng(0)
+    for n, known in ((19, False), (20, True)):
+        pair = rng.random((2, n)) < 0.8
+        exact = change(*map(accuracy_counts, pair), accuracy)
+        other = change(*(f1_counts(rng, n, 0.7, 0.1) for _ in range(2)), f1, 200)
+        for found in (exact, other):
+            assert found.low < found.value < found.high and math.isnan(found.p) is not known
+
+
+def test_changes_of_many_lesions_are_those_of_each():
+    rng = np.random.default_rng(1)
+    whole, cut = f1_counts(rng, 60, 0.8, 0.1), np.stack([f1_counts(rng, 60, 0.6, 0.2) for _ in range(3)], 1)
+    together = change(cut, np.repeat(whole[:, None], 3, 1), f1, 300, seed=2)
+    for i in range(3):
+        alone = change(cut[:, i], whole, f1, 300, seed=2)
+        for name in ("value", "low", "high", "p"):
+            assert getattr(together, name)[i] == pytest.approx(float(getattr(alone, name)))
 
 
 def test_ranks_of_a_few_are_tested_by_all_their_orders():

@@ -599,3 +599,22 @@ def test_the_smoke_size_runs_whole(tmp_path):
         for table in part.tables:
             assert tables.cells(table), table["title"]
     assert set(SIZES) == {"smoke", "small", "full"}
+
+
+def test_a_double_dissociation_is_tested_over_trainings(tmp_path):
+    """Rows of one training say nothing of another: the p-value is over three seeds, of both sides, over all pairs."""
+    results = Results(tmp_path)
+    sides = {("mnli", "agnews"): ([20, 22, 21], [15, 16, 14]), ("mnli", "sst2"): ([20, 22, 21], [15, -10, 4])}
+    for pair, (d_a, d_b) in sides.items():
+        for seed in range(3):
+            save_lesions(results, pair, pair_performance(d_a[seed], d_b[seed]), seed=seed)
+    table = apart.pair_table(Records(results), "bert-base", frozen=False)
+    rows = {(row[0], row[1]): dict(zip(table["columns"], row)) for row in table["rows"]}
+    clear, unclear = (max(ttest_1samp(side, 0, alternative="greater").pvalue for side in sides[pair]) for pair in sides)
+    assert rows["MNLI", "AG"]["p"] == pytest.approx(2 * clear) and rows["MNLI", "AG"]["p"] < 0.05
+    assert rows["MNLI", "SST-2"]["p"] == pytest.approx(unclear) and rows["MNLI", "SST-2"]["verdict"] == "distinct"
+    assert "over trainings" in table["note"] and "2 pairs" in table["note"]
+
+
+def test_one_training_has_no_p(published):
+    assert all(row[9] is None for row in apart.pair_table(published, "bert-base", frozen=False)["rows"])

@@ -13,7 +13,7 @@ from headwise.dissociation import Dissociation, verdict
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
 from headwise.recipes.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
-from headwise.recipes.summary import mean_sd, student, table
+from headwise.recipes.summary import mean_sd, student, student_p, table
 from headwise.stats import adjust, over_trainings, overlap_test, p_value
 
 Table = dict[str, Any]
@@ -216,13 +216,13 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         rows.append([name, *(e[0] for e in each)])
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
-            rows.append(["p", *adjust(np.array([_over(found, task) for task in tasks]))])
+            rows.append(["p", *adjust(np.array([student_p(_values(found, task)) for task in tasks]))])
     lines = _table_3() if real(tasks) and method == "multi" and not frozen else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
         f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
-        "seeds whose own interval over examples lies above zero; p: that D is above zero, one-sided by Student's t "
-        f"over trainings (seeds), Holm-corrected over {len(tasks)} tasks. "
+        "seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
+        f"trainings (seeds), Holm-corrected over {len(tasks)} tasks. "
     )
     note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
@@ -252,15 +252,13 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
         above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
-        known = np.array([mean for mean in means if mean is not None])
-        p = float(over_trainings(known).p) if len(known) else math.nan  # type: ignore[arg-type]
-        rows.append([model, found[0].heads, *shown, p, above, len(found)])
+        rows.append([model, found[0].heads, *shown, student_p(means), above, len(found)])
     for row, joint in zip(rows, adjust(np.array([row[-3] for row in rows]))):
         row[-3] = joint
     columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0", "seeds"]
     note = (
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
-        "of the mean over seeds; p: that the mean is above zero, one-sided by Student's t over trainings (seeds), "
+        "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
         f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
         "interval over examples above zero."
     )
@@ -282,15 +280,18 @@ def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[f
 
 def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
     """D_i over seeds in percent: mean, spread, Student's interval; how many seeds' intervals over examples are > 0."""
+    each = _values(found, task, on)
+    return [
+        *mean_sd(each),
+        *student(each),
+        _above_zero([one.entry(on)["tasks"][task] for one in found if one.entry(on)]),
+    ]
+
+
+def _values(found: Sequence[Lesioned], task: str, on: str = "") -> list[float]:
+    """D_i of every seed that has one, in percent."""
     cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
-    each = [100 * c["value"] for c in cells if c["value"] is not None]
-    return [*mean_sd(each), *student(each), _above_zero(cells)]
-
-
-def _over(found: Sequence[Lesioned], task: str) -> float:
-    """The p-value over trainings that a task's D is above zero."""
-    each = [value for one in found if (value := one.entry()["tasks"][task]["value"]) is not None]
-    return float(over_trainings(np.array(each)).p) if each else math.nan  # type: ignore[arg-type]
+    return [100 * cell["value"] for cell in cells if cell["value"] is not None]
 
 
 def _above_zero(cells: Sequence[Mapping[str, Any]]) -> str:
