@@ -121,7 +121,7 @@ def closing(c: Mapping[str, Any], work: str) -> Amount:
 @lru_cache
 def full(name: str) -> list[Job]:
     """All jobs of a recipe's published size, each after those it stands on; no rows are read for it."""
-    nothing = {"new": lambda *_: None}
+    nothing = {"new": lambda *_, **__: None}
     unread = [(works, "data_of"), (anatomy, "data_of"), (mesh, "digest_of")]
     with ExitStack() as stack:
         for module, function in unread:
