@@ -11,12 +11,21 @@ import headwise
 from headwise.methods import methods
 
 MODULES = {  # beyond the names of the package itself
-    "headwise.selection": ("random_heads", "close_groups", "overlap", "per_layer", "relabelled"),
+    "headwise.selection": (
+        "random_heads",
+        "matched_heads",
+        "ties",
+        "close_groups",
+        "overlap",
+        "per_layer",
+        "relabelled",
+    ),
     "headwise.tasks": ("get", "names", "own", "describe", "statistics", "Rows"),
     "headwise.study": ("Settings", "Study"),
     "headwise.results": ("Results", "Record"),
     "headwise.dissociation": ("Dissociation", "verdict"),
     "headwise.lesions": ("null_matrices",),
+    "headwise.stats": ("bootstrap", "change", "over_trainings"),
     "headwise.rounds": ("cut_in_rounds", "Rounds"),
     "headwise.transfer": ("transfer", "Transfer", "shuffled"),
     "headwise.glue": ("submit", "write_submission"),

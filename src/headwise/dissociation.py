@@ -130,7 +130,7 @@ class Dissociation:
         if values.shape != self.performance.shape:
             raise HeadwiseError(f"accuracies of shape {values.shape}", f"{self.performance.shape}")
         layers = self.matched[..., :0] if matched is None else np.asarray(matched, float)
-        on = {"accuracy": replace(self, performance=values, rows=rows, matched=layers, on={})}
+        on: dict[str, Dissociation] = {"accuracy": replace(self, performance=values, rows=rows, matched=layers, on={})}
         if chance is not None:
             on["chance_corrected"] = on["accuracy"]._above(np.asarray(chance, float), counts, how)
         return replace(self, on=on)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -33,7 +34,7 @@ def interval(samples: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.n
     return np.where(undefined, np.nan, low)[()], np.where(undefined, np.nan, high)[()]
 
 
-def widened(level: float, n: int | np.ndarray) -> np.ndarray:
+def widened(level: float, n: int | np.ndarray) -> Any:
     """The level at which quantiles of draws of few rows cover as often as asked: Student's t with n - 1 degrees of
     freedom in place of the normal's, and n / (n - 1) for the variance that resampling loses (Hesterberg 2015).
 

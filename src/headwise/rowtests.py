@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,14 +98,14 @@ def _shapes(cells: tuple[int, int], tasks: int, resamples: int) -> list[tuple[in
     return [cells, cells, cells, (resamples, fractions, 1 + tasks), (4, fractions, tasks)]
 
 
-def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: float) -> list[np.ndarray]:
+def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: float) -> list[Any]:
     """Of one task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T)."""
     counts, value = np.asarray(task.counts, float), task.value
     cells = bootstrap(counts, value, resamples, seed, level)
     named = counts[:, :, : 1 + tasks]
     whole = np.broadcast_to(named[:, :, :1], named[:, :, 1:].shape)
     moved = change(named[:, :, 1:], whole, value, _exchanges(tasks), seed, level)
-    changes = np.stack([moved.value, moved.low, moved.high, moved.p])
+    changes = np.array([moved.value, moved.low, moved.high, moved.p], float)
     return [cells.value, cells.low, cells.high, value(resample(named, resamples, seed)), changes]
 
 

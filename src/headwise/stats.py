@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import stats as scipy_stats
@@ -60,7 +61,7 @@ def bootstrap(
     counts: np.ndarray,
     value: Value,
     resamples: int = 1000,
-    seed: int = 0,
+    seed: int | list[int] = 0,
     level: float = 0.95,
     how: str = "auto",
 ) -> Estimate:
@@ -149,7 +150,12 @@ def paired_bootstrap(
 
 
 def change(
-    new: np.ndarray, old: np.ndarray, value: Value, resamples: int = 1000, seed: int = 0, level: float = 0.95
+    new: np.ndarray,
+    old: np.ndarray,
+    value: Value,
+    resamples: int = 1000,
+    seed: int | list[int] = 0,
+    level: float = 0.95,
 ) -> Estimate:
     """By how much a metric changes on the same rows, counts ``(n, ..., s)``: difference, interval and two-sided p.
 
@@ -165,7 +171,7 @@ def change(
     return Estimate(found, *ends, _signs(*_moved(both)) if exact else _exchanged(both, value, resamples, seed))
 
 
-def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray, level: float) -> tuple:
+def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray, level: float) -> tuple[Any, Any]:
     """The interval of a paired difference, ``(n, 2, ..., s)``."""
     if right_or_wrong(value, both):
         return intervals.of_change(*_moved(both), len(both), level)
@@ -201,7 +207,7 @@ def permutation_test(
     return float(_exchanged(*_paired(a, b, value), resamples, seed))
 
 
-def _exchanged(both: np.ndarray, value: Value, resamples: int, seed: int) -> np.ndarray:
+def _exchanged(both: np.ndarray, value: Value, resamples: int, seed: int | list[int]) -> np.ndarray:
     """The same of counts ``(n, 2, ..., s)``, a p-value for each of the axes between."""
     total, moved = both.sum(0), both[:, 1] - both[:, 0]
     generator, null = np.random.default_rng(seed), []
