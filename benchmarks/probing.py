@@ -192,7 +192,7 @@ def stopped_rows(sentences: int, repeat: int) -> list[Row]:
         repeat,
     )
     return [
-        row(f"torch loop / early-stopped, {len(some)} heads x {len(PRINTED)}", slow / alone, same=same),
+        row(f"torch loop / early-stopped, {len(some)} heads x {len(PRINTED)}", slow / alone, ">= 25", same=same),
         row(f"early-stopped, {len(vectors)} heads x {len(PRINTED)}, s", every),
     ]
 
