@@ -1,0 +1,112 @@
+"""A tiny random model of any type that transformers has, built from its own configuration with small sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
+    (r"^(num_|n_)?(encoder_|decoder_|hidden_|text_|vision_|transformer_|backbone_)*(layers|layer|blocks)$", 2),
+    (r"^(num_hidden_layers|n_layers?|num_layers|depth|num_blocks|layers)$", 2),
+    (r"(kv_heads|key_value_heads|n_head_kv|num_kv_heads)$", 2),
+    (r"(attention_heads|num_heads|n_heads?|num_head)$", 4),
+    (r"^(head_dim|d_kv|attention_head_size|kv_channels|head_size|qk_nope_head_dim|v_head_dim)$", 8),
+    (r"^(qk_rope_head_dim|rotary_dim|rope_head_dim)$", 4),
+    (r"^(q_lora_rank|kv_lora_rank|qk_lora_rank)$", 16),
+    (r"^(hidden_size|d_model|n_embd|embed_dim|dim|emb_dim|hidden_dim|model_dim|width|embedding_size|word_embed_proj_dim)$", 32),
+    (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|ffn_hidden_size|mlp_dim|ff_dim|dim_feedforward)$", 32),
+    (r"^(vocab_size|codebook_size|num_embeddings)$", 96),
+    (r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", 4),
+    (r"(experts_per_tok|num_experts_per_token|top_k|moe_topk|moe_k)$", 2),
+    (r"^(n_group|topk_group|num_expert_group)$", 1),
+    (r"^(image_size|input_size)$", 32),
+    (r"^(patch_size)$", 8),
+    (r"^(projection_dim|out_hidden_size|output_dim)$", 32),
+    (r"^(max_source_positions)$", 20),
+    (r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions)$", 64),
+    (r"^(num_mel_bins)$", 16),
+]
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8}
+SWIN = {"embed_dim": 24, "depths": [1, 2], "num_heads": [3, 6], "image_size": 32, "patch_size": 4, "window_size": 4}
+OWN: dict[str, dict[str, Any]] = {  # where sizes depend on each other in a type's own way
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "bamba": MAMBA | {"attn_layer_indices": [1], "attn_rotary_emb": 8},
+    "granitemoehybrid": MAMBA | {"layer_types": ["mamba", "attention"]},
+    "falcon_h1": MAMBA | {"mamba_d_ssm": 64, "mamba_n_heads": 8},
+    "zamba2": {"mamba_headdim": 8, "n_mamba_heads": 8, "num_mem_blocks": 1, "mamba_ngroups": 1, "mamba_d_state": 8},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "conv1d_width": 4},
+    "olmo_hybrid": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "qwen3_next": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "swin": SWIN,
+    "swinv2": SWIN,
+    "swin2sr": SWIN | {"num_channels": 3},
+    "donut-swin": SWIN,
+    "maskformer-swin": SWIN,
+}
+TOKEN = re.compile(r"_token_id$|_token_index$")
+
+
+def shrunk(config: Any) -> Any:
+    """The configuration with small sizes in all its parts."""
+    for part in parts(config):
+        for name, value in list(vars(part).items()):
+            if isinstance(value, bool) or not isinstance(value, int):
+                continue
+            small = next((size for pattern, size in SMALL if re.search(pattern, name)), None)
+            if TOKEN.search(name):
+                small = value % 96
+            if small is not None and (small < value or TOKEN.search(name)):
+                try:
+                    setattr(part, name, small)
+                except Exception:
+                    continue
+        _lists(part)
+    return config
+
+
+def _lists(part: Any) -> None:
+    """What is given for every layer, for as many as are left; of several kinds of layers one each."""
+    kinds = getattr(part, "layer_types", None)
+    if isinstance(kinds, list) and len(set(kinds)) > 1:
+        kinds = [*dict.fromkeys(kinds)]
+        kinds = kinds if len(kinds) > 1 else kinds * 2
+        part.num_hidden_layers, part.layer_types = len(kinds), kinds
+    layers = getattr(part, "num_hidden_layers", None)
+    for name, value in list(vars(part).items()):
+        if isinstance(layers, int) and isinstance(value, list) and len(value) > layers and "layer" in name:
+            setattr(part, name, value[:layers])
+    if hasattr(part, "qk_rope_head_dim") and isinstance(getattr(part, "head_dim", None), int):
+        part.head_dim = part.qk_rope_head_dim
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = getattr(part, name, None)
+        if isinstance(rope, dict) and hasattr(part, "num_attention_heads"):
+            half = int(getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads) // 2
+            half = int(half * (rope.get("partial_rotary_factor") or 1))
+            setattr(part, name, rope | {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]})
+
+
+def parts(config: Any) -> list[Any]:
+    """A configuration and those inside it."""
+    inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return [config, *(part for each in inner if each is not None for part in parts(each))]
+
+
+def build(family: str, **settings: Any) -> Any:
+    """A tiny model with random weights, none of them zero."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = shrunk(transformers.AutoConfig.for_model(family))
+    for name, value in {**OWN.get(family, {}), **settings}.items():
+        setattr(config, name, value)
+    with torch.device("meta"):
+        size = sum(p.numel() for p in transformers.AutoModel.from_config(config).parameters())
+    if size > 50_000_000:
+        raise ValueError(f"{size:,} parameters")
+    model = transformers.AutoModel.from_config(config)
+    for parameter in model.parameters():
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * parameter.shape[-1] ** -0.5
+        parameter.data += scale * torch.randn_like(parameter)
+    return model.float().eval()
