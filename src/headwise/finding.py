@@ -56,10 +56,27 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
     if facts.why:
         return _named(inner, family, pattern, stack) | {"verified": False}
     stacks = _matching(facts, inner, pattern)
-    if not stacks:
+    others = _unreached(facts, inner, family) if pattern is None else {}
+    if not stacks and not others:
         raise _refusal(facts, inner, family)
-    name = _choose(stacks, stack, inner, family)
-    return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | {"verified": True}
+    name = _choose(stacks | others, stack, inner, family)
+    more = {"uncovered": tuple(_globs(facts.refused))}
+    if name in others:
+        return _measured(inner, family, name, others[name]) | more | {"verified": False}
+    return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | more | {"verified": True}
+
+
+def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Stacks by their names, of towers that no sample went through."""
+    try:
+        stacks = _stacks(model, family, None)
+    except HeadwiseError:
+        return {}
+    return {
+        name: found
+        for name, found in stacks.items()
+        if name not in facts.stacks and not any(module in facts.reached for module, _ in found)
+    }
 
 
 def family_of(model: nn.Module) -> str:
@@ -147,10 +164,13 @@ def stacks_of(model: nn.Module) -> list[str]:
     """The names of the attention stacks a model has."""
     inner = unwrap(model)
     cut = any(hasattr(module, "headwise_kept") for module in inner.modules())
-    facts = Proven(why="cut") if cut else proven(inner)
-    if not facts.why and not facts.stacks:
-        raise _refusal(facts, inner, family_of(inner))
-    return _sorted(_stacks(inner, family_of(inner), None) if facts.why else facts.stacks)
+    facts, family = Proven(why="cut") if cut else proven(inner), family_of(inner)
+    if facts.why:
+        return _sorted(_stacks(inner, family, None))
+    stacks = facts.stacks | _unreached(facts, inner, family)
+    if not stacks:
+        raise _refusal(facts, inner, family)
+    return _sorted(stacks)
 
 
 def _sorted(stacks: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D hea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class Heads:
     exact: bool  # q, k, v and o slices are known: training masks and cuts are possible
     shared: bool  # several layers use one set of weights (ALBERT)
     sites: tuple[Site, ...] = field(repr=False)
+    uncovered: tuple[str, ...] = field(default=(), repr=False)  # modules behind attention that are no heads' sites
     verified: bool = False  # closing each head changed one slice of one input and nothing beside it, in a forward
 
     @property
@@ -270,6 +271,11 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
 
     def maps(**inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = inner(**inputs, output_attentions=True).attentions
+        if found and any(a is None for a in found):  # of layers that have no attention, where those are known
+            with suppress(HeadwiseError):
+                sites = Heads.of(inner).sites
+                there = [site.module is not None for site in sites]
+                found = tuple(a for a, kept in zip(found, there) if kept) if len(there) == len(found) else found
         if not found or any(a is None for a in found):
             raise HeadwiseError(f"{type(inner).__name__} gives no attention maps", "a model with eager attention")
         return found
@@ -282,9 +288,17 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
 
 
 def whole_maps(maps: Iterable[torch.Tensor], heads: Heads) -> list[torch.Tensor]:
-    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that were cut away are NaN."""
-    pairs = zip(maps, heads.sites, strict=True)
-    return [_whole(a.flatten(2), site, heads.num_heads).unflatten(2, a.shape[2:]) for a, site in pairs]
+    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that are not there are NaN."""
+    maps = list(maps)
+    pairs = zip(maps, attended(heads), strict=True)
+    found = {s.layer: _whole(a.flatten(2), s, heads.num_heads).unflatten(2, a.shape[2:]) for a, s in pairs}
+    nothing = torch.full_like(next(iter(found.values())), float("nan"))
+    return [found.get(layer, nothing) for layer in range(heads.num_layers)]
+
+
+def attended(heads: Heads) -> list[Site]:
+    """The layers that have attention."""
+    return [site for site in heads.sites if site.module is not None]
 
 
 class _Calls:

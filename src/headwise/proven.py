@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from headwise.encoders import first_line
-from headwise.families import CROSS_MARKS, declared_causal, input_width
+from headwise.families import CROSS_MARKS, declared_causal, input_width, text_config
 from headwise.samples import samples
 from headwise.tracing import Proof, Trace, trace
 
@@ -43,9 +43,8 @@ class Proven:
 
     stacks: dict[str, list[Placed]] = field(default_factory=dict)
     layers: dict[str, int] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)  # the list of layers that a stack is
     refused: dict[str, str] = field(default_factory=dict)
-    reached: frozenset[str] = frozenset()  # prefixes of what a forward went through
+    reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
     why: str = ""  # nothing could be traced
 
 
@@ -83,21 +82,19 @@ def _key(model: Any) -> int:
     return hash((type(model), told, tuple(modules)))
 
 
-def _traces(model: nn.Module, sample: dict[str, Any] | None) -> tuple[Trace, frozenset[str], str]:
+def _traces(model: nn.Module, sample: dict[str, Any] | None) -> tuple[Trace, str]:
     """A forward of the whole, and one of every tower that it does not reach."""
     whole, why = _first(model, [sample] if sample is not None else samples(model))
-    reached = set() if whole is None else {""}
     found = whole or Trace()
     for name, tower in _towers(model):
-        covered = any(proof.name.startswith(f"{name}.") for proof in found.proofs)
-        if covered or any(name.startswith(f"{other}.") for other in reached - {""}):
+        if any(reached.startswith(f"{name}.") for reached in found.reached):
             continue
         own, _ = _first(tower, samples(tower))
         if own is not None and (own.proofs or own.refused):
-            reached.add(name)
             found.proofs += [_renamed(proof, name) for proof in own.proofs]
             found.refused |= {f"{name}.{inner}": reason for inner, reason in own.refused.items()}
-    return found, frozenset(reached), why
+            found.reached |= {f"{name}.{inner}" for inner in own.reached}
+    return found, "" if found.reached else why
 
 
 def _first(model: nn.Module, tried: Any) -> tuple[Trace | None, str]:
@@ -127,24 +124,26 @@ def _renamed(proof: Proof, owner: str) -> Proof:
     return Proof(f"{owner}.{proof.name}", proof.call, proof.heads, proof.head_dim, proof.start, proof.projection)
 
 
-def _placed(model: nn.Module, found: Trace, reached: frozenset[str], why: str) -> Proven:
+def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
     aliases: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         aliases.setdefault(id(module), []).append(name)
     groups: dict[tuple[str, str], list[tuple[str, Proof]]] = {}
+    depth = getattr(text_config(getattr(model, "config", None)), "num_hidden_layers", None)
     for proof in found.proofs:
         names = aliases[id(model.get_submodule(proof.name))]
         calls = sum(other.name == proof.name for other in found.proofs)
+        if proof.call and len(names) == 1 and calls != depth:
+            continue  # a layer that uses its projection several times; else layers that share one (ALBERT)
         name = names[proof.call] if len(names) == calls else proof.name
         if re.search(r"\.\d+\.|^\d+\.", name):
             cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
             groups.setdefault((_owner(name), cross), []).append((name, proof))
-    result = Proven(refused=dict(found.refused), reached=reached, why="" if reached else why)
+    result = Proven(refused=dict(found.refused), reached=found.reached, why=why)
     for (owner, cross), members in groups.items():
         for part in _apart(members):
             name = _name(part[0][0], owner, cross, model, list(result.stacks), len(groups) > 1)
             result.stacks[name], result.layers[name] = _numbered(model, owner, part)
-            result.owners[name] = owner
     return result
 
 

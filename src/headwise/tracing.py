@@ -44,6 +44,7 @@ class Trace:
     proofs: list[Proof] = field(default_factory=list)  # in the order of the forward
     refused: dict[str, str] = field(default_factory=dict)  # names of modules that read heads otherwise, and how
     calls: int = 0  # of attention
+    reached: set[str] = field(default_factory=set)  # names of the modules that the forward called
 
 
 def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
@@ -157,7 +158,7 @@ class _Recording:
 
     def judged(self) -> Trace:
         """The modules that stand to the law, and those that do not."""
-        found = Trace(calls=len(self.sizes))
+        found = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
         passed: dict[int, Proof] = {}
         for call in self.codes:  # in the order of the forward
             name, number = call

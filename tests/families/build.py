@@ -30,12 +30,28 @@ SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
 ]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8}
 SWIN = {"embed_dim": 24, "depths": [1, 2], "num_heads": [3, 6], "image_size": 32, "patch_size": 4, "window_size": 4}
-OWN: dict[str, dict[str, Any]] = {  # where sizes depend on each other in a type's own way
+TEXT = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96}
+TEXT |= {"num_hidden_layers": 3, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+THREE = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+HYBRID = TEXT | THREE | MAMBA
+NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "head_dim": 8}
+ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_rank": 8, "num_key_value_heads": 4}
+PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
+GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
+WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which derives more from them
+    "granitemoehybrid": HYBRID | {"shared_intermediate_size": 32},
+    "zamba2": TEXT | ZAMBA | {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
+    "nemotron_h": TEXT | NEMOTRON | {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+    "gemma4_text": TEXT | PLE | GEMMA4 | {"per_layer_config": {"02": {"head_dim": 16}}},
+    "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
+    "esmc": TEXT | {"d_model": 32, "n_heads": 4, "n_layers": 2},
+    "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
+    "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
+}
+OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
     "bamba": MAMBA | {"attn_layer_indices": [1], "attn_rotary_emb": 8},
-    "granitemoehybrid": MAMBA | {"layer_types": ["mamba", "attention"]},
     "falcon_h1": MAMBA | {"mamba_d_ssm": 64, "mamba_n_heads": 8},
-    "zamba2": {"mamba_headdim": 8, "n_mamba_heads": 8, "num_mem_blocks": 1, "mamba_ngroups": 1, "mamba_d_state": 8},
     "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "conv1d_width": 4},
     "olmo_hybrid": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "qwen3_next": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
@@ -79,8 +95,10 @@ def _lists(part: Any) -> None:
             setattr(part, name, value[:layers])
     if hasattr(part, "qk_rope_head_dim") and isinstance(getattr(part, "head_dim", None), int):
         part.head_dim = part.qk_rope_head_dim
+    if getattr(part, "kv_lora_rank", None) and hasattr(part, "num_key_value_heads"):
+        part.num_key_value_heads = part.num_attention_heads
     for name in ("rope_parameters", "rope_scaling"):
-        rope = getattr(part, name, None)
+        rope = vars(part).get(name)
         if isinstance(rope, dict) and hasattr(part, "num_attention_heads"):
             half = int(getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads) // 2
             half = int(half * (rope.get("partial_rotary_factor") or 1))
@@ -98,7 +116,9 @@ def build(family: str, **settings: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    config = shrunk(transformers.AutoConfig.for_model(family))
+    whole = WHOLE.get(family)
+    config = transformers.AutoConfig.for_model(family, **(whole or {}))
+    config = config if whole else shrunk(config)
     for name, value in {**OWN.get(family, {}), **settings}.items():
         setattr(config, name, value)
     with torch.device("meta"):

@@ -30,7 +30,7 @@ def verdict(model: nn.Module) -> tuple[str, str]:
         if not heads.verified:
             return "unproven", f"{heads.stack}: {len(heads.sites)} layers"
         try:
-            wrong = _wrong(model, heads, stacks)
+            wrong = _wrong(model, heads)
         except HeadwiseError as error:
             return "crash", str(error)
         if wrong:
@@ -40,8 +40,8 @@ def verdict(model: nn.Module) -> tuple[str, str]:
     return "right", "; ".join(words)
 
 
-def _wrong(model: nn.Module, heads: Heads, stacks: list[Heads]) -> str:
-    runner, inputs, groups = _run(model, heads, stacks)
+def _wrong(model: nn.Module, heads: Heads) -> str:
+    runner, inputs, groups = _run(model, heads)
     torch.manual_seed(0)
     base = _values(runner, inputs)
     present = [site for site in heads.sites if site.kept]
@@ -59,7 +59,7 @@ def _wrong(model: nn.Module, heads: Heads, stacks: list[Heads]) -> str:
     return ""
 
 
-def _run(model: nn.Module, heads: Heads, stacks: list[Heads]) -> tuple[nn.Module, dict[str, Any], dict[int, list[int]]]:
+def _run(model: nn.Module, heads: Heads) -> tuple[nn.Module, dict[str, Any], dict[int, list[int]]]:
     """The model or a tower of it that reaches the sites, its inputs, and the attention calls before every site."""
     for runner in _runners(model, heads):
         try:
@@ -68,7 +68,7 @@ def _run(model: nn.Module, heads: Heads, stacks: list[Heads]) -> tuple[nn.Module
             continue
         for inputs in tried:
             try:
-                groups = _groups(runner, inputs, heads, stacks)
+                groups = _groups(runner, inputs, heads)
             except Exception:
                 continue
             if all(site.layer in groups for site in heads.sites if site.kept):
@@ -84,7 +84,7 @@ def _runners(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
             yield module
 
 
-def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads, stacks: list[Heads]) -> dict[int, list[int]]:
+def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads) -> dict[int, list[int]]:
     calls, groups, last = [0], {}, [0]
     by_module: dict[int, list[int]] = {}
     for site in heads.sites:
@@ -96,13 +96,14 @@ def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads, stacks: lis
         return out
 
     def hook(module: nn.Module, *_: Any) -> None:
-        if by_module.get(id(module)):
-            groups[by_module[id(module)].pop(0)] = list(range(last[0], calls[0]))
+        if layers := by_module.get(id(module)):
+            layer = layers.pop(0) if len(layers) > 1 else layers[0]
+            groups.setdefault(layer, []).extend(range(min(last[0], calls[0] - 1), calls[0]))
         last[0] = calls[0]
 
     with ExitStack() as stack, torch.no_grad(), _Attention(attended):
-        every = [site for each in stacks for site in each.sites if site.kept]
-        for module in {id(site.module): site.module for site in every}.values():
+        modules = [module for module in runner.modules() if isinstance(module, nn.Linear) or id(module) in by_module]
+        for module in modules:
             stack.callback(module.register_forward_pre_hook(hook).remove)
         torch.manual_seed(0)
         runner(**inputs)
@@ -116,10 +117,10 @@ def _closed_inside(
 
     def attended(out: torch.Tensor) -> torch.Tensor:
         number, calls[0] = calls[0], calls[0] + 1
-        if number not in group[-4:]:
+        if number not in group:
             return out
         axes = [axis for axis in (1, 2, 0) if axis < out.ndim - 1 and out.shape[axis] == heads]
-        if not axes or (number != group[-1] and len(group) > 1 and out.ndim == 4 and axes[0] != 1):
+        if not axes:
             return out
         hits[0] += 1
         mask = torch.ones(heads)
