@@ -133,7 +133,8 @@ def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
     for proof in found.proofs:
         names = aliases[id(model.get_submodule(proof.name))]
         calls = sum(other.name == proof.name for other in found.proofs)
-        if proof.call and len(names) == 1 and calls != depth:
+        total = sum(_glob(other.name) == _glob(proof.name) for other in found.proofs)
+        if proof.call and len(names) == 1 and total != depth:
             continue  # a layer that uses its projection several times; else layers that share one (ALBERT)
         name = names[proof.call] if len(names) == calls else proof.name
         if re.search(r"\.\d+\.|^\d+\.", name):
@@ -147,6 +148,10 @@ def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
     return result
 
 
+def _glob(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
 def _owner(name: str) -> str:
     """The list of layers that a module is in."""
     parts = name.split(".")
@@ -157,7 +162,7 @@ def _apart(members: list[tuple[str, Proof]]) -> list[list[tuple[str, Proof]]]:
     """One stack, or several where a layer has several sets of heads."""
     inner: dict[str, list[tuple[str, Proof]]] = {}
     for name, proof in members:
-        inner.setdefault(re.sub(r"\d+", "*", name), []).append((name, proof))
+        inner.setdefault(_glob(name), []).append((name, proof))
     layers = [{re.findall(r"\d+", name)[0] for name, _ in each} for each in inner.values()]
     nested = any(len(re.findall(r"\.\d+(?=\.)", f".{name}")) > 1 for name, _ in members)
     if nested or sum(map(len, layers)) == len(set().union(*layers)):

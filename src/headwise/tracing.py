@@ -180,6 +180,8 @@ class _Recording:
         codes, mixed = self.codes[call], self.mixed[call]
         heads = self.sizes[self.before[call] - 1] if self.before[call] else 0
         silent = (self.inputs[call].flatten(0, -2) == 0).all(0).cpu()
+        if self.axes.option and heads < 2:
+            return None, "one head on an unusual axis proves nothing"
         if mixed.any():
             return None, "closing a head changes more than one slice of its input, or leaves something of the head in it"
         own = codes.nonzero().flatten()
