@@ -15,6 +15,8 @@ from headwise.encoders import positions
 from headwise.families import text_config
 
 LENGTH = 6  # tokens
+BANDS = ("num_mel_bins", "feature_projection_input_dim", "feature_size", "input_feat_per_channel", "n_mels")
+BANDS += ("input_feat_size", "input_dim")
 
 
 def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
@@ -32,11 +34,17 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
         choices["text"] = [{"input_ids": token_ids(model)[:1]}]
     if "decoder_input_ids" in accepted and getattr(config, "is_encoder_decoder", True):
         choices["decoder"] = [{"decoder_input_ids": token_ids(model)[:1]}]
-    for name, make in (("pixel_values", _pictures), ("input_features", _spectra), ("input_values", _waves)):
-        if name in accepted and "grid_thw" not in accepted:
+    for name, make in SENSES.items():
+        if name in accepted:
             choices[name] = [{name: value} for value in make(config)]
+    if "input_features_mask" in accepted:
+        choices["input_features"] = [_masked(each) for each in choices.get("input_features", [])]
+    if "bbox" in accepted:
+        choices["bbox"] = [{"bbox": torch.ones(1, LENGTH, 4, dtype=torch.long)}]
     if "grid_thw" in accepted:
         choices = {"patches": list(_patches(config, accepted))}
+    if "spatial_shapes" in accepted:
+        choices |= {"pixel_values": list(_flat_patches(config))}
     if not choices:
         known = [name for name in ("inputs_embeds", "hidden_states") if name in accepted]
         choices = {name: [{name: _noise(1, LENGTH, _width(config))}] for name in known[:1]}
@@ -65,7 +73,7 @@ def _vocabulary(model: Any) -> int:
     try:
         return len(model.get_input_embeddings().weight)
     except (AttributeError, NotImplementedError):
-        return text_config(model.config).vocab_size
+        return getattr(text_config(model.config), "vocab_size", 256)  # without one, code points are read
 
 
 def _special_ids(config: Any) -> Iterable[int]:
@@ -73,6 +81,31 @@ def _special_ids(config: Any) -> Iterable[int]:
         for name, value in vars(part).items():
             if re.search(r"_token(_id|_index|s_ids)?$|_ids?$", name):
                 yield from (i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
+
+
+def _masked(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Spectra with a mask of their frames, which are the longer of their axes."""
+    value = given["input_features"]
+    return given | {"input_features_mask": torch.ones(1, max(value.shape[1:]), dtype=torch.long)}
+
+
+def _flat_patches(config: Any) -> Iterator[dict[str, torch.Tensor]]:
+    config = getattr(config, "vision_config", None) or config
+    side, channels = getattr(config, "patch_size", 16), getattr(config, "num_channels", 3)
+    shapes, mask = torch.tensor([[4, 4]]), torch.ones(1, 16, dtype=torch.long)
+    for name in ("pixel_attention_mask", "attention_mask"):
+        yield {"pixel_values": _noise(1, 16, channels * side * side), name: mask, "spatial_shapes": shapes}
+
+
+def _videos(config: Any) -> Iterator[torch.Tensor]:
+    size, channels = _first(config, "crop_size", "image_size") or 64, _first(config, "in_chans", "num_channels") or 3
+    for frames in (_first(config, "tubelet_size") or 2, _first(config, "frames_per_clip", "num_frames") or 4):
+        yield _noise(1, frames, channels, size, size)
+
+
+def _series(config: Any) -> Iterator[torch.Tensor]:
+    yield _noise(1, getattr(config, "context_length", 32), _first(config, "num_input_channels") or 1)
+    yield _noise(1, getattr(config, "context_length", 32))
 
 
 def _pictures(config: Any) -> Iterator[torch.Tensor]:
@@ -96,19 +129,29 @@ def _patches(config: Any, accepted: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _spectra(config: Any) -> Iterator[torch.Tensor]:
-    config = getattr(config, "audio_config", None) or config
-    bands = _first(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_dim") or 80
-    frames = 2 * (getattr(config, "max_source_positions", None) or 50)
-    yield _noise(1, bands, frames)
-    yield _noise(1, 64, bands)
-    yield _noise(1, frames, bands)
-    yield _noise(1, 1, 1024, bands)
+    config = getattr(config, "audio_config", None) or getattr(config, "encoder_config", None) or config
+    known = _first(config, *BANDS)
+    for bands in (known,) if known else (80, 128):
+        frames = 2 * (getattr(config, "max_source_positions", None) or 50)
+        yield _noise(1, bands, frames)
+        yield _noise(1, 64, bands)
+        yield _noise(1, frames, bands)
+        yield _noise(1, 1, 1024, bands)
 
 
 def _waves(config: Any) -> Iterator[torch.Tensor]:
     yield _noise(1, 4000)
     yield _noise(1, 1, 4000)
     yield _noise(1, getattr(config, "max_length", 64), getattr(config, "num_mel_bins", 80))
+
+
+SENSES = {
+    "pixel_values": _pictures,
+    "pixel_values_videos": _videos,
+    "input_features": _spectra,
+    "input_values": _waves,
+    "past_values": _series,
+}
 
 
 def _first(config: Any, *names: str) -> int | None:

@@ -17,11 +17,14 @@ SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
     (r"^(q_lora_rank|kv_lora_rank|qk_lora_rank)$", 16),
     (r"^(hidden_size|d_model|n_embd|embed_dim|dim|emb_dim|hidden_dim|model_dim|width|embedding_size|word_embed_proj_dim)$", 32),
     (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|ffn_hidden_size|mlp_dim|ff_dim|dim_feedforward)$", 32),
-    (r"^(vocab_size|codebook_size|num_embeddings)$", 96),
+    (r"(vocab_size|vocab_size_per_layer_input)$|^num_embeddings$", 96),
+    (r"^(codebook_size|num_hash_buckets)$", 64),
+    (r"^(num_queries|num_object_queries|num_proposals)$", 10),
     (r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", 4),
     (r"(experts_per_tok|num_experts_per_token|top_k|moe_topk|moe_k)$", 2),
     (r"^(n_group|topk_group|num_expert_group)$", 1),
-    (r"^(image_size|input_size)$", 32),
+    (r"^(image_size|input_size|crop_size)$", 32),
+    (r"^(frames_per_clip|num_frames)$", 4),
     (r"^(patch_size)$", 8),
     (r"^(projection_dim|out_hidden_size|output_dim)$", 32),
     (r"^(max_source_positions)$", 20),
@@ -44,7 +47,6 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "nemotron_h": TEXT | NEMOTRON | {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
     "gemma4_text": TEXT | PLE | GEMMA4 | {"per_layer_config": {"02": {"head_dim": 16}}},
     "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
-    "esmc": TEXT | {"d_model": 32, "n_heads": 4, "n_layers": 2},
     "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
     "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
 }
@@ -55,12 +57,16 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "conv1d_width": 4},
     "olmo_hybrid": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "qwen3_next": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+    "canine": {"num_hash_functions": 4},
     "swin": SWIN,
     "swinv2": SWIN,
     "swin2sr": SWIN | {"num_channels": 3},
     "donut-swin": SWIN,
     "maskformer-swin": SWIN,
 }
+EMPTY = {"head_dim": 8, "vocab_size": 96}  # left to others, or to a checkpoint
+LARGEST = 100_000_000  # parameters
 TOKEN = re.compile(r"_token_id$|_token_index$")
 
 
@@ -68,6 +74,8 @@ def shrunk(config: Any) -> Any:
     """The configuration with small sizes in all its parts."""
     for part in parts(config):
         for name, value in list(vars(part).items()):
+            if value is None and name in EMPTY:
+                setattr(part, name, EMPTY[name])
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
             small = next((size for pattern, size in SMALL if re.search(pattern, name)), None)
@@ -84,23 +92,25 @@ def shrunk(config: Any) -> Any:
 
 def _lists(part: Any) -> None:
     """What is given for every layer, for as many as are left; of several kinds of layers one each."""
-    kinds = getattr(part, "layer_types", None)
+    held = vars(part)
+    kinds = held.get("layer_types")
     if isinstance(kinds, list) and len(set(kinds)) > 1:
         kinds = [*dict.fromkeys(kinds)]
-        kinds = kinds if len(kinds) > 1 else kinds * 2
         part.num_hidden_layers, part.layer_types = len(kinds), kinds
-    layers = getattr(part, "num_hidden_layers", None)
-    for name, value in list(vars(part).items()):
+    layers = held.get("num_hidden_layers")
+    for name, value in list(held.items()):
         if isinstance(layers, int) and isinstance(value, list) and len(value) > layers and "layer" in name:
             setattr(part, name, value[:layers])
-    if hasattr(part, "qk_rope_head_dim") and isinstance(getattr(part, "head_dim", None), int):
+    if held.get("per_layer_config"):
+        part.per_layer_config = {"00": {"head_dim": 16}}
+    if held.get("qk_rope_head_dim") and isinstance(held.get("head_dim"), int):
         part.head_dim = part.qk_rope_head_dim
-    if getattr(part, "kv_lora_rank", None) and hasattr(part, "num_key_value_heads"):
+    if held.get("kv_lora_rank") and held.get("num_key_value_heads"):
         part.num_key_value_heads = part.num_attention_heads
     for name in ("rope_parameters", "rope_scaling"):
-        rope = vars(part).get(name)
-        if isinstance(rope, dict) and hasattr(part, "num_attention_heads"):
-            half = int(getattr(part, "head_dim", None) or part.hidden_size // part.num_attention_heads) // 2
+        rope = held.get(name)
+        if isinstance(rope, dict) and "rope_type" in rope and held.get("num_attention_heads"):
+            half = int(held.get("head_dim") or part.hidden_size // part.num_attention_heads) // 2
             half = int(half * (rope.get("partial_rotary_factor") or 1))
             setattr(part, name, rope | {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]})
 
@@ -115,18 +125,42 @@ def build(family: str, **settings: Any) -> Any:
     """A tiny model with random weights, none of them zero."""
     import transformers
 
-    torch.manual_seed(0)
-    whole = WHOLE.get(family)
-    config = transformers.AutoConfig.for_model(family, **(whole or {}))
-    config = config if whole else shrunk(config)
-    for name, value in {**OWN.get(family, {}), **settings}.items():
-        setattr(config, name, value)
+    whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
+    ways = [lambda config: config] if whole else [shrunk, shallow]
+    failure = None
+    for way in ways:
+        torch.manual_seed(0)
+        try:
+            config = way(transformers.AutoConfig.for_model(family, **(whole or {})))
+            for name, value in own.items():
+                setattr(config, name, value)
+            return _random(config)
+        except Exception as error:
+            failure = failure or error
+    raise failure or ValueError(family)
+
+
+def _random(config: Any) -> Any:
+    import transformers
+
     with torch.device("meta"):
         size = sum(p.numel() for p in transformers.AutoModel.from_config(config).parameters())
-    if size > 50_000_000:
+    if size > LARGEST:
         raise ValueError(f"{size:,} parameters")
     model = transformers.AutoModel.from_config(config)
     for parameter in model.parameters():
         scale = 0.1 if parameter.ndim < 2 else 0.5 * parameter.shape[-1] ** -0.5
         parameter.data += scale * torch.randn_like(parameter)
     return model.float().eval()
+
+
+def shallow(config: Any) -> Any:
+    """The configuration with two layers and few words in all its parts, and its own sizes otherwise."""
+    for part in parts(config):
+        layers = vars(part).get("num_hidden_layers")
+        if isinstance(layers, int):
+            for name, value in list(vars(part).items()):
+                if isinstance(value, list) and len(value) == layers:
+                    setattr(part, name, value[:2])
+            part.num_hidden_layers = min(2, layers)
+    return config
