@@ -14,7 +14,20 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
     {"errors", "registry", "store", "progress", "display"},
-    {"families", "finding", "heads", "encoders", "causality", "selection", "tasks", "metrics", "stats"},
+    {
+        "families",
+        "samples",
+        "tracing",
+        "proven",
+        "finding",
+        "heads",
+        "encoders",
+        "causality",
+        "selection",
+        "tasks",
+        "metrics",
+        "stats",
+    },
     {
         "plan",
         "sampling",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families.build import build
 
+from families.build import build
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.heads import Heads, captured, eager, gated, whole_maps
@@ -139,5 +139,5 @@ def test_gates_before_a_norm_work_and_do_not_fold():
     assert heads.verified and heads.sites[0].name == "layers.0.self_attn.attn_sub_norm"
     with pytest.raises(HeadwiseError, match="a BitNetRMSNorm over all heads"):
         fold(model, torch.ones(heads.shape))
-    with pytest.raises(HeadwiseError, match="not verified for bitnet"):
+    with pytest.raises(HeadwiseError, match="not known for bitnet"):
         prune(model, torch.zeros(heads.shape, dtype=torch.bool))

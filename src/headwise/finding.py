@@ -5,9 +5,9 @@ Legend: L layers, H query heads, G key-value groups, D head size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
@@ -54,7 +54,7 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
         return _named(inner, family, pattern, stack) | {"verified": True}
     facts = proven(inner, sample)
     if facts.why:
-        return _named(inner, family, pattern, stack) | {"verified": False}
+        return _by_name(facts, inner, family, pattern, stack) | {"verified": False}
     stacks = _matching(facts, inner, pattern)
     others = _unreached(facts, inner, family) if pattern is None else {}
     if not stacks and not others:
@@ -68,19 +68,28 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
 
 def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
     """Stacks by their names, of towers that no sample went through."""
-    try:
-        stacks = _stacks(model, family, None)
-    except HeadwiseError:
-        return {}
-    return {
-        name: found
-        for name, found in stacks.items()
-        if name not in facts.stacks and not any(module in facts.reached for module, _ in found)
-    }
+    if facts.unreached is None:
+        stacks: dict[str, list[tuple[str, nn.Module]]] = {}
+        with suppress(HeadwiseError):
+            stacks = _stacks(model, family, None)
+        names = {stack: [name for name, _ in found] for stack, found in stacks.items() if stack not in facts.stacks}
+        facts.unreached = {stack: found for stack, found in names.items() if facts.reached.isdisjoint(found)}
+    return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
 
 
 def family_of(model: nn.Module) -> str:
     return getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+
+
+def _by_name(facts: Proven, model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
+    """What names say where nothing could be proven; what they do not know, a sample of the user's shows."""
+    try:
+        return _named(model, family, pattern, stack)
+    except HeadwiseError as error:
+        if "pattern=" not in error.hint:
+            raise
+        seen = f"{error.seen}, and nothing could be proven ({facts.why})"
+        raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs of this model") from None
 
 
 def _named(model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
@@ -94,7 +103,9 @@ def _matching(facts: Proven, model: nn.Module, pattern: str | None) -> dict[str,
     """The stacks whose sites a pattern names, which must be whole ones; all without a pattern."""
     if pattern is None:
         return facts.stacks
-    names = {name for name, module in model.named_modules() if fnmatch(name, pattern) and input_width(module) is not None}
+    names = {
+        name for name, module in model.named_modules() if fnmatch(name, pattern) and input_width(module) is not None
+    }
     proofs = {placed.name for stack in facts.stacks.values() for placed in stack}
     chosen = {name: stack for name, stack in facts.stacks.items() if any(placed.name in names for placed in stack)}
     wrong = sorted(names - proofs)
@@ -115,7 +126,9 @@ def _globs(names: Iterable[str]) -> list[str]:
 
 def _refusal(facts: Proven, model: nn.Module, family: str) -> HeadwiseError:
     if not facts.refused:
-        return HeadwiseError(f"{family} models are out of reach: no attention was seen in a forward of {type(model).__name__}")
+        return HeadwiseError(
+            f"{family} models are out of reach: no attention was seen in a forward of {type(model).__name__}"
+        )
     name, why = next(iter(facts.refused.items()))
     return HeadwiseError(f"{family} models are out of reach: {_globs([name])[0]} is behind their attention, and {why}")
 

@@ -88,7 +88,7 @@ class Heads:
             )
         if not self.exact:
             raise HeadwiseError(
-                f"{purpose} needs the q, k, v and o slices of each head, which are not verified for {self.family}",
+                f"{purpose} needs the q, k, v and o slices of each head, which are not known for {self.family}",
                 f"one of: {', '.join(sorted(EXACT))}",
                 "use gates (headwise.gated), which work here",
             )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from headwise.encoders import first_line
-from headwise.families import CROSS_MARKS, declared_causal, input_width, text_config
+from headwise.families import CROSS_MARKS, declared_causal, text_config
 from headwise.samples import samples
 from headwise.tracing import Proof, Trace, trace
 
@@ -45,6 +45,7 @@ class Proven:
     layers: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
+    unreached: dict[str, list[str]] | None = None  # stacks by their names, of towers that no sample went through
     why: str = ""  # nothing could be traced
 
 
@@ -53,10 +54,11 @@ _known: dict[int, Proven] = {}
 
 def proven(model: nn.Module, sample: dict[str, Any] | None = None) -> Proven:
     """The stacks of a model whose sites stand to the law; remembered by its configuration and modules."""
-    if (why := _untraceable(model)) and sample is None:
-        return Proven(why=why)
     key = _key(model)
     if sample is not None or key not in _known:
+        why = _untraceable(model)
+        if why and sample is None:
+            return Proven(why=why)
         _known[key] = _placed(model, *_traces(model, sample))
     return _known[key]
 
@@ -76,10 +78,14 @@ def _untraceable(model: nn.Module) -> str:
 
 
 def _key(model: Any) -> int:
+    """What a trace depends on: the configuration, and every module's place, type, shape and device."""
     config = getattr(model, "config", None)
     told = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
-    modules = [(name, type(module), input_width(module)) for name, module in model.named_modules()]
-    return hash((type(model), told, tuple(modules)))
+    parts: list[Any] = [told, getattr(config, "_attn_implementation", None)]
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        parts.append((name, type(module), None if weight is None else (type(weight), weight.shape, weight.device)))
+    return hash(tuple(parts))
 
 
 def _traces(model: nn.Module, sample: dict[str, Any] | None) -> tuple[Trace, str]:
@@ -174,11 +180,16 @@ def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) ->
     """Members with the numbers of their layers, and how many layers there are."""
     numbers = [int(name.removeprefix(owner).split(".")[1 if owner else 0]) for name, _ in members]
     layers = len(list(model.get_submodule(owner).children())) if owner else max(numbers) + 1
-    if len(set(numbers)) < len(numbers) or any(re.search(r"\.\d+\.", n.removeprefix(f"{owner}.{i}")) for (n, _), i in zip(members, numbers)):
+    if len(set(numbers)) < len(numbers) or any(
+        re.search(r"\.\d+\.", n.removeprefix(f"{owner}.{i}")) for (n, _), i in zip(members, numbers)
+    ):
         order = {name: number for number, (name, _) in enumerate(model.named_modules())}
         members = sorted(members, key=lambda each: (each[1].call, order.get(each[0], 0)))
         numbers, layers = list(range(len(members))), len(members)
-    placed = [Placed(number, name, proof.heads, proof.head_dim, proof.start) for number, (name, proof) in zip(numbers, members)]
+    placed = [
+        Placed(number, name, proof.heads, proof.head_dim, proof.start)
+        for number, (name, proof) in zip(numbers, members)
+    ]
     return sorted(placed, key=lambda each: each.layer), layers
 
 

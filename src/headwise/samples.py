@@ -49,7 +49,7 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
         known = [name for name in ("inputs_embeds", "hidden_states") if name in accepted]
         choices = {name: [{name: _noise(1, LENGTH, _width(config))}] for name in known[:1]}
     others = {name: each for name, each in choices.items() if not name.startswith(("pixel", "input_"))}
-    for tried in ([choices, others] if 0 < len(others) < len(choices) else [choices]):
+    for tried in [choices, others] if 0 < len(others) < len(choices) else [choices]:
         for parts in product(*tried.values()):
             inputs = {name: value for part in parts for name, value in part.items()}
             if inputs:

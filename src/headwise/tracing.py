@@ -161,7 +161,7 @@ class _Recording:
         found = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
         passed: dict[int, Proof] = {}
         for call in self.codes:  # in the order of the forward
-            name, number = call
+            name = call[0]
             projects = input_width(self.watched[name]) is not None
             proof, why = self._proof(call)
             group = self.before[call]
@@ -183,7 +183,10 @@ class _Recording:
         if self.axes.option and heads < 2:
             return None, "one head on an unusual axis proves nothing"
         if mixed.any():
-            return None, "closing a head changes more than one slice of its input, or leaves something of the head in it"
+            return (
+                None,
+                "closing a head changes more than one slice of its input, or leaves something of the head in it",
+            )
         own = codes.nonzero().flatten()
         if not len(own):
             return None, "no head's output passes it alone"

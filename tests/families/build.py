@@ -15,7 +15,10 @@ SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
     (r"^(head_dim|d_kv|attention_head_size|kv_channels|head_size|qk_nope_head_dim|v_head_dim)$", 8),
     (r"^(qk_rope_head_dim|rotary_dim|rope_head_dim)$", 4),
     (r"^(q_lora_rank|kv_lora_rank|qk_lora_rank)$", 16),
-    (r"^(hidden_size|d_model|n_embd|embed_dim|dim|emb_dim|hidden_dim|model_dim|width|embedding_size|word_embed_proj_dim)$", 32),
+    (
+        r"^(hidden_size|d_model|n_embd|embed_dim|dim|emb_dim|hidden_dim|model_dim|width|embedding_size|word_embed_proj_dim)$",
+        32,
+    ),
     (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|ffn_hidden_size|mlp_dim|ff_dim|dim_feedforward)$", 32),
     (r"(vocab_size|vocab_size_per_layer_input)$|^num_embeddings$", 96),
     (r"^(codebook_size|num_hash_buckets)$", 64),
@@ -33,7 +36,13 @@ SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
 ]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8}
 SWIN = {"embed_dim": 24, "depths": [1, 2], "num_heads": [3, 6], "image_size": 32, "patch_size": 4, "window_size": 4}
-TEXT = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+}
 TEXT |= {"num_hidden_layers": 3, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 THREE = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 HYBRID = TEXT | THREE | MAMBA

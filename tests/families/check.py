@@ -140,8 +140,13 @@ def _values(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     if isinstance(out, torch.Tensor):
         return out.flatten().double()
     found = [getattr(out, name, None) for name in OUTPUTS]
-    found = [one for one in found if isinstance(one, torch.Tensor)]
-    if not found:
-        values = out.values() if hasattr(out, "values") else out
-        found = [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    found = [one for one in found if isinstance(one, torch.Tensor)] or list(_tensors(out))
     return torch.cat([one.flatten().double() for one in found]).nan_to_num()
+
+
+def _tensors(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield from [out] if out.is_floating_point() else []
+    elif isinstance(out, dict | list | tuple):
+        for part in out.values() if isinstance(out, dict) else out:
+            yield from _tensors(part)
