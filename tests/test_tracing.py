@@ -202,3 +202,8 @@ def test_attention_that_no_stack_covers_is_listed():
     with captured(model, lambda out_BTHD: out_BTHD, heads=heads) as outputs:
         model(IDS)
     assert len(outputs) == 2 and outputs[1].isnan().all()
+
+
+def test_a_tower_that_no_sample_reaches_is_listed():
+    heads = Heads.of(build("mllama"), stack="text")
+    assert heads.verified and heads.uncovered == ("vision_model",)

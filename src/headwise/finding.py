@@ -60,7 +60,9 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
     if not stacks and not others:
         raise _refusal(facts, inner, family)
     name = _choose(stacks | others, stack, inner, family)
-    more = {"uncovered": tuple(_globs(facts.refused))}
+    named = [name for stack in others.values() for name, _ in stack]
+    unseen = [tower for tower in facts.unseen if not any(site.startswith(f"{tower}.") for site in named)]
+    more = {"uncovered": (*_globs(facts.refused), *unseen)}
     if name in others:
         return _measured(inner, family, name, others[name]) | more | {"verified": False}
     return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | more | {"verified": True}
@@ -72,8 +74,13 @@ def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[t
         stacks: dict[str, list[tuple[str, nn.Module]]] = {}
         with suppress(HeadwiseError):
             stacks = _stacks(model, family, None)
-        names = {stack: [name for name, _ in found] for stack, found in stacks.items() if stack not in facts.stacks}
-        facts.unreached = {stack: found for stack, found in names.items() if facts.reached.isdisjoint(found)}
+        facts.unreached = {}
+        for stack, found in stacks.items():
+            names = [name for name, _ in found]
+            if stack not in facts.stacks and facts.reached.isdisjoint(names):
+                with suppress(HeadwiseError):
+                    _measured(model, family, stack, found)
+                    facts.unreached[stack] = names
     return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
 
 

@@ -45,7 +45,7 @@ class Heads:
     exact: bool  # q, k, v and o slices are known: training masks and cuts are possible
     shared: bool  # several layers use one set of weights (ALBERT)
     sites: tuple[Site, ...] = field(repr=False)
-    uncovered: tuple[str, ...] = field(default=(), repr=False)  # modules behind attention that are no heads' sites
+    uncovered: tuple[str, ...] = field(default=(), repr=False)  # attention that no stack covers, by module names
     verified: bool = False  # closing each head changed one slice of one input and nothing beside it, in a forward
 
     @property

@@ -45,6 +45,7 @@ class Proven:
     layers: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
+    unseen: list[str] = field(default_factory=list)  # towers with attention that no sample went through
     unreached: dict[str, list[str]] | None = None  # stacks by their names, of towers that no sample went through
     why: str = ""  # nothing could be traced
 
@@ -119,6 +120,18 @@ def _first(model: nn.Module, tried: Any) -> tuple[Trace | None, str]:
     return None, why
 
 
+def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
+    """The outermost models inside a model that have attention and that no sample went through."""
+    found: list[str] = []
+    for name, tower in _towers(model):
+        inside = any(name.startswith(f"{other}.") for other in found)
+        if inside or any(each.startswith(f"{name}.") for each in reached):
+            continue
+        if any("Attention" in type(module).__name__ for module in tower.modules()):
+            found.append(name)
+    return found
+
+
 def _towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Models inside a model, outer ones first."""
     for name, module in model.named_modules():
@@ -147,6 +160,7 @@ def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
             cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
             groups.setdefault((_owner(name), cross), []).append((name, proof))
     result = Proven(refused=dict(found.refused), reached=found.reached, why=why)
+    result.unseen = _unseen(model, found.reached)
     for (owner, cross), members in groups.items():
         for part in _apart(members):
             name = _name(part[0][0], owner, cross, model, list(result.stacks), len(groups) > 1)

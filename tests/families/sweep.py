@@ -1,7 +1,7 @@
 """Every model type of transformers, tiny and random: are its heads found, and do gates close them?
 
 python tests/families/sweep.py            # all types, twenty minutes; writes verdicts.json and docs/families.md
-python tests/families/sweep.py bert llama # some of them, printed
+python tests/families/sweep.py bert llama # some of them, in place of what was known
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def types() -> list[str]:
 
 def judge(family: str) -> tuple[str, str]:
     """The verdict on a type, and why."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     sys.path.insert(0, str(HERE.parent))
     import torch
+
     from families.build import build
     from families.check import verdict
 
@@ -109,8 +111,8 @@ def page(found: dict[str, list[str]]) -> str:
         "|---|---:|---|",
         *(f"| {kind} | {counts[kind]} | {MEANING[kind]} |" for kind in ORDER if counts[kind]),
         "",
-        "In the table, `text 2/2 x 4 x 8` is a stack named text whose two layers, of two, have up to 4 heads of size up to "
-        "8. To write this page again: `python tests/families/sweep.py`.",
+        "`text 2/3 x 4 x 8` is a stack named text: two of three layers have attention, with up to 4 heads of size up "
+        "to 8. To update this page: `python tests/families/sweep.py`.",
         "",
         "| type | verdict | stacks, or the reason |",
         "|---|---|---|",
@@ -126,13 +128,12 @@ def _cell(text: str) -> str:
 def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     chosen = sys.argv[1:]
-    found = {}
+    found = json.loads(FILE.read_text()) if chosen else {}
     for name, kind, why in verdicts(chosen or types(), 1 if chosen else os.cpu_count() or 1):
         print(f"{name}: {kind} {why}", flush=True)
         found[name] = [kind, why]
-    if not chosen:
-        FILE.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
-        PAGE.write_text(page(found))
+    FILE.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")
+    PAGE.write_text(page(found))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Screen:
             if not row["verified"]:
                 self.say("  unverified: found by name, because no forward could be run")
             if row["uncovered"]:
-                self.say(f"  not covered, behind other attention: {', '.join(row['uncovered'])}")
+                self.say(f"  attention not covered: {', '.join(row['uncovered'])}")
 
     def score_map(self, scores: Any, line: str) -> None:
         """Importance as a shaded map, layer 0 at the bottom."""
