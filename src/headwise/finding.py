@@ -77,11 +77,18 @@ def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[t
         facts.unreached = {}
         for stack, found in stacks.items():
             names = [name for name, _ in found]
-            if stack not in facts.stacks and facts.reached.isdisjoint(names):
+            if stack not in facts.stacks and not _was_near(names[0], facts.reached):
                 with suppress(HeadwiseError):
                     _measured(model, family, stack, found)
                     facts.unreached[stack] = names
     return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
+
+
+def _was_near(name: str, reached: set[str]) -> bool:
+    """Whether a forward went through a module's layer: then the module is called, or its weights are used without it."""
+    parts = name.split(".")
+    layer = ".".join(parts[: 1 + next(i for i, part in enumerate(parts) if part.isdigit())])
+    return any(each.startswith(f"{layer}.") for each in reached)
 
 
 def family_of(model: nn.Module) -> str:
