@@ -85,7 +85,7 @@ def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[t
 
 
 def _was_near(name: str, reached: set[str]) -> bool:
-    """Whether a forward went through a module's layer: then the module is called, or its weights are used without it."""
+    """Whether a forward went through a module's layer: then it called the module, or used its weights without it."""
     parts = name.split(".")
     layer = ".".join(parts[: 1 + next(i for i, part in enumerate(parts) if part.isdigit())])
     return any(each.startswith(f"{layer}.") for each in reached)
