@@ -1,29 +1,31 @@
-"""How fast a cut model really is, beside the ceiling that its share of operations allows, and beside Torch-Pruning.
+"""How fast a cut model is, beside the ceiling that its operations allow, and what the cut costs beside Torch-Pruning.
 
     python benchmarks/cutting.py [--size tiny|cores|accelerator] [--json FILE]
 
-A random share of heads goes, the same in every layer; times of whole and cut models take turns. The ceiling counts the
-operations of matrix products; heads are only a third of them, so no cut can make a model twice as fast.
+A random share of heads goes, the same in every layer; whole and cut models take turns. The ceiling counts the
+operations of matrix products, those between queries and keys included. Before anything is timed, cut models must
+answer what the whole model answers with the same heads closed, and Torch-Pruning must leave the same model as we do.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from comparing import Row, equal, fastest, finish, parameters_of, row, seconds
 from importance import SHAPES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, BertConfig
 
 from headwise.exports import export
+from headwise.heads import gated
 from headwise.prune import prune
 
 SHARES = (0.0, 0.3, 0.5, 0.7)
@@ -55,28 +57,31 @@ def mask_of(model: Any, share: float) -> torch.Tensor:
     """The same number of random heads in every layer."""
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     generator, mask = torch.Generator().manual_seed(0), torch.zeros(layers, heads, dtype=torch.bool)
-    for row in mask:
-        row[torch.randperm(heads, generator=generator)[: round(share * heads)]] = True
+    for layer in mask:
+        layer[torch.randperm(heads, generator=generator)[: round(share * heads)]] = True
     return mask
 
 
 def operations(model: Any, inputs: dict[str, torch.Tensor]) -> int:
+    """Those of every matrix product: torch does not count what fused attention does on a CPU."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs)
+    model.set_attn_implementation(before)
     return counter.get_total_flops()
 
 
-def in_turns(ways: list[Callable[[], object]], repeats: int, device: str) -> list[float]:
-    """The best time of each, taken in turns, so that a busy moment falls on all."""
-    best = [float("inf")] * len(ways)
-    for _ in range(repeats + 1):
-        for number, way in enumerate(ways):
-            began = time.perf_counter()
-            way()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            best[number] = min(best[number], time.perf_counter() - began)
-    return best
+@torch.no_grad()
+def states(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    return model(**inputs).last_hidden_state.cpu()
+
+
+@torch.no_grad()
+def closed(model: Any, mask: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the whole model answers with the heads of a mask closed."""
+    with gated(model, (~mask).float().to(model.device)):
+        return states(model, inputs)
 
 
 def runner(model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], object]:
@@ -87,7 +92,7 @@ def runner(model: Any, inputs: dict[str, torch.Tensor]) -> Callable[[], object]:
     return run
 
 
-def onnx_runner(model: Any, mask: torch.Tensor, inputs: dict[str, torch.Tensor], folder: Path) -> Callable[[], object]:
+def onnx_session(model: Any, mask: torch.Tensor, inputs: dict[str, torch.Tensor], folder: Path) -> Callable[[], Any]:
     import onnxruntime
 
     export(copy.deepcopy(model).cpu(), mask, folder, "onnx")
@@ -96,88 +101,100 @@ def onnx_runner(model: Any, mask: torch.Tensor, inputs: dict[str, torch.Tensor],
     session = onnxruntime.InferenceSession(folder / "model.onnx", settings, providers=["CPUExecutionProvider"])
     wanted = {i.name for i in session.get_inputs()}
     given = {name: value.cpu().numpy() for name, value in inputs.items() if name in wanted}
-    return lambda: session.run(None, given)
+    return lambda: session.run(None, given)[0]
 
 
-def torch_pruned(model: Any, share: float, inputs: dict[str, torch.Tensor]) -> Any:
-    """The same number of heads cut by Torch-Pruning, as its manual cuts BERT."""
-    import torch_pruning
+class Graphs:
+    """Torch-Pruning by its most direct way: its graph of dependencies, and one cut of every output projection."""
 
-    queries = {m.self.query: model.config.num_attention_heads for m in _attentions(model)}
-    pruner = torch_pruning.pruner.BasePruner(
-        model,
-        dict(inputs),
-        importance=torch_pruning.importance.RandomImportance(),
-        num_heads=queries,
-        prune_num_heads=True,
-        prune_head_dims=False,
-        head_pruning_ratio=share,
-        pruning_ratio=0.0,
-        output_transform=lambda answer: answer.last_hidden_state.sum(),
-        root_module_types=[torch.nn.Linear],
-    )
-    pruner.step()
-    for attention in _attentions(model):
-        attention.self.num_attention_heads = pruner.num_heads[attention.self.query]
-        attention.self.all_head_size = attention.self.query.out_features
-    return model
+    def __init__(self, model: Any):
+        import torch_pruning
 
+        self.cut_inputs, self.attentions = (
+            torch_pruning.prune_linear_in_channels,
+            [layer.attention for layer in model.encoder.layer],
+        )
+        example = {"input_ids": torch.zeros(1, 2, dtype=torch.long, device=model.device)}
+        self.graph = torch_pruning.DependencyGraph().build_dependency(
+            model, example, output_transform=lambda answer: answer.last_hidden_state.sum()
+        )
 
-def _attentions(model: Any) -> list[Any]:
-    return [layer.attention for layer in model.encoder.layer]
+    def cut(self, mask: torch.Tensor) -> None:
+        for attention, gone in zip(self.attentions, mask):
+            places = torch.arange(attention.self.all_head_size).view(len(gone), -1)[gone].flatten().tolist()
+            self.graph.get_pruning_group(attention.output.dense, self.cut_inputs, places).prune()
+            attention.self.num_attention_heads -= int(gone.sum())
+            attention.self.all_head_size = attention.self.query.out_features
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
+def rows_of(name: str) -> list[Row]:
     size = SIZES[name]
     torch.manual_seed(0)
     model = build(size)
     inputs = {"input_ids": torch.randint(0, 1000, (size.batch, size.length), device=size.device)}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    cut = {share: prune(copy.deepcopy(model), mask_of(model, share)) for share in SHARES[1:]}
-    times = in_turns([runner(m, inputs) for m in (model, *cut.values())], size.repeats, size.device)
+    masks = {share: mask_of(model, share) for share in SHARES}
+    cut = {share: prune(copy.deepcopy(model), mask) for share, mask in masks.items()}
     whole = operations(model, inputs)
     ceilings = {share: whole / operations(m, inputs) for share, m in cut.items()}
-    rows = [row(f"torch, {s:.0%} cut: speed", times[0] / t, ceilings[s]) for s, t in zip(SHARES[1:], times[1:])]
-    return [*rows, *onnx_rows(model, inputs, size, ceilings), *peer_rows(model, inputs, size, cut)]
+    wanted = {share: closed(model, mask, inputs) for share, mask in masks.items()}
+    same = {s: equal("answers with these heads closed", states(m, inputs), wanted[s], 1e-4) for s, m in cut.items()}
+    times = dict(zip(cut, fastest([runner(m, inputs) for m in cut.values()], size.repeats, size.device)))
+    rows = [speed(f"torch, {s:.0%} cut: speed", times[0.0] / times[s], ceilings[s], same[s]) for s in SHARES[1:]]
+    return [*rows, *onnx_rows(model, inputs, size, ceilings, wanted), *peer_rows(model, inputs, size)]
 
 
-def onnx_rows(model: Any, inputs: dict, size: Size, ceilings: dict[float, float]) -> list[dict[str, Any]]:
+def onnx_rows(model: Any, inputs: dict, size: Size, ceilings: dict[float, float], wanted: dict) -> list[Row]:
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         return [{"what": "onnxruntime", "skipped": "the extra onnx is not installed"}]
     with tempfile.TemporaryDirectory() as folder:
-        ways = [onnx_runner(model, mask_of(model, s), inputs, Path(folder) / f"{s}") for s in SHARES]
-        times = in_turns(ways, size.repeats, "cpu")
-    return [row(f"onnxruntime, {s:.0%} cut: speed", times[0] / t, ceilings[s]) for s, t in zip(SHARES[1:], times[1:])]
-
-
-def peer_rows(model: Any, inputs: dict, size: Size, cut: dict[float, Any]) -> list[dict[str, Any]]:
-    if find_spec("torch_pruning") is None:
-        return [{"what": "Torch-Pruning", "skipped": "torch-pruning is not installed"}]
-    began = time.perf_counter()
-    prune(copy.deepcopy(model), mask_of(model, 0.5))
-    ours = time.perf_counter() - began
-    began = time.perf_counter()
-    other = torch_pruned(copy.deepcopy(model), 0.5, inputs)
-    theirs = time.perf_counter() - began
-    times = in_turns([runner(cut[0.5], inputs), runner(other, inputs)], size.repeats, size.device)
+        ways = {s: onnx_session(model, mask_of(model, s), inputs, Path(folder) / f"{s}") for s in SHARES}
+        same = {s: equal("answers with these heads closed", way(), wanted[s], 1e-3) for s, way in ways.items()}
+        times = dict(zip(ways, fastest([*ways.values()], size.repeats)))
     return [
-        {
-            "what": "Torch-Pruning / ours, forward at 50 %",
-            "ratio": times[1] / times[0],
-            "goal": ">= 0.97",
-            "floor": "1",
-        },
-        {"what": "Torch-Pruning / ours, cutting itself", "ratio": theirs / ours, "goal": ">= 1", "floor": ""},
+        speed(f"onnxruntime, {s:.0%} cut: speed", times[0.0] / times[s], ceilings[s], same[s], "onnxruntime")
+        for s in SHARES[1:]
     ]
 
 
-def row(what: str, ratio: float, ceiling: float) -> dict[str, Any]:
-    return {
-        "what": what,
-        "ratio": ratio,
-        "goal": f">= {1 + 0.7 * (ceiling - 1):.3f}",
-        "floor": f"{ceiling:.3f} (ceiling)",
-    }
+def peer_rows(model: Any, inputs: dict, size: Size, share: float = 0.5) -> list[Row]:
+    """What cutting costs. The cut models are the same model, so that their speed is no comparison."""
+    if find_spec("torch_pruning") is None:
+        return [{"what": "Torch-Pruning", "skipped": "torch-pruning is not installed"}]
+    mask = mask_of(model, share)
+    ours, theirs = prune(copy.deepcopy(model), mask), copy.deepcopy(model)
+    Graphs(theirs).cut(mask)
+    same = same_model(ours, theirs, inputs)
+    rounds = range(size.repeats + 2)
+    times = np.array([cutting_times(model, mask, size.device) for _ in rounds])[1:].min(0)
+    more = {"goal": ">= 1", "same": same, "peer": "Torch-Pruning"}
+    return [
+        row(f"Torch-Pruning, its graph at hand / ours, {share:.0%} cut", times[2] / times[0], **more),
+        row(f"Torch-Pruning, graph and cut / ours, {share:.0%} cut", (times[1] + times[2]) / times[0], **more),
+        row(f"our cut of {share:.0%}, ms", 1e3 * times[0]),
+    ]
+
+
+def same_model(ours: Any, theirs: Any, inputs: dict[str, torch.Tensor]) -> list[str]:
+    return [
+        equal("parameters left", parameters_of(ours), parameters_of(theirs)),
+        equal("answers", states(ours, inputs), states(theirs, inputs), 1e-6),
+    ]
+
+
+def cutting_times(model: Any, mask: torch.Tensor, device: str) -> list[float]:
+    """Of our cut, of Torch-Pruning's graph, and of its cut, on fresh copies."""
+    ours, theirs, graphs = copy.deepcopy(model), copy.deepcopy(model), []
+    return [
+        seconds(lambda: prune(ours, mask), device),
+        seconds(lambda: graphs.append(Graphs(theirs)), device),
+        seconds(lambda: graphs[0].cut(mask), device),
+    ]
+
+
+def speed(what: str, ratio: float, ceiling: float, same: str, peer: str = "") -> Row:
+    goal = f">= {1 + 0.7 * (ceiling - 1):.3f}"
+    return row(what, ratio, goal, f"{ceiling:.3f} (ceiling)", same=[same], peer=peer)
 
 
 def main() -> None:
@@ -185,12 +202,7 @@ def main() -> None:
     parser.add_argument("--size", choices=[*SIZES], default="accelerator" if torch.cuda.is_available() else "cores")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = rows_of(args.size)
-    for each in rows:
-        said = each.get("skipped") or f"{each['ratio']:.3f}   goal {each['goal']}   {each['floor']}"
-        print(f"{each['what']:44s} {said}")
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    finish(rows_of(args.size), args.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the lengths of sentences the rest of a layer, which is linear, is most of it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from comparing import Row, finish, row
 from transformers import AutoModel, BertConfig
 
 from headwise.batching import encode
@@ -123,7 +123,7 @@ def exponent(sizes: tuple[int, ...], times: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
-def measure(size: Size) -> list[dict[str, Any]]:
+def measure(size: Size) -> list[Row]:
     axes: dict[str, tuple[tuple[int, ...], Callable[[int], Callable[[], object]], str]] = {
         "importance by examples": (size.examples, lambda n: importance_of(size, rows=n), "<= 1.1"),
         "importance by length": (size.lengths, lambda n: importance_of(size, length=n), "<= 1.5"),
@@ -135,21 +135,20 @@ def measure(size: Size) -> list[dict[str, Any]]:
     rows = []
     for what, (sizes, make, goal) in axes.items():
         times = [seconds(make(n), size) for n in sizes]
-        row = {"what": f"{what}: exponent", "ratio": exponent(sizes, times), "goal": goal, "floor": ""}
-        rows.append({**row, "sizes": list(sizes), "seconds": times})
+        rows.append(row(f"{what}: exponent", exponent(sizes, times), goal, sizes=list(sizes), seconds=times))
     return rows
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
+def plot(rows: list[Row], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for row, place in zip(rows, axes.flat):
-        place.loglog(row["sizes"], row["seconds"], "o-")
-        place.set_title(f"{row['what'].removesuffix(': exponent')}\nexponent {row['ratio']:.2f}", fontsize=9)
+    for each, place in zip(rows, axes.flat):
+        place.loglog(each["sizes"], each["seconds"], "o-")
+        place.set_title(f"{each['what'].removesuffix(': exponent')}\nexponent {each['ratio']:.2f}", fontsize=9)
         place.set_ylabel("seconds")
     figure.savefig(path)
 
@@ -163,13 +162,9 @@ def main() -> None:
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])  # workers import this file
     rows = measure(SIZES[args.size])
-    for row in rows:
-        points = ", ".join(f"{n}: {t:.3g} s" for n, t in zip(row["sizes"], row["seconds"]))
-        print(f"{row['what']:58s} {row['ratio']:6.2f}   goal {row['goal']}   ({points})")
     if args.plot:
         plot(rows, args.plot)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    finish(rows, args.json)
 
 
 if __name__ == "__main__":

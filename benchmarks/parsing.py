@@ -3,19 +3,19 @@
     python benchmarks/parsing.py [--device cuda] [--sentences 2000] [--json FILE]
 
 Sentence lengths as in the English Web Treebank, batches as evaluation makes them (longest first, by a token budget).
-One by one is run on a sample and scaled up, in turns with the batches; each side's best time counts.
+One by one is run on every twentieth sentence by length and scaled up, in turns with the batches, and must find the
+same trees; each side's best time counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from comparing import Row, equal, fastest, finish, row
 
 from headwise.batching import Order
 from headwise.evaluate import TOKENS
@@ -28,43 +28,65 @@ PARSERS: dict[str, tuple[Parser, int, str]] = {  # what, how many more rows than
     "inside-outside (span probabilities)": (marginals, 1, ""),
     "Chu-Liu/Edmonds": (chu_liu_edmonds, 0, ""),
 }
+EVERY = 20  # one sentence of so many is parsed by itself
+Problem = tuple[torch.Tensor, torch.Tensor]  # scores and lengths
 
 
-def seconds(parse: Parser, more: int, lengths: np.ndarray, batches: Iterable[np.ndarray], device: str) -> float:
-    """Time in the parser alone."""
-    spent, generator = 0.0, torch.Generator().manual_seed(0)
+def batched(lengths: np.ndarray, batches: list[np.ndarray], more: int, device: str) -> list[Problem]:
+    """Random scores of all sentences."""
+    generator, problems = torch.Generator().manual_seed(0), []
     for items in batches:
-        size = torch.from_numpy(lengths[items]).to(device)
+        size = torch.from_numpy(lengths[items])
         words = int(size.max())
-        scores = torch.randn(len(items), words + more, words + 1, generator=generator).to(device)
-        parse(scores[:1], size[:1].clamp(max=1))  # what came before is done
-        start = time.perf_counter()
-        float(parse(scores, size).sum())
-        spent += time.perf_counter() - start
-    return spent
+        scores = torch.randn(len(items), words + more, words + 1, generator=generator)
+        problems.append((scores.to(device), size.to(device)))
+    return problems
 
 
-def rows(sentences: int, repeat: int, device: str) -> list[dict]:
+def taken(parsed: list[torch.Tensor], where: list[tuple[int, int]], alone: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the batches say about the sentences that were parsed alone."""
+    return [parsed[i][j][tuple(map(slice, one.shape[1:]))] for (i, j), one in zip(where, alone)]
+
+
+def parser_rows(name: str, lengths: np.ndarray, repeat: int, device: str) -> list[Row]:
+    parse, more, goal = PARSERS[name]
+    batches = Order(lengths, tokens=TOKENS).plain()
+    problems = batched(lengths, batches, more, device)
+    places = sorted(((i, j) for i, items in enumerate(batches) for j in range(len(items))), key=_length_in(problems))
+    where = places[EVERY // 2 :: EVERY] or places[:1]
+    few = [
+        (problems[i][0][j : j + 1, : n + more, : n + 1], problems[i][1][j : j + 1])
+        for i, j, n in _sized(where, problems)
+    ]
+    together, alone = ([parse(*problem) for problem in some] for some in (problems, few))
+    numbers = [
+        torch.cat([part.double().flatten().cpu() for part in parts]) for parts in (taken(together, where, alone), alone)
+    ]
+    same = [equal("trees" if parse is not marginals else "probabilities", *numbers, 1e-5)]
+    fast, slow = fastest([lambda: [parse(*p) for p in problems], lambda: [parse(*p) for p in few]], repeat, device)
+    slow *= len(lengths) / len(few)
+    return [
+        row(f"{name}: one by one / batched", slow / fast, goal, same=same),
+        row(f"{name}: sentences a second", len(lengths) / fast),
+    ]
+
+
+def _length_in(problems: list[Problem]) -> Callable[[tuple[int, int]], int]:
+    return lambda place: int(problems[place[0]][1][place[1]])
+
+
+def _sized(where: list[tuple[int, int]], problems: list[Problem]) -> list[tuple[int, int, int]]:
+    return [(i, j, int(problems[i][1][j])) for i, j in where]
+
+
+def rows_of(sentences: int, repeat: int, device: str) -> list[Row]:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(2.6, 0.7, sentences), 1, 90).astype(int)  # mean 16, longest 90
-    together = Order(lengths, tokens=TOKENS).plain()
-    alone = [np.array([i]) for i in rng.choice(sentences, max(1, sentences // 20), replace=False)]
-    found = []
-    for name, (parse, more, goal) in PARSERS.items():
-        times = np.array(
-            [
-                [seconds(parse, more, lengths, batches, device) for batches in (together, alone)]
-                for _ in range(repeat + 1)
-            ]
-        )[1:].min(0)
-        slow = times[1] * sentences / len(alone)
-        found.append({"what": f"{name}: one by one / batched", "ratio": slow / times[0], "goal": goal, "floor": ""})
-        found.append({"what": f"{name}: sentences a second", "ratio": sentences / times[0], "goal": "", "floor": ""})
-    return found
+    return [each for name in PARSERS for each in parser_rows(name, lengths, repeat, device)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
@@ -72,11 +94,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    table = rows(args.sentences, args.repeat, args.device)
-    for each in table:
-        print(f"{each['what']:56s} {each['ratio']:10.4g}   goal {each['goal'] or '-'}")
-    if args.json:
-        args.json.write_text(json.dumps(table, indent=1))
+    finish(rows_of(args.sentences, args.repeat, args.device), args.json)
 
 
 if __name__ == "__main__":

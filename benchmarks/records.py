@@ -6,7 +6,6 @@ python benchmarks/records.py [--records 2000] [--json FILE]
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from comparing import Row, finish, row
 
 from headwise.dissociation import Counts, Dissociation
 from headwise.jobs import Job, in_order
@@ -50,7 +50,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, made
 
 
-def measure(number: int) -> list[dict[str, Any]]:
+def measure(number: int) -> list[Row]:
     queue = {job.key: job for job in in_order([chain(i) for i in range(QUEUE // 2)])}
     with tempfile.TemporaryDirectory() as folder:
         results, record = Results(folder), lesions()
@@ -65,7 +65,7 @@ def measure(number: int) -> list[dict[str, Any]]:
         "a job's way through the queue, µs": 1e6 * choose / QUEUE,
         "a record of a pair's lesions, kB": size / 1e3,
     }
-    return [{"what": what, "ratio": value, "goal": "", "floor": ""} for what, value in rows.items()]
+    return [row(what, value) for what, value in rows.items()]
 
 
 def main() -> None:
@@ -73,11 +73,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = measure(args.records)
-    for row in rows:
-        print(f"{row['what']:46} {row['ratio']:10.3g}")
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    finish(measure(args.records), args.json)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, NamedTuple
 from unittest import mock
 
 from headwise import works
+from headwise.headtests import layer_sets, random_sets
 from headwise.jobs import Job, in_order
 from headwise.recipes import Scale, recipes
+from headwise.recipes.anatomy import jobs as anatomy
 from headwise.recipes.mesh import jobs as mesh
 from headwise.recipes.mesh.published import TABLE_2
 from headwise.recipes.specialization.published import TABLE_1
@@ -80,7 +83,7 @@ def lesions(tasks: Sequence[str], examples: int, number: int, limit: int | None 
 
 def amount(job: Job) -> Amount:
     """What a job works through."""
-    c, work = job.config, job.work.rpartition(":")[2]
+    c, work = job.config, job.work.rpartition(".")[2]
     if work in ("train", "trained", "mtdnn", "distilled"):
         made = training(c, job.at)
         return made if work != "distilled" else made._replace(read=made.read + made.trained)  # the teacher's passes
@@ -111,14 +114,18 @@ def closing(c: Mapping[str, Any], work: str) -> Amount:
     if work in ("relabelling", "rounds"):
         return lesions(tasks, 9 * c.get("examples", 0), c.get("draws", 18) * len(tasks), c["dev"])
     sets = [len(tasks)] if work == "lesions" else [len(tasks), 2, 4]  # apart: pairs, languages, tasks
-    return lesions(tasks, c["examples"], sum(1 + len(c["fractions"]) * (n + c["random"]) for n in sets), c["dev"])
+    closed = sum(1 + len(c["fractions"]) * (n + random_sets(n)) for n in sets) + len(tasks) * layer_sets(len(tasks))
+    return lesions(tasks, c["examples"], closed, c["dev"])
 
 
 @lru_cache
 def full(name: str) -> list[Job]:
     """All jobs of a recipe's published size, each after those it stands on; no rows are read for it."""
-    nothing = {"new": lambda *_: None}
-    with mock.patch.object(works, "_data", **nothing), mock.patch.object(mesh, "digest_of", **nothing):
+    nothing = {"new": lambda *_, **__: None}
+    unread = [(works, "data_of"), (anatomy, "data_of"), (mesh, "digest_of")]
+    with ExitStack() as stack:
+        for module, function in unread:
+            stack.enter_context(mock.patch.object(module, function, **nothing))
         return in_order(recipes[name].jobs(Scale("full")))
 
 

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 FILES = sorted(SOURCE.rglob("*.py"))
 # Imports point to the same layer or to one above it in this list.
 LAYERS = [
-    {"errors", "registry", "store", "progress", "display"},
+    {"errors", "registry", "store", "progress", "display", "io", "stopping", "spreadsheet"},
     {
         "families",
         "samples",
@@ -26,7 +26,9 @@ LAYERS = [
         "selection",
         "tasks",
         "metrics",
+        "intervals",
         "stats",
+        "correlation",
     },
     {
         "plan",
@@ -41,6 +43,8 @@ LAYERS = [
         "train",
         "passes",
         "importance",
+        "stability",
+        "baseline",
         "ablation",
         "attribution",
         "methods",
@@ -48,6 +52,9 @@ LAYERS = [
     },
     {
         "integrations",
+        "equations",
+        "headtests",
+        "rowtests",
         "dissociation",
         "lesions",
         "similarity",
@@ -65,14 +72,35 @@ LAYERS = [
         "attention",
     },
     {"features", "probes", "probing", "protocols", "headfeatures", "analyses", "finetune"},
-    {"results", "verdict", "report", "study", "sweep", "recipes", "demo", "doctor", "jobs", "engines", "works", "cli"},
+    {
+        "results",
+        "verdict",
+        "trust",
+        "heading",
+        "report",
+        "study",
+        "sweep",
+        "recipes",
+        "demo",
+        "doctor",
+        "jobs",
+        "engines",
+        "works",
+        "cli",
+    },
 ]
 FREE = {"testing", "__init__", "__main__"}
 NO_TORCH = [
     "store",
     "results",
     "metrics",
+    "baseline",
+    "intervals",
     "stats",
+    "correlation",
+    "equations",
+    "rowtests",
+    "headtests",
     "verdict",
     "report",
     "dissociation",

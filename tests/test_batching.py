@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.batching import GRAIN, Encoded, Order, Stream, batches, encode, fingerprint, sample
+from headwise.batching import GRAIN, Encoded, Order, Stream, batches, encode, sample
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.plan import Plan
 from headwise.store import cache_folder
@@ -160,12 +161,47 @@ def test_the_same_content_is_tokenised_once_and_other_content_anew():
     assert CALLS == [7, 6, 7, 7, 4]
 
 
-def test_a_tokenizers_fingerprint_does_not_depend_on_what_it_was_used_for():
-    used = tiny_tokenizer(WORDS)
-    before = fingerprint(used)
-    used("w1 w2", truncation=True, max_length=3, padding="max_length")
-    assert fingerprint(used) == before == fingerprint(tiny_tokenizer(WORDS))
-    assert fingerprint(tiny_tokenizer(WORDS[1:])) != before
+def test_no_flipped_bit_of_a_token_cache_is_believed(tmp_path, monkeypatch):
+    """A flipped bit in the labels turns [0, 1] into [1, 1] and leaves a readable file."""
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    CALLS.clear()
+    tokenizer = tiny_tokenizer(WORDS)
+    rows = [{"text": f"w{i} w{i + 1}", "label": "ab"[i % 2]} for i in range(5)]
+    right = encode(task_of(rows), "train", tokenizer).batch(range(5))
+    [file] = cache_folder("tokens").glob("*.safetensors")
+    whole = file.read_bytes()
+    for place in range(8, len(whole), 5):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            seen = encode(task_of(rows), "train", tokenizer).batch(range(5))
+        assert all(torch.equal(seen[name], right[name]) for name in right), place
+
+
+def test_two_tokenizers_of_one_kind_do_not_share_a_cache(tmp_path):
+    from transformers import EsmTokenizer
+
+    files = []
+    for letters in ("LAGV", "VGAL"):
+        files.append(tmp_path / letters)
+        files[-1].write_text("\n".join(["<cls>", "<pad>", "<eos>", "<unk>", *letters, "<mask>"]))
+    rows = [{"text": "LA", "label": "a"}, {"text": "GV", "label": "b"}]
+    one, other = (encode(task_of(rows), "train", EsmTokenizer(str(file))).batch([0]) for file in files)
+    assert one["input_ids"].tolist() != other["input_ids"].tolist()
+
+
+def test_a_tokenizer_that_says_nothing_of_itself_is_not_cached():
+    class Own:
+        pad_token_id = 0
+
+        def __call__(self, texts, *others, **how):
+            return tiny_tokenizer(WORDS)(texts, *others, **how)
+
+    CALLS.clear()
+    rows = [{"text": "w1 w2", "label": "a"}, {"text": "w3", "label": "b"}]
+    for _ in range(2):
+        encode(task_of(rows), "train", Own())
+    assert CALLS == [2, 2]
 
 
 def test_the_side_a_tokenizer_cuts_is_part_of_what_it_does():

@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -507,18 +509,35 @@ def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
 # -- study, report, ls
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_stage_that_fails_ends_in_one_line_and_a_page_with_the_rest(place, headwise, monkeypatch, debug):
+    from headwise import study
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(study, "looks", fails)
+    folder = f"runs/failing{debug}"
+    line = f"{STUDY} --skip lesions,iat,prune --out {folder} --json {'--debug' if debug else ''}"
+    code, out, err = headwise(line)
+    found = json.loads(out)
+    assert code == 1 and found["failed"] == {"looks": "RuntimeError: no room"} and Path(found["page"]).exists()
+    assert "headwise: stage 'looks' failed: RuntimeError: no room" in err.splitlines()
+    assert ("Traceback" in err) == debug
+
+
 def test_a_study_of_own_files_from_end_to_end(headwise, place):
     code, out, _ = headwise(f"{STUDY} --out runs/whole")
     assert code == 0
-    for stage in ("Train the tasks together", "Find each task's heads", "Close heads", "against plain", "may be cut"):
+    for stage in ("Train the tasks together", "Score every head", "Ablate head sets", "against plain", "can be pruned"):
         assert stage in out
-    assert "What this says" in out and str(place / "runs/whole/report.html") in out
+    assert "Findings" in out and str(place / "runs/whole/report.html") in out
     assert "reviews" in (place / "runs/whole/report.html").read_text()
     records = {record.key for record in Results(place / "runs/whole/records")}
     code, again, _ = headwise(f"{STUDY} --out runs/whole")
     assert code == 0 and again.count("already done, read back") == len(records)
     assert records == {record.key for record in Results(place / "runs/whole/records")}
-    said = out[out.index("What this says") :]
+    said = out[out.index("Findings") :]
     assert again.endswith(said), "the verdict of the second run is that of the first"
 
 
@@ -544,8 +563,8 @@ def test_report_of_one_and_of_two(headwise, place, studied):
 
 def test_ls_lists_filters_and_exports(headwise, place, studied):
     rows = json.loads(headwise(f"ls {studied} --json")[1])
-    assert {row["kind"] for row in rows} == {"train", "importance", "dissociation", "looks", "iat", "prune"}
-    only = json.loads(headwise(f"ls {studied} --where kind=importance --where task=news --json")[1])
+    assert {row["work"] for row in rows} == {"train", "scores", "importance", "dissociation", "looks", "iat", "prune"}
+    only = json.loads(headwise(f"ls {studied} --where work=importance --where task=news --json")[1])
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]
     assert headwise(f"ls {studied} --export all.csv")[0] == 0 and (place / "all.csv").exists()
@@ -631,6 +650,66 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
 
     monkeypatch.setattr(cli.measuring, "plain_encoder", stopped)
     refused(headwise("heads bert-tiny"), said or "stopped", code=130)
+
+
+@pytest.mark.parametrize("line", [f"train --model bert-tiny {OWN} {SHORT}", STUDY])
+def test_a_file_in_place_of_the_model_is_refused_before_training(headwise, place, monkeypatch, line):
+    (place / "runs/taken").mkdir(parents=True, exist_ok=True)
+    (place / "runs/taken/model").write_text("mine")
+    monkeypatch.setattr("headwise.train.fit", lambda *args, **kwargs: pytest.fail("training began"))
+    refused(headwise(f"{line} --out runs/taken"), "runs/taken/model is a file")
+
+
+def test_a_model_folder_may_be_a_link(headwise, place):
+    (place / "disk/model").mkdir(parents=True)
+    (place / "runs/linked").mkdir(parents=True)
+    (place / "runs/linked/model").symlink_to(place / "disk/model")
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/linked")[0] == 0
+    assert (place / "runs/linked/model").is_symlink() and (place / "disk/model/encoder/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--skip looks --skip prune --probes corpus.bigram_shift --probes corpus.tree_depth",
+        "--skip looks,prune --probes corpus.bigram_shift,corpus.tree_depth",
+        "--skip looks, --skip ,prune --probes corpus.bigram_shift, --probes corpus.tree_depth",
+    ],
+)
+def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
+    class Stop(Exception):
+        pass
+
+    def study(model, tasks, settings, *rest):
+        raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
+
+    monkeypatch.setattr("headwise.study.Study", study)
+    told = "('looks', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
+    line = f"study --model bert-tiny --tasks corpus.topic --tasks corpus.sentiment {line}"
+    refused(headwise(line), f"Stop: {told}", code=1)
+
+
+def test_sigterm_in_a_training_is_143_and_a_checkpoint(place):
+    words = f"train --model bert-tiny {OWN} --steps 100000 --out runs/ended --device cpu"
+    command = [sys.executable, "-m", "headwise", *words.split()]
+    running = subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    metrics, until = place / "runs/ended/metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < until and running.poll() is None:
+        time.sleep(0.05)
+    running.terminate()
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 143, errors.decode()
+    assert b"Traceback" not in errors and b"goes on from there" in errors
+    assert list((place / "runs/ended/checkpoints").iterdir())
+
+
+def test_sigterm_elsewhere_is_one_line_and_143(headwise, monkeypatch):
+    def ended(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(cli.measuring, "plain_encoder", ended)
+    refused(headwise("heads bert-tiny"), "terminated", code=143)
 
 
 # -- many runs

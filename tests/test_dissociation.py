@@ -12,6 +12,7 @@ from scipy import stats as scipy_stats
 from headwise.dissociation import Counts, Dissociation, draws_for, mean_defined, pairwise, per_task, verdict
 from headwise.errors import HeadwiseError
 from headwise.recipes.specialization import published as published
+from headwise.stats import above_zero
 
 TASKS = published.TASKS
 
@@ -219,7 +220,7 @@ def test_p_values_of_d_are_uniform_when_lesions_hurt_alike():
     for run in range(300):
         counts = [drawn(generator, truth, 400) for _ in range(2)]
         found.append(
-            Dissociation.of(["a", "b"], counts=counts, resamples=300, seed=run).to_record()["D"][0]["mean"]["p"]
+            Dissociation.of(["a", "b"], counts=counts, resamples=300, seed=run).to_record()["D"][0]["mean"]["p_rows"]
         )
     assert scipy_stats.kstest(found, "uniform").pvalue > 0.01
 
@@ -230,15 +231,16 @@ def test_counts_give_the_point_values_and_shared_draws():
     assert np.array_equal(found.performance[0, 0], accuracy(counts[0].counts.sum(0))[0])
     same = Dissociation.of(["a", "b"], counts=[Counts(np.repeat(c.counts[:, :, :1], 3, 2), accuracy) for c in counts])
     record = same.to_record()["D"][0]
-    assert record["mean"] == {"value": 0, "low": 0, "high": 0, "p": 1}  # paired draws: no noise where nothing differs
-    assert record["pairs"][0]["verdict"] == "none" and record["pairs"][0]["p"] == 1
+    mean = record["mean"]  # paired draws: no noise where nothing differs, yet 500 rows alike are not all rows there are
+    assert mean["value"] == 0 and mean["p_rows"] == 1 and -0.01 < mean["low"] == -mean["high"] < -0.005
+    assert record["pairs"][0]["verdict"] == "none" and record["pairs"][0]["p_rows"] == 1
 
 
 def test_a_pairs_p_value_needs_both_tasks():
     truth = np.array([[[0.9, 0.5, 0.8]], [[0.8, 0.6, 0.6]]])  # only the first task comes apart
     generator = np.random.default_rng(4)
     found = Dissociation.of(["a", "b"], counts=[drawn(generator, t, 800) for t in truth])
-    assert found.to_record()["D"][0]["mean"]["p"] < 0.01 < found.pairs()["a", "b"]["p"]
+    assert found.to_record()["D"][0]["mean"]["p_rows"] < 0.01 < found.pairs()["a", "b"]["p_rows"]
 
 
 def test_relabelled_lesions_are_the_null_of_d():
@@ -259,7 +261,11 @@ def test_the_record_has_its_shape_and_is_json():
     counts = [drawn(np.random.default_rng(6), np.repeat(TRUE[:, i], 2, 0), 300) for i in range(2)]
     found = Dissociation.of(["a", "b"], fractions=(0.1, 0.3), counts=counts, collapsed=np.eye(2, 4, dtype=bool))
     record = json.loads(json.dumps(found.beside(counts=counts, chance=[0.5, 0.3]).to_record(), allow_nan=False))
-    assert set(record) == {"fractions", "default", "lesions", "performance", "low", "high", "collapsed", "D", "on"}
+    shown = {"fractions", "default", "lesions", "performance", "low", "high", "collapsed", "cells", "D", "on"}
+    assert set(record) == shown | {"n", "random", "matched", "matched_performance", "null", "withheld"}
+    assert record["n"] == {"a": 300, "b": 300} and record["null"] is None
+    few = "only 1 random head sets were closed; 10 are needed"
+    assert record["withheld"] == {"a": few, "b": few} and record["random"] == 1 and record["matched"] == 0
     assert record["lesions"] == ["none", "a", "b", "random 1"] and record["default"] == 0.3
     for part in ("performance", "low", "high", "collapsed"):
         assert np.shape(record[part]) == (2, 2, 4)
@@ -269,15 +275,19 @@ def test_the_record_has_its_shape_and_is_json():
     ).all()
     assert set(record["on"]) == {"accuracy", "chance_corrected"} and record["on"]["accuracy"] == record["D"]
     for d in (*record["D"], *record["on"]["chance_corrected"]):
-        assert set(d) == {"fraction", "tasks", "mean", "pairs"} and set(d["mean"]) == {"value", "low", "high", "p"}
-        assert set(d["tasks"]) == {"a", "b"} and set(d["tasks"]["a"]) == {"value", "low", "high"}
-        assert [set(p) for p in d["pairs"]] == [{"a", "b", "d_a", "d_b", "d", "verdict", "p"}]
+        tests = {"p", "p_rows", "p_layers"}
+        assert set(d) == {"fraction", "tasks", "mean", "pairs"} and set(d["mean"]) == {"value", "low", "high"} | tests
+        assert set(d["tasks"]) == {"a", "b"} and set(d["tasks"]["a"]) == {"value", "low", "high", "p_holm"} | tests
+        assert [set(p) for p in d["pairs"]] == [{"a", "b", "d_a", "d_b", "d", "verdict"} | tests]
+    for cells in record["cells"]:
+        assert set(cells) == set(cells["a"]) == {"a", "b"}
+        assert set(cells["a"]["b"]) == {"change", "low", "high", "p", "p_holm"}
 
 
 def test_without_counts_the_unknown_is_none():
     record = table_3().to_record()
     assert record["fractions"] == [0.3]  # the paper's
-    assert record["low"][0][0][0] is None and record["D"][0]["mean"]["p"] is None and record["on"] == {}
+    assert record["low"][0][0][0] is None and record["D"][0]["mean"]["p_rows"] is None and record["on"] == {}
     assert record["D"][0]["mean"]["value"] == pytest.approx(0.0734, abs=1e-4)
 
 
@@ -410,11 +420,12 @@ def test_the_mean_over_draws_has_the_tasks_of_the_mean():
     rare[:3, 0], rare[:1, 0, 2] = [1, 0, 1], 1  # three right answers: a draw in twenty has none
     b = np.stack([rare[..., [0, 2, 1]], np.ones_like(rare)], -1)
     found = Dissociation.of(["a", "b"], counts=[Counts(c, accuracy) for c in (a, b)], resamples=2000, undefined="leave")
-    draws = per_task(pairwise(found.samples[:, 0]))
+    draws = per_task(pairwise(found.rows.samples[:, 0]))
     assert np.isnan(draws[:, 1]).any() and not np.isnan(draws[:, 0]).any()
     both = draws[~np.isnan(draws).any(1)].mean(1)
     entry = found.to_record()["D"][0]["mean"]
-    assert (entry["low"], entry["high"]) == pytest.approx(tuple(np.quantile(both, (0.025, 0.975))))
+    assert entry["p_rows"] == pytest.approx(float(above_zero(entry["value"], both)))
+    assert entry["low"] <= np.quantile(both, 0.025) and np.quantile(both, 0.975) <= entry["high"]
 
 
 @pytest.mark.parametrize("tasks", [2, 5, 10, 11, 16, 22])

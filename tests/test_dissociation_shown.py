@@ -25,7 +25,7 @@ def test_the_table_printed_holds_what_one_wants():
     text = str(table_3().beside(table_3().performance))
     assert [line.split()[0] for line in text.splitlines()[1:6]] == list(TASKS)
     assert "83.91" in text and "11.08 %" in text and "random" in text and "MNLI × AG: 10.90 %, distinct" in text
-    assert "mean D 7.34 %; mean D on accuracy 7.34 %" in text and "*" not in text
+    assert "mean D 7.34 %; mean D on accuracy 7.34 %" in text and "*" not in text and "p " not in text
     marked = Dissociation.of(["a", "b"], TWO, collapsed=np.array(TWO) < 0.3)
     assert "25.00*" in str(marked) and "one class" in str(marked)
     drawn = np.zeros((2, 5), bool)
@@ -43,6 +43,15 @@ def test_the_printed_table_by_hand(random, head, means):
         ["b", "50.00", "40.00", "25.00", *means[1], "30.00", "%"],
     ]
     assert lines[3:] == ["mean D 33.75 %", "a × b: 33.75 %, distinct"]
+
+
+def test_p_values_say_what_they_are_over():
+    """Twenty random sets between the tasks' own: own and other stand at the ends of 22, in both tasks."""
+    random = np.linspace(0.42, 0.68, 20)
+    rows = np.array([[0.8, 0.4, 0.7, *random], [0.8, 0.7, 0.4, *random]])
+    lines = str(Dissociation.of(["a", "b"], rows)).splitlines()
+    assert lines[3] == "mean D 37.50 %, p = 0.00216" and lines[4] == "a × b: 37.50 %, p = 0.00216, distinct"
+    assert lines[5:] == ["p: one-sided, over 20 random head sets of the same size; of pairs after Holm"]
 
 
 def test_the_notebooks_table_by_hand():
@@ -63,8 +72,10 @@ def test_intervals_stand_beside_their_values():
         Counts(answers[:, :, order], lambda sums: sums[..., 0] / sums[..., 1]) for order in ([0, 1, 2], [0, 2, 1])
     ]
     lines = str(Dissociation.of(["a", "b"], counts=counts, resamples=99)).splitlines()
-    assert [line.split("  ")[-1] for line in lines[1:3]] == ["25.00 % [25.00, 25.00]"] * 2
-    assert lines[3:] == ["mean D 25.00 % [25.00, 25.00], p = 0.01", "a × b: 25.00 %, p = 0.01, distinct"]
+    low, high = re.fullmatch(r"25.00 % \[(.*), (.*)\]", lines[1].split("  ")[-1]).groups()
+    assert float(low) + float(high) == pytest.approx(50) and float(low) < 0, "ten rows alike may not be all there are"
+    assert lines[3].startswith("mean D 25.00 % [") and lines[4] == "a × b: 25.00 %, distinct"
+    assert lines[5:] == [f"no p for {task}: only 10 rows; 20 are needed" for task in "ab"]
 
 
 def test_what_is_not_defined_is_said():

@@ -153,7 +153,8 @@ def test_ten_answers_mended_and_none_spoiled_are_ten_coins_on_one_side():
 def test_models_that_answer_alike_do_not_differ(metric):
     after, _ = two_models(0, metric=metric)
     found = difference(after, after)
-    assert (found.value, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert (found.value, found.p) == (0, 1)
+    assert found.low == pytest.approx(-found.high) and 0 < found.high < 0.03, "rows that were not seen may differ"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from torch import nn
 
+from headwise.errors import HeadwiseError
 from headwise.families import EXACT
-from headwise.heads import Heads, captured, eager, gated, inside_block, touched, whole_maps
+from headwise.heads import Heads, Lent, captured, eager, gated, inside_block, touched, whole_maps
 from headwise.testing import FAMILIES, layers_run_again, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
@@ -294,6 +298,101 @@ def test_gradient_checkpointing_keeps_gradients(family):
     layers_run_again(model)
     no_dropout(model).train()
     assert torch.allclose(plain, gate_gradients(model, batch, heads), atol=1e-6)
+
+
+@contextmanager
+def other_thread():
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()
+
+
+def test_blocks_leave_the_forwards_of_other_threads_alone():
+    model = tiny("bert")
+    batch, heads = tiny_batch(model), Heads.of(model)
+    plain = output(model, batch)
+    with gated(model, torch.zeros(heads.shape)):
+        closed = output(model, batch)
+    with other_thread() as elsewhere, gated(model, torch.zeros(heads.shape)):
+        assert torch.equal(elsewhere(output, model, batch), plain)
+        assert torch.equal(output(model, batch), closed)
+    with other_thread() as elsewhere, captured(model, lambda out: out[:, 0]) as layers:
+        output(model, batch)
+        elsewhere(output, model, batch)
+    assert len(layers) == heads.num_layers
+
+
+def test_two_threads_gate_one_model_at_once():
+    model = tiny("bert")
+    batch, heads = tiny_batch(model), Heads.of(model)
+    plain, meet = output(model, batch), threading.Barrier(2)
+
+    def lesioned(layer: int) -> torch.Tensor:
+        gates = torch.ones(heads.shape)
+        gates[layer] = 0
+        with gated(model, gates, heads=heads):
+            meet.wait(20)
+            result = output(model, batch)
+            meet.wait(20)
+        return result
+
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(lesioned, (0, 1)))
+    meet = threading.Barrier(1)
+    for layer, result in enumerate(together):
+        assert torch.equal(result, lesioned(layer)) and not torch.equal(result, plain)
+
+
+def test_a_forward_of_another_thread_does_not_count_as_reached():
+    model = tiny("bert")
+    batch, heads = tiny_batch(model), Heads.of(model)
+    with (
+        pytest.raises(HeadwiseError, match="no forward reached"),
+        other_thread() as elsewhere,
+        gated(model, torch.zeros(heads.shape)),
+    ):
+        elsewhere(output, model, batch)
+
+
+def test_two_backwards_that_cannot_be_told_apart_are_refused(monkeypatch):
+    """On an accelerator layers run again on autograd's threads: played here by a foreign thread in a backward."""
+    hook = Lent(lambda: "mine")
+    with other_thread() as elsewhere:
+        assert elsewhere(hook) is None
+        monkeypatch.setattr("torch._C._current_graph_task_id", lambda: 7)
+        monkeypatch.setattr("threading._DummyThread", threading.Thread)  # every thread counts as autograd's
+        waiting = {hook.thread}
+        monkeypatch.setattr("headwise.heads._waits_for_backward", lambda thread: thread in waiting)
+        assert elsewhere(hook) == "mine"
+        waiting |= hook.others
+        with pytest.raises(HeadwiseError, match="two threads"):
+            elsewhere(hook)
+        waiting.clear()
+        assert elsewhere(hook) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.accelerator)])
+def test_layers_run_again_in_a_backward_belong_to_the_thread_that_called_it(device):
+    """Also where autograd runs the backward on a thread of its own, as on CUDA."""
+    model = tiny("bert").to(device)
+    batch = {name: value.to(device) for name, value in tiny_batch(model).items()}
+    heads = Heads.of(model)
+    gates = torch.rand(3, *heads.shape, generator=torch.Generator().manual_seed(1)).to(device)
+    no_dropout(model)
+
+    def gradients(scale: torch.Tensor | None) -> torch.Tensor:
+        gate = (torch.ones_like(gates) if scale is None else scale).requires_grad_()
+        with gated(model, gate, heads=heads) if scale is not None else nullcontext():
+            loss = losses(model, batch).sum()
+            return torch.autograd.grad(loss, next(model.parameters()))[0]
+
+    expected, whole = gradients(gates.clone()), gradients(None)
+    layers_run_again(model)
+    model.train()
+    assert torch.allclose(gradients(gates.clone()), expected, atol=1e-6)
+    with other_thread() as elsewhere, gated(model, gates, heads=heads):
+        output(model, batch)
+        assert torch.allclose(elsewhere(gradients, None), whole, atol=1e-6)
+    assert not torch.allclose(expected, whole, atol=1e-6)
 
 
 def test_task_heads_have_the_same_map():

@@ -106,6 +106,23 @@ def test_segments_without_gates():
         model(**tiny_batch(model))
 
 
+@pytest.mark.parametrize("shape", [(1, 7), (3, 1), (7,), (2, 7)])
+def test_segments_that_would_broadcast(shape):
+    model = tiny("bert")
+    gates, segments = torch.ones(3, 2, 4), torch.zeros(shape, dtype=torch.long)
+    refused = pytest.raises(HeadwiseError, match=r"segments of shape .*\(rows, T\)")
+    with refused, gated(model, gates, segments=segments):
+        model(**tiny_batch(model))
+
+
+@pytest.mark.parametrize(("name", "number"), [("num_attention_heads", -4), ("num_attention_heads", 0)])
+def test_a_configuration_without_heads(name, number):
+    model = tiny("bert")
+    setattr(model.config, name, number)
+    with pytest.raises(HeadwiseError, match=f"{name}={number} in the configuration"):
+        Heads.of(model)
+
+
 @pytest.mark.parametrize("attentions", [None, (), (None, None), (torch.ones(1, 4, 2, 2), None)])
 def test_a_model_without_attention_maps(attentions, monkeypatch):
     model = tiny("bert")

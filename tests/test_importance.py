@@ -19,6 +19,7 @@ from headwise.importance import Sample, estimators, importance
 from headwise.model import MultiTaskModel
 from headwise.prune import fold, prune
 from headwise.selection import top
+from headwise.stability import BLOCKS
 from headwise.tasks.answer import Answer
 from headwise.tasks.task import Rows, Task
 from headwise.testing import planted, tiny, tiny_tokenizer, toy_model
@@ -121,7 +122,7 @@ def test_only_what_is_looked_at_is_tokenised(model, by, monkeypatch):
     )
     monkeypatch.setattr("headwise.batching._cached", lambda path: None)
     found = importance(model, "toy0", by, examples=9)
-    assert torch.equal(found.scores, expected.scores) and torch.equal(found.halves, expected.halves)
+    assert torch.equal(found.scores, expected.scores) and np.array_equal(found.blocks.sums, expected.blocks.sums)
     assert len(seen) == 9
 
 
@@ -234,12 +235,12 @@ def test_scores_stand_on_one_example_or_more(model, examples):
 
 @pytest.mark.parametrize("options", [{}, {"normalize": "l2"}], ids=["plain", "l2"])
 @pytest.mark.parametrize("by", ["gradient", "fisher", "taylor", "token", "batch", "weight", "ablation", "magnitude"])
-def test_the_trace_after_all_examples_is_the_result(by, options):
+def test_all_blocks_together_are_the_result(by, options):
     model = toy_model(1, rows=128)
     prune(model.encoder, torch.tensor([[False, True, False, False], [False] * 4]))
     found = importance(model, "toy0", by, tokens=256, **({"last_layer": "none"} if by == "token" else {}), **options)
-    assert list(found.trace)[-1] == 128
-    assert torch.allclose(found.trace[128], found.scores, equal_nan=True)
+    whole = torch.from_numpy(found.blocks.scores(np.ones(BLOCKS))).float()
+    assert torch.allclose(whole, found.scores, equal_nan=True)
 
 
 @pytest.mark.parametrize("by", ["token", "weight"])

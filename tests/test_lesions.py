@@ -11,7 +11,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
 from headwise.importance import importance
-from headwise.lesions import dissociate, null_matrices
+from headwise.lesions import dissociate, layer_masks, null_matrices
 from headwise.selection import top
 from headwise.tasks import Rows
 from headwise.testing import planted, toy_model
@@ -27,7 +27,8 @@ def test_two_planted_heads_give_a_double_dissociation(apart):
     model, scores = apart
     found = dissociate(model, scores, 1 / 8)
     pair = found.pairs()["toy0", "toy1"]
-    assert pair["verdict"] == "distinct" and pair["p"] < 0.01
+    assert pair["verdict"] == "distinct" and pair["p_rows"] < 0.01
+    assert pair["p"] > 0.05 > found.to_record()["D"][0]["mean"]["p"], "one of eight heads is not seldom the one"
     assert (found.scores() > 0.1).all()
 
 
@@ -52,7 +53,7 @@ def test_the_matrix_is_that_of_separate_evaluations(apart):
 
 def test_collapsed_lesions_are_marked(apart):
     model, scores = apart
-    found = dissociate(model, scores, (0.125, 1.0), random=0)
+    found = dissociate(model, scores, (0.125, 1.0), random=0, matched=0)
     for i, task in enumerate(scores):
         everything = evaluate(model, task, torch.zeros(1, 2, 4))[0]
         assert found.collapsed[1, i, 1] == (len(set(everything.predictions)) == 1)
@@ -73,6 +74,46 @@ def test_answers_of_one_class_have_no_d_above_chance(alike):
     assert np.array_equal(found.on["accuracy"].performance, found.performance)
 
 
+def test_random_and_matched_sets_are_closed_in_the_same_pass(apart):
+    """Matched sets have as many heads of each layer as the task's own, and are closed at one fraction only."""
+    model, scores = apart
+    found = dissociate(model, scores, (0.25, 0.5), random=12, matched=10, alpha=0.5)
+    assert found.default == 0.5 and found.random == 12 and found.matched.shape == (2, 2, 10)
+    masks = layer_masks([score.scores for score in scores.values()], 0.5, 10, seed=0)
+    for j, score in enumerate(scores.values()):
+        assert (masks[j].sum(-1) == top(score.scores, 0.5).sum(-1)).all()
+    for i, task in enumerate(scores):
+        expected = [score.value for score in evaluate(model, task, (~masks[1]).float())]
+        assert found.matched[i, 1].tolist() == expected
+    record = found.to_record()
+    assert record["random"] == 12 and record["matched"] == 10 and record["n"] == {"toy0": 192, "toy1": 192}
+    quarter, half = record["D"]
+    assert quarter["mean"]["p"] is not None and quarter["mean"]["p_layers"] is None
+    assert half["mean"]["p_layers"] is not None
+
+
+def test_few_rows_have_intervals_and_no_p(apart):
+    """Five rows that behave alike once gave p = 0.001 and an interval of no width."""
+    model, scores = apart
+    record = dissociate(model, scores, 1 / 8, limit=5).to_record()
+    why = "only 5 rows; 20 are needed"
+    assert record["withheld"] == {"toy0": why, "toy1": why}
+    (d,), cells = record["D"], [cell for row in record["cells"][0].values() for cell in row.values()]
+    for part in (d["mean"], *d["pairs"], *d["tasks"].values(), *cells):
+        assert all(part[name] is None for name in part if name.startswith("p"))
+    for part in (d["mean"], *d["tasks"].values(), *cells):
+        assert part["high"] - part["low"] > 0.2
+    assert np.min(np.array(record["high"]) - record["low"]) > 0.2
+
+
+def test_scores_that_tie_at_the_cut_have_no_p(apart):
+    model, scores = apart
+    tied = {"toy0": torch.zeros(2, 4), "toy1": scores["toy1"]}
+    record = dissociate(model, tied, 1 / 8).to_record()
+    assert list(record["withheld"]) == ["toy0"] and "tie" in record["withheld"]["toy0"]
+    assert record["D"][0]["pairs"][0]["p"] is None and record["D"][0]["tasks"]["toy1"]["p"] is not None
+
+
 def test_permutation_null(apart):
     model, scores = apart
     found = dissociate(model, scores, 1 / 8, random=0)
@@ -91,11 +132,12 @@ def test_bad_use(apart):
         dissociate(model, scores, 30)
     with pytest.raises(HeadwiseError, match="a fraction or more"):
         dissociate(model, scores, ())
-    with pytest.raises(HeadwiseError, match="random=-1"):
-        dissociate(model, scores, random=-1)
+    for wrong in ("random", "matched"):
+        with pytest.raises(HeadwiseError, match=f"{wrong}=-1"):
+            dissociate(model, scores, **{wrong: -1})
 
 
 def test_untrained_tasks_still_measure():
     model = toy_model(2)
     found = dissociate(model, {task: importance(model, task) for task in model.tasks}, 0.25)
-    assert found.performance.shape == (1, 2, 6)
+    assert found.performance.shape == (1, 2, 23)

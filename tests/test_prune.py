@@ -138,7 +138,7 @@ def test_position_projections_of_deberta():
 def test_cross_attention_of_a_bert_decoder():
     model = tiny("bert", is_decoder=True, add_cross_attention=True)
     batch = padded(model) | {"encoder_hidden_states": torch.randn(3, 5, 24)}
-    for stack in ("encoder", "cross"):
+    for stack in ("decoder", "cross"):
         heads = Heads.of(model, stack=stack)
         mask = mask_of(heads, "first layer empty")
         cut = prune(copy.deepcopy(model), mask, stack)

@@ -96,7 +96,7 @@ def test_a_share_with_all_or_none_right_is_not_known_without_error(n):
 
 
 def test_no_share_of_reactions_on_the_page_has_an_interval_without_width():
-    results = Results(HOME / "docs" / "results" / "reactions" / "records")
+    results = Results(HOME / "results" / "reactions.parquet")
     records = tables.Records(results)
     for made, value in ((tables.property_table(records), "counts %"), (tables.probe_table(records), "top heads %")):
         place = made["columns"].index(value)

@@ -30,7 +30,7 @@ def test_the_name_is_the_configuration(results):
 
 
 def test_listing_and_comparing(results):
-    assert [r.config["task"] for r in results.where(kind="importance", task="qnli")] == ["qnli"]
+    assert [r.config["task"] for r in results.where(work="importance", task="qnli")] == ["qnli"]
     a, b = (r.key for r in results)
     names = [name for name, *_ in results.compare(a, b)]
     assert names == ["config.task", "result.value"]
@@ -60,14 +60,6 @@ def test_an_export_holds_all_of_a_record(tmp_path):
     }
 
 
-def test_a_kind_is_found_by_the_name_that_lists_show(tmp_path):
-    results = Results(tmp_path)
-    results.save("headwise.recipes.anatomy.works:tuned", {"seed": 0}, {})
-    for name in ("tuned", "headwise.recipes.anatomy.works:tuned"):
-        assert len(results.where(kind=name)) == 1
-    assert not results.where(kind="probed")
-
-
 def test_broken_records_are_named(results):
     key = next(iter(results)).key
     (results.root / key / "record.json").write_text("{")
@@ -88,6 +80,15 @@ def test_records_of_a_kind_are_told_apart_by_what_differs(tmp_path):
             results.save("train", trained, {})
             results.save("lesions", {"training": trained, "examples": 10 + seed}, {})
     results.save("alone", {"seed": 3}, {})
-    told = {(r.kind, text) for r, text in zip(results, told_apart(list(results)))}
+    told = {(r.work, text) for r, text in zip(results, told_apart(list(results)))}
     trainings = {("train", f"name {method}, seed {seed}") for seed in (0, 1) for method in ("plain", "iat")}
     assert told == {*trainings, ("lesions", "examples 10"), ("lesions", "examples 11"), ("alone", "")}
+
+
+def test_an_exported_table_runs_nothing_in_a_spreadsheet(tmp_path):
+    results = Results(tmp_path / "records")
+    results.save("kind", {"task": '=HYPERLINK("http://x")', "lr": -0.5}, {"@SUM": "+1", "value": -1.0})
+    with results.export(tmp_path / "all.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["config.task"] == '\'=HYPERLINK("http://x")' and row["result.@SUM"] == "+1"
+    assert (row["config.lr"], row["result.value"]) == ("-0.5", "-1.0")

@@ -111,7 +111,7 @@ def test_every_job_of_a_recipe_is_known_and_chains_are_parts_of_the_whole(name):
     s, r = scale(), recipes()
     jobs = r.full(name)
     spent = {job.key: s.seconds(r.amount(job), r.model_of(job), "bf16") for job in jobs}
-    free = {job.work.rpartition(":")[2] for job in jobs if not spent[job.key]}
+    free = {job.work.rpartition(".")[2] for job in jobs if not spent[job.key]}
     assert free <= {"inventory", "likeness"}
     assert max(spent.values()) <= r.longest(jobs, spent) <= sum(spent.values())
 

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.importance import Importance
-from headwise.selection import bottom, budget, close_groups, overlap, per_layer, random_heads, relabelled, top
+from headwise.selection import (
+    bottom,
+    budget,
+    close_groups,
+    matched_heads,
+    overlap,
+    per_layer,
+    random_heads,
+    relabelled,
+    ties,
+    top,
+)
 
 fractions = st.floats(0, 1)
 
@@ -182,3 +193,21 @@ def test_what_is_no_tensor_is_told_where_its_scores_are():
     found = Importance("t", "gradient", torch.ones(2, 4), torch.zeros(2, 4), 1, torch.ones(2, 2, 4))
     with pytest.raises(HeadwiseError, match=r"Importance.*\.scores"):
         top(found, 0.5)
+
+
+def test_ties_at_the_cut_are_counted():
+    scores = torch.tensor([[0.9, 0.5, 0.5], [0.5, 0.1, math.nan]])
+    assert ties(scores, 1 / 6) == 0 and ties(scores, 2 / 6) == ties(scores, 3 / 6) == 3 and ties(scores, 4 / 6) == 0
+    assert ties(torch.zeros(6, 12), 0.3) == 72 and ties(torch.zeros(6, 12), 1.0) == ties(torch.zeros(6, 12), 0.0) == 0
+
+
+def test_matched_heads_have_the_layers_of_the_mask_and_nothing_else():
+    mask, alive = random_heads((4, 6), 0.3, seed=0), torch.ones(4, 6, dtype=torch.bool)
+    alive[2, :3] = False
+    mask &= alive
+    drawn = torch.stack([matched_heads(mask, seed, alive) for seed in range(200)])
+    assert (drawn.sum(-1) == mask.sum(-1)).all() and not (drawn & ~alive).any()
+    often = drawn.float().mean(0)
+    expected = (mask.sum(-1) / alive.sum(-1))[:, None] * alive
+    assert (often - expected).abs().max() < 0.15
+    assert (matched_heads(mask, 3, alive) == matched_heads(mask, 3, alive)).all()

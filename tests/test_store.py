@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.errors import HeadwiseError
-from headwise.store import digest, finite, folder, read_arrays, read_json, write, write_arrays, write_json
+from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.store import (
+    digest,
+    finite,
+    folder,
+    locked,
+    read_arrays,
+    read_json,
+    require_replaceable,
+    write,
+    write_arrays,
+    write_json,
+)
 
 texts = st.text(max_size=8) | st.sampled_from(
     ["[\n 1,\n 2\n]", ",\n  ", "[1, 2]", "]\n", "a,\nb"]
@@ -98,3 +113,85 @@ def test_fields_of_three_levels_are_lines_and_what_is_deeper_is_in_them(tmp_path
     assert lines[4:9] == ["  },", '  "rows": [', "   [1,2.5],", "   [3,null]", "  ]"]
     assert lines[9:-3] == [" },", ' "words": ["ä","[b]"],']
     assert lines[-3:] == [' "none": [],', ' "nothing": {}', "}"]
+
+
+# -- links
+
+
+@pytest.mark.parametrize("before", ["full", "empty", "dangling"])
+def test_a_folder_that_is_a_link_is_replaced_where_it_leads(tmp_path, before):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").mkdir()
+    target, link = tmp_path / "disk/model", tmp_path / "out/model"
+    if before != "dangling":
+        target.mkdir()
+    if before == "full":
+        (target / "old").write_text("old")
+    link.symlink_to(target)
+    require_replaceable(link)
+    with folder(link, replace=True) as scratch:
+        (scratch / "new").write_text("new")
+    assert link.is_symlink() and [file.name for file in target.iterdir()] == ["new"]
+    assert not [file for place in ("disk", "out") for file in (tmp_path / place).iterdir() if file.name != "model"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_where_a_folder_is_to_be_is_refused(tmp_path, link):
+    (tmp_path / "file").write_text("mine")
+    if link:
+        (tmp_path / "model").symlink_to(tmp_path / "file")
+    with pytest.raises(HeadwiseError, match="is a file"):
+        require_replaceable(tmp_path / ("model" if link else "file"))
+
+
+# -- locks
+
+
+@pytest.fixture
+def lockless(monkeypatch, tmp_path):
+    """The file system of ``tmp_path / "share"`` has no locks, nor has the temporary folder where it is asked for."""
+    flock, without = fcntl.flock, ["share"]
+
+    def refusing(descriptor, operation):
+        place = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if any(f"{tmp_path}/{name}" in place for name in without):
+            raise OSError(number, os.strerror(number))
+        return flock(descriptor, operation)
+
+    (tmp_path / "share").mkdir()
+    (tmp_path / "local").mkdir()
+    monkeypatch.setattr("fcntl.flock", refusing)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "local"))
+    number = errno.ENOLCK
+
+    def choose(code, *more):
+        nonlocal number
+        number = code
+        without.extend(more)
+
+    return choose
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_without_file_locks_processes_of_one_machine_still_wait_for_each_other(tmp_path, lockless, code):
+    lockless(code)
+    for path in (tmp_path / "share", tmp_path / "share/a.lock"):
+        with pytest.warns(HeadwiseWarning, match="file system without locks"), locked(path):
+            with pytest.raises(BlockingIOError), locked(path, wait=False):
+                pass
+            with pytest.warns(HeadwiseWarning), locked(tmp_path / "share/other", wait=False):
+                pass
+        with pytest.warns(HeadwiseWarning), locked(path, wait=False):
+            pass
+
+
+def test_without_any_file_locks_an_error_says_what_to_do(tmp_path, lockless):
+    lockless(errno.ENOLCK, "local")
+    with pytest.raises(HeadwiseError, match=r"no file locks.*TMPDIR"), locked(tmp_path / "share/a.lock"):
+        pass
+
+
+def test_other_failures_of_locks_are_not_hidden(tmp_path, lockless):
+    lockless(errno.EIO)
+    with pytest.raises(OSError, match="Input/output"), locked(tmp_path / "share/a.lock"):
+        pass

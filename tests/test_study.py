@@ -11,21 +11,23 @@ import pytest
 import torch
 
 from headwise import study as home
+from headwise.baseline import against_baseline
 from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
 from headwise.importance import importance
+from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.methods.iat import IAT
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
 from headwise.prune import prune
 from headwise.results import Results
-from headwise.study import STAGES, Settings, Study, weights_digest
+from headwise.study import STAGES, Settings, Study
 from headwise.tasks import Rows, own
-from headwise.testing import playground, tiny, toy_model, toy_tasks
+from headwise.testing import playground, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import fit
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
-SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=1, dev=20, prune=(0.25,), max_length=16)
+SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=10, matched=10, dev=24, prune=(0.25,), max_length=16)
 COSTLY = ("fit", "importance", "dissociate", "looks")
 
 
@@ -70,7 +72,9 @@ def tasks_in(place):
 
 
 def run(place, out, settings=SMALL, model=None):
-    return Study(model or place / "bert-tiny", tasks_in(place), settings, out).run()
+    study = Study(model or place / "bert-tiny", tasks_in(place), settings, out).run()
+    assert "failed" not in study
+    return study
 
 
 # -- the law that lets plain training and IAT share their beginning
@@ -110,8 +114,8 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     assert "<html" in (folder / "report.html").read_text()[:2000]
     for row in study["iat"]["rows"]:
         assert 0 <= row["p"] <= 1 and row["low"] <= row["iat"] - row["plain"] <= row["high"]
-    kinds = Counter(record.kind for record in Results(folder / "records"))
-    assert kinds == {"train": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
+    kinds = Counter(record.work for record in Results(folder / "records"))
+    assert kinds == {"train": 1, "scores": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
 
 
 def test_what_only_evaluations_share_is_no_leak(finished):
@@ -139,7 +143,7 @@ def test_the_second_run_reads_back(place, copy, finished, calls):
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"alpha": 0.5}, {"fit": 1}),  # IAT alone
+        ({"alpha": 0.5}, {"fit": 1, "dissociate": 1}),  # the sets matched by layer are closed at alpha
         ({"alpha": 0.25}, {"fit": 1, "dissociate": 1}),  # a share that was not measured
         ({"fractions": (0.3, 0.75)}, {"dissociate": 1}),
         ({"prune": (0.5,)}, {}),
@@ -191,9 +195,9 @@ def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished
 def test_a_study_starts_from_its_own_share(place, copy, alpha, shares):
     study = run(place, copy, replace(SMALL, alpha=alpha, skip=("looks", "iat", "prune")))
     assert study["dissociation"]["fractions"] == shares and study["dissociation"]["default"] == alpha
-    assert f"(α = {alpha:g})" in study["verdict"][0]
+    assert study["reproduce"]["settings"]["alpha"] == alpha
     row = study["dissociation"]["performance"][shares.index(alpha)][0]
-    assert study["trust"]["random_band"]["reviews"] == [row[-1] / row[0]] * 2
+    assert study["trust"]["random_band"]["reviews"] == [min(row[3:]) / row[0], max(row[3:]) / row[0]]
 
 
 def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
@@ -203,25 +207,25 @@ def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
     )
     study = run(place, tmp_path, replace(SMALL, random=2, skip=("train", "looks", "iat", "prune")))
     closed = ("the heads of reviews", "the heads of news", "random heads")
-    ways = ["as it is", *(f"when {heads} are closed" for heads in closed)]
+    ways = ["as it is", *(f"when {heads} are ablated" for heads in closed)]
     assert study["trust"]["collapsed"] == [f"{task} {way}" for task in ("reviews", "news") for way in ways]
 
 
 def test_two_trainings_in_one_folder_stay_apart(place, copy, finished, calls):
-    first = weights_digest(copy / "model")
+    first = checkpoint_hash(copy / "model")
     other = run(place, copy, replace(SMALL, plan=replace(PLAN, lr=5e-3)))
-    assert calls["fit"] == 2 and weights_digest(copy / "model") != first
+    assert calls["fit"] == 2 and checkpoint_hash(copy / "model") != first
     assert other["importance"]["news"]["scores"] != finished[1]["importance"]["news"]["scores"]
     back = run(place, copy)
-    assert weights_digest(copy / "model") == first, "the model beside the records is that of the settings asked for"
+    assert checkpoint_hash(copy / "model") == first, "the model beside the records is that of the settings asked for"
     assert back["iat"] == finished[1]["iat"]
 
 
 def test_a_lost_model_is_taken_from_its_checkpoint(place, copy):
-    first = weights_digest(copy / "model")
+    first = checkpoint_hash(copy / "model")
     shutil.rmtree(copy / "model")
     run(place, copy)
-    assert weights_digest(copy / "model") == first
+    assert checkpoint_hash(copy / "model") == first
 
 
 @pytest.mark.parametrize("delta", [0.5, 1.0])
@@ -229,8 +233,8 @@ def test_another_delta_is_as_in_a_fresh_folder(place, copy, tmp_path, delta):
     changed = run(place, copy, replace(SMALL, delta=delta))
     fresh = run(place, tmp_path / "fresh", replace(SMALL, delta=delta))
     assert changed["iat"] == fresh["iat"]
-    [made] = {weights_digest(p) for p in (tmp_path / "fresh" / "iat").glob("*/model")}
-    assert made in {weights_digest(p) for p in (copy / "iat").glob("*/model")}
+    [made] = {checkpoint_hash(p) for p in (tmp_path / "fresh" / "iat").glob("*/model")}
+    assert made in {checkpoint_hash(p) for p in (copy / "iat").glob("*/model")}
 
 
 def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):
@@ -250,6 +254,77 @@ def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):
     assert calls["fit"] == 1 and calls["importance"] == 1, "IAT's training and the task that was missing"
 
 
+# -- stages that fail
+
+
+@pytest.mark.parametrize(("stage", "verb"), [("lesions", "dissociate"), ("looks", "looks"), ("prune", "trials")])
+def test_a_late_stage_that_fails_leaves_the_rest(place, tmp_path, monkeypatch, stage, verb):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no\nroom")
+
+    measure = getattr(home, verb)
+    monkeypatch.setattr(home, verb, fails)
+    made = Study(place / "bert-tiny", tasks_in(place), SMALL, tmp_path)
+    study = made.run()
+    assert study["failed"] == {stage: "RuntimeError: no room"} and isinstance(made.errors[stage], RuntimeError)
+    assert json.loads((tmp_path / "study.json").read_text())["failed"] == study["failed"]
+    assert f"Stage <b>{stage}</b> failed" in (tmp_path / "report.html").read_text()
+    parts = {"lesions": "dissociation", "looks": "attention", "prune": "prune"}
+    assert {name for name, part in parts.items() if part not in study} == {stage}
+    assert {"iat", "trust", "verdict"} <= set(study)
+    monkeypatch.setattr(home, verb, measure)
+    again = run(place, tmp_path)
+    assert parts[stage] in again, "what failed is tried again"
+
+
+def test_without_importance_there_is_no_page(place, tmp_path, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(home, "importance", fails)
+    with pytest.raises(RuntimeError):
+        run(place, tmp_path)
+
+
+def test_ctrl_c_stops_a_late_stage_too(place, copy, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(home, "trials", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(place, copy, replace(SMALL, dev=17, skip=("lesions", "looks", "iat")))
+
+
+# -- what is said of how it was made
+
+
+def test_the_plan_is_shown_where_it_was_used(finished, place, tmp_path):
+    folder, whole = finished
+    assert whole["reproduce"]["plan"]["steps"] == PLAN.steps
+    skip = ("train", "looks", "prune")
+    study = run(place, tmp_path, replace(SMALL, skip=skip, plan=replace(PLAN, max_examples=5)), model=folder / "model")
+    assert "plan" not in study["reproduce"] and study["tasks"][0]["train"] == whole["tasks"][0]["train"] > 5
+    used = study["reproduce"]["settings"]
+    assert used["skip"] == list(skip) and used["fractions"] == [0.3, 0.5] and not {"delta", "prune"} & set(used)
+    assert '<pre id="plan-' not in (tmp_path / "report.html").read_text()
+
+
+def test_a_study_keeps_what_its_page_needs(finished):
+    _, study = finished
+    d = study["dissociation"]
+    for cells in d["cells"]:
+        for task in ("reviews", "news"):
+            for cell in cells[task].values():
+                assert cell["low"] <= cell["change"] <= cell["high"] and 0 <= cell["p"] <= cell["p_holm"] <= 1
+    assert d["random"] == 10 and d["matched"] == 10 and d["null"] == "random heads" and set(d["n"].values()) == {24}
+    for task, entry in study["importance"].items():
+        chances = torch.tensor(entry["top_probability"])
+        assert chances.sum() == pytest.approx(2, abs=0.01), "30 % of 8 heads"
+        assert study["trust"]["stability"][task]["used"] == 48
+    assert set(study["scores"]) == {"reviews", "news"}
+    assert set(study["withheld"]) >= {task for task, score in study["scores"].items() if not score["learned"]}
+
+
 # -- leaving out, starting later
 
 
@@ -262,11 +337,17 @@ def test_stages_left_out(place, tmp_path):
 @pytest.mark.parametrize(("share", "cut"), [(0.1, False), (0.25, True)])
 def test_a_share_that_is_no_head_is_no_cut(place, tmp_path, monkeypatch, share, cut):
     """10 % of 8 heads is none; a cut that costs nothing is written."""
-    monkeypatch.setattr(home, "trials", lambda *args: [free(0.0, 8), free(share, 6 if cut else 8)])
+    chosen = {"rows": [free(0.0, 8), free(share, 6 if cut else 8)], "chosen": share if cut else None, "held out": {}}
+    monkeypatch.setattr(home, "trials", lambda *args: chosen)
+    monkeypatch.setattr(home, "against_baseline", learned)
     told = []
     settings = replace(SMALL, prune=(share,), skip=("train", "lesions", "looks", "iat"))
     Study(place / "bert-tiny", tasks_in(place), settings, tmp_path, lambda stage, line: told.append(line)).run()
-    assert (tmp_path / "small").exists() == any("heads cut" in line for line in told) == cut
+    assert (tmp_path / "small").exists() == any("heads pruned" in line for line in told) == cut
+
+
+def learned(score):
+    return against_baseline(score) | {"learned": True}
 
 
 def free(share, kept):
@@ -274,9 +355,11 @@ def free(share, kept):
 
 
 def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
-    for cut in ({"fraction": 0.25, "kept": 6}, None):
-        monkeypatch.setattr(home, "cheapest", lambda rows, cut=cut: cut)
-        run(place, copy)
+    monkeypatch.setattr(home, "against_baseline", learned)
+    for number, cut in enumerate((0.25, None)):
+        made = {"rows": [free(0.0, 8), free(0.25, 6)], "chosen": cut, "held out": {}}
+        monkeypatch.setattr(home, "trials", lambda *args, made=made: made)
+        run(place, copy, replace(SMALL, prune=(0.25,), dev=19 - number, skip=("lesions", "looks", "iat")))
         assert (copy / "small").exists() == bool(cut)
 
 
@@ -348,7 +431,7 @@ def test_an_untrained_study_never_lends_its_records(place, tmp_path, calls):
     ("change", "said"),
     [
         ({"skip": ("lesion",)}, "lesions"),
-        ({"skip": ("importance",)}, "the page"),
+        ({"skip": ("importance",)}, "cannot skip 'importance'"),
         ({"alpha": 30.0}, "alpha=30"),
         ({"delta": -0.1}, "delta"),
         ({"by": "gradeint"}, "gradient"),
@@ -397,8 +480,8 @@ def test_tasks_that_score_nothing_have_no_d_and_are_named(place, tmp_path, nothi
     table = study["dissociation"]["D"][0]
     assert [table["tasks"][name]["value"] is None for name in ("reviews", "news")] == [True, nothing == 2]
     assert (table["mean"]["value"] is None) == (nothing == 2)
-    named = "reviews, news" if nothing == 2 else "reviews"
-    assert f"Without D, as they score 0 or less with all their heads: {named}." in study["verdict"]
+    assert "score 0 or less" not in " ".join(study["verdict"]), "what was not learned is said to be so once"
+    assert study["verdict"][0].startswith("Not learned: reviews (mcc 0.00") and set(study["withheld"]) >= {"reviews"}
     assert (tmp_path / "report.html").exists()
 
 
@@ -416,3 +499,12 @@ def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tm
     written = (tmp_path / "out/study.json").read_text()
     assert json.loads(written, parse_constant=pytest.fail) == study  # where NaN would be no JSON
     assert study["importance"]["toy0"]["scores"][0][0] is None
+
+
+def test_a_vocabulary_of_thirty_tokens_is_enough(tmp_path):
+    words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(2) for c in "ab"]
+    tiny("bert", vocab_size=30).save_pretrained(tmp_path / "model")
+    tiny_tokenizer(words, 30).save_pretrained(tmp_path / "model")
+    study = Study(tmp_path / "model", toy_tasks(2, 48), SMALL, tmp_path / "out").run()
+    assert [row["fraction"] for row in study["prune"]["rows"]] == [0.0, 0.25]
+    assert (tmp_path / "out/study.json").exists() and (tmp_path / "out/report.html").exists()

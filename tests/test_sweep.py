@@ -40,7 +40,7 @@ def importable(monkeypatch):
 
 def hashes(results: Results) -> dict[str, str]:
     """What every record says, time and versions apart."""
-    return {r.key: digest(r.kind, r.config, r.result, *[r.arrays[n] for n in sorted(r.arrays)]) for r in results}
+    return {r.key: digest(r.work, r.config, r.result, *[r.arrays[n] for n in sorted(r.arrays)]) for r in results}
 
 
 def three(**config):
@@ -223,8 +223,9 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
     assert len(done) <= 12 + 2  # of the two under way, each begins anew at most once
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, engine):
+def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, engine, how):
     script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
     script += f"    run([job('stoppable')], {str(tmp_path)!r}, {engine!r}, workers=1)\n"
     (tmp_path / "one.py").write_text(script)
@@ -232,7 +233,7 @@ def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, eng
     until = time.monotonic() + 60
     while not notes(tmp_path) and time.monotonic() < until:
         time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(how)
     running.wait(60)
     assert notes(tmp_path) == ["begun", "saved"]
 

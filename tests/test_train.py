@@ -29,8 +29,10 @@ from headwise.methods.prune_least import PruneLeast
 from headwise.methods.scales import Scales
 from headwise.model import MultiTaskModel
 from headwise.plan import Plan
-from headwise.prune import prune
-from headwise.tasks.task import Rows
+from headwise.prune import fold, prune
+from headwise.stopping import Terminated
+from headwise.tasks.sentence import Classify
+from headwise.tasks.task import Rows, Task
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.train import Run, _accelerator, fit
 from twoprocesses import STILL, assert_agree
@@ -55,6 +57,40 @@ class StopAt(Method):
     def before_step(self, run: Run) -> None:
         if run.step == self.step:
             raise RuntimeError("crash")
+
+
+def test_what_the_caller_froze_stays_as_it_is():
+    model = toy_model()
+    model.encoder.requires_grad_(False)
+    model.encoder.encoder.layer[1].requires_grad_(True)
+    before = weights(model.encoder)
+    fit(model, PLAN.with_(steps=3))
+    moved = {name for name, value in weights(model.encoder).items() if not torch.equal(value, before[name])}
+    assert moved and all(name.startswith("encoder.layer.1.") for name in moved)
+    assert not model.encoder.embeddings.word_embeddings.weight.requires_grad
+
+
+def test_a_second_training_of_one_model_is_not_taken_for_its_first(tmp_path):
+    """The same object trained twice, into two folders: the second began from what the first left."""
+    model = toy_model()
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "first")
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+    after = weights(model)
+    fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+    assert same(weights(model), after), "its own is read back"
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(toy_model(), PLAN.with_(steps=3), out=tmp_path / "second")
+    other_words(model)
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
+
+
+def test_training_anew_into_a_folder_begins_from_the_weights_there_are(tmp_path):
+    model = toy_model()
+    fit(model, PLAN.with_(steps=3), out=tmp_path)
+    fit(model, PLAN.with_(steps=3), out=tmp_path, resume=False)
+    with pytest.raises(HeadwiseError, match="other weights at the start"):
+        fit(toy_model(), PLAN.with_(steps=3), out=tmp_path)
 
 
 def test_same_seed_same_bytes():
@@ -144,21 +180,37 @@ def test_kill_nine_then_resume_is_exact(tmp_path):
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_goes_on(tmp_path):
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_label_that_only_dev_has_is_refused_before_training(monkeypatch, read_before):
+    train = [{"text": f"w{i}", "label": "ab"[i % 2]} for i in range(16)]
+    task = Task("mine", Classify(), Rows(train=train, dev=[{"text": "w1", "label": "c"}]), "accuracy")
+    monkeypatch.setattr("headwise.train._step", lambda run: pytest.fail("training began"))
+    if read_before:
+        assert task.rows("dev")
+    with pytest.raises(HeadwiseError, match=r"mine/dev row 0: unknown label 'c'; expected one of: a, b"):
+        fit(MultiTaskModel(tiny("bert"), tiny_tokenizer([f"w{i}" for i in range(16)]), [task]), Plan(steps=4))
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_stop_keeps_a_checkpoint_and_goes_on(tmp_path, number, error):
     class Interrupt(Method):
         def before_step(self, run: Run) -> None:
             if run.step == 5:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 time.sleep(0.01)
 
-    whole = toy_model()
+    whole, before = toy_model(), signal.getsignal(number)
     fit(whole, PLAN)
-    with pytest.raises(KeyboardInterrupt, match="goes on from there"):
+    with pytest.raises(error, match="goes on from there"):
         fit(toy_model(), PLAN, Interrupt(), out=tmp_path)
     assert checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])[1]["step"] == 6
     resumed = toy_model()
     fit(resumed, PLAN, out=tmp_path)
     assert same(weights(whole), weights(resumed))
+
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
@@ -354,14 +406,44 @@ def flipped(model):
     return model
 
 
+def other_words(model):
+    """All rows of the word embeddings but the first: what a look at some numbers of each parameter does not see."""
+    with torch.no_grad():
+        model.encoder.embeddings.word_embeddings.weight[1:] += 0.5
+    return model
+
+
+def other_output_heads(model):
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter += 0.5
+    return model
+
+
+def without_a_head(model):
+    """As a masked export is: the same shapes, one head's output projection zero."""
+    fold(model.encoder, torch.tensor([[0.0, 1, 1, 1], [1.0, 1, 1, 1]]))
+    return model
+
+
+def frozen(model):
+    model.encoder.requires_grad_(False)
+    return model
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [
         (lambda: toy_model(seed=1), "other weights at the start"),
+        (lambda: other_words(toy_model()), "other weights at the start"),
+        (lambda: other_output_heads(toy_model()), "other weights at the start"),
+        (lambda: without_a_head(toy_model()), "other weights at the start"),
+        (lambda: frozen(toy_model()), "other frozen parameters"),
+        (lambda: no_dropout(toy_model()), "other dropout"),
         (lambda: toy_model(pooling="mean"), "pooling: cls then, mean now"),
         (lambda: flipped(toy_model()), "other training rows of toy0; other training rows of toy1"),
     ],
-    ids=["other weights", "other pooling", "other labels"],
+    ids=["weights", "words", "output heads", "cut heads", "frozen", "dropout", "pooling", "labels"],
 )
 def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other, told):
     fit(toy_model(), PLAN, out=tmp_path)

@@ -26,9 +26,10 @@ from headwise.results import Results
 COMMAND = """\
 pip install rdkit
 pip download --no-deps molsets==0.3.1 && unzip molsets-0.3.1-py3-none-any.whl 'moses/dataset/data/test.csv.gz'
-python -m examples.reactions --molecules moses/dataset/data/test.csv.gz --out docs/results/reactions \\
+python -m examples.reactions --molecules moses/dataset/data/test.csv.gz --out runs/reactions \\
   --model rxnmapper-albert=FOLDER --model rxnfp-pretrained=FOLDER --model rxnfp-finetuned=FOLDER
-python -m examples.reactions --no-run --out docs/results/reactions  # the page alone, from the records"""
+headwise records pack runs/reactions --out results/reactions.parquet
+python -m examples.reactions --records results/reactions.parquet --pages docs/results"""
 
 
 ASKED = (

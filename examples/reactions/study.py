@@ -5,8 +5,8 @@ rxnfp (BERT, before and after fine-tuning; Schwaller et al. 2021, Mapping the sp
 asked for relations that are known exactly, by the arg-max of its attention, and every head and layer is probed for
 properties of the reaction. Reactions are made from a file of molecules, see ``data.py``.
 
-    python -m examples.reactions --molecules FILE --model NAME=FOLDER ... --out docs/results/reactions
-    python -m examples.reactions --no-run --out docs/results/reactions     # the page again, from the records alone
+    python -m examples.reactions --molecules FILE --model NAME=FOLDER ... --out runs/reactions
+    python -m examples.reactions --records results/reactions.parquet --pages docs/results    # the page alone
 """
 
 from __future__ import annotations
@@ -266,10 +266,10 @@ class Work:
 
     def model(self, name: str, folder: str) -> None:
         from headwise.encoders import load_encoder
-        from headwise.study import weights_digest
+        from headwise.io.identity import checkpoint
 
         encoder, tokenizer = load_encoder(folder)
-        config = {"model": name, "weights": weights_digest(folder)}
+        config = {"model": name, "weights": checkpoint(folder)}
         self.relations(config, encoder.eval(), tokenizer, both=True)
         self.probes(config, encoder, tokenizer)
 
@@ -327,16 +327,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--molecules", help="SMILES, one a line or the first column of a csv file")
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--each", type=int, default=200, help="reactions of every template")
-    parser.add_argument("--out", default="docs/results/reactions", help="records go to OUT/records, the page beside it")
-    parser.add_argument("--no-run", action="store_true", help="write the page from the records that are there")
+    parser.add_argument("--out", default="runs/reactions", help="records go to OUT/records")
+    parser.add_argument("--pages", help="folder for the page (default: OUT)")
+    parser.add_argument("--records", help="write the page from these records, a folder or a .parquet file; run nothing")
     given = parser.parse_args(arguments)
     out = Path(given.out)
-    results = Results(out / "records")
-    if not given.no_run:
+    results = Results(given.records or out / "records")
+    if not given.records:
         if not given.molecules or not given.model:
-            parser.error("--molecules and --model are needed, or --no-run")
+            parser.error("--molecules and --model are needed, or --records")
         models = dict(entry.split("=", 1) for entry in given.model)
         with tempfile.TemporaryDirectory() as kept:
             run(results, Path(given.molecules), given.each, models, kept)
     page: Any = Page()  # pages asks for no jobs
-    print(pages(page, results, out.parent, COMMAND).with_suffix(".md"))
+    print(pages(page, results, given.pages or out, COMMAND).with_suffix(".md"))

@@ -38,18 +38,18 @@ class Records:
 
     def __init__(self, results: Results):
         found = list(results)
-        self.made = next(record for record in found if record.kind == "reactions").result
-        self.counts = next(record for record in found if record.kind == "counts").result
+        self.made = next(record for record in found if record.work == "reactions").result
+        self.counts = next(record for record in found if record.work == "counts").result
         self.relations: dict[str, Record] = {}
         self.untrained: dict[str, list[Record]] = {}  # by the model whose shape they have; one for each seed
         self.probes: dict[tuple[str, str], Record] = {}
         for record in found:
             model = record.config.get("model", "")
-            if record.kind == "probe":
+            if record.work == "probe":
                 self.probes[model, record.config["asked"]] = record
-            elif record.kind == "relations" and "seed" in record.config:
+            elif record.work == "relations" and "seed" in record.config:
                 self.untrained.setdefault(model.removesuffix(" untrained"), []).append(record)
-            elif record.kind == "relations":
+            elif record.work == "relations":
                 self.relations[model] = record
 
     def map(self, model: str, relation: str, of: str = "test") -> np.ndarray:

@@ -12,6 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.families import input_width
 from headwise.heads import Heads, captured, eager, gated, touched, whole_maps
 from headwise.importance import Importance, Moments, Sample
+from headwise.stability import Blocks
 
 
 @torch.no_grad()
@@ -95,7 +96,7 @@ def random(sample: Sample) -> Importance:
     rng = np.random.default_rng([sample.seed, 4, *sample.task.encode()])
     scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
     nothing = torch.full_like(scores, torch.nan)
-    return Importance(sample.task, "random", scores, nothing, 0, torch.stack([nothing, nothing]))
+    return Importance(sample.task, "random", scores, nothing, 0, Blocks.none(sample.heads.shape))
 
 
 @torch.no_grad()

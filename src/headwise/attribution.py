@@ -11,6 +11,7 @@ import torch
 from headwise.errors import missing_extra
 from headwise.heads import gated
 from headwise.importance import Importance, Moments, Sample
+from headwise.stability import Blocks
 
 
 def _captum() -> Any:
@@ -96,6 +97,4 @@ def shapley(sample: Sample, permutations: int = 8) -> Importance:
             return method.attribute(gates, baselines=torch.zeros_like(gates), n_samples=permutations)
 
     found = _gathered(sample, "shapley", attribute)
-    return replace(
-        found, stderr=torch.full_like(found.stderr, torch.nan), halves=torch.full_like(found.halves, torch.nan)
-    )
+    return replace(found, stderr=torch.full_like(found.stderr, torch.nan), blocks=Blocks.none(sample.heads.shape))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,14 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.store import cache_folder, digest, file_digest, read_arrays, write_arrays
+from headwise.io.identity import file_hash
+from headwise.io.identity import tokenizer as tokenizer_hash
+from headwise.store import cache_folder, digest, read_arrays, write_arrays
 from headwise.tasks.columns import Columns, Ragged, from_arrays, stepped, to_arrays
 from headwise.tasks.task import Kind, ReadsFiles, Row, Task
 from headwise.tasks.windows import longest_window, places
 
-FORMAT = 5  # of the cache: what kinds make of rows
+FORMAT = 6  # of the cache: what kinds make of rows
 GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
 POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
 FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"
@@ -114,11 +115,13 @@ def encode(
 
 
 def _place(kind: Kind, rows: list[Row], tokenizer: Any, max_length: int) -> Path | None:
-    """Where the tokens of this content are kept; nowhere if the code that makes them cannot be told."""
+    """Where the tokens of this content are kept; nowhere if the kind's code or the tokenizer cannot be identified."""
     code = _code(type(kind))
-    files = [_seen(file) for file in kind.files_of(rows)] if isinstance(kind, ReadsFiles) else []
-    key = digest(FORMAT, code, kind, rows, files, fingerprint(tokenizer), max_length)
-    return cache_folder("tokens") / f"{key}.safetensors" if code else None
+    rules = tokenizer_hash(tokenizer)
+    if code is None or rules is None:
+        return None
+    files = [file_hash(file) for file in kind.files_of(rows)] if isinstance(kind, ReadsFiles) else []
+    return cache_folder("tokens") / f"{digest(FORMAT, code, kind, rows, files, rules, max_length)}.safetensors"
 
 
 @lru_cache(maxsize=64)  # of a class, as it was when first used: a file may be edited while its code runs
@@ -136,11 +139,6 @@ def _code(kind: type) -> str | None:
         except (OSError, TypeError):  # typed by hand
             return None
     return digest(parts)
-
-
-def _seen(file: Path) -> str | None:
-    """The hash of a file; reading a missing one is an error of the kind's own."""
-    return file_digest(file) if file.is_file() else None
 
 
 def _keep(path: Path, columns: Columns) -> None:
@@ -178,21 +176,6 @@ def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
         return rows
     chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
     return [rows[i] for i in np.sort(chosen)]
-
-
-def fingerprint(tokenizer: Any) -> str:
-    """What a tokenizer does, as a hash: its class, its whole vocabulary and rules, and the side it cuts."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = backend.to_str() if backend else json.dumps(repr(tokenizer))
-    return _rules_digest(type(tokenizer).__name__, text, getattr(tokenizer, "truncation_side", None))
-
-
-@lru_cache(maxsize=16)
-def _rules_digest(name: str, text: str, side: str | None) -> str:
-    rules = json.loads(text)
-    if isinstance(rules, dict):  # these two only remember the last call
-        rules |= {"truncation": None, "padding": None}
-    return digest(name, rules, side)
 
 
 @dataclass(frozen=True)

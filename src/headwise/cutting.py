@@ -6,23 +6,29 @@ import copy
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from headwise.encoders import ABOUT, positions
 from headwise.errors import HeadwiseError, option
-from headwise.evaluate import evaluate, evaluating
+from headwise.evaluate import Score, difference, evaluate, evaluating
 from headwise.exports import export
 from headwise.heads import Heads
+from headwise.metrics import metrics
 from headwise.model import FORMAT, HEADS, SCALES, MultiTaskModel
 from headwise.prune import prune, removal
 from headwise.selection import bottom
 from headwise.store import folder, read_json, require_new
+from headwise.tasks.leakage import splits_of
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
+POINT = 0.01  # a loss up to this is called cheap
+FOLDS = 5
 INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
 
 
@@ -49,32 +55,101 @@ def _cuttable(
 
 
 def trials(
-    model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fractions: Sequence[float], limit: int | None = None
-) -> list[dict[str, Any]]:
-    """Per share of heads cut: every task's score, the measured speed-up and its ceiling."""
+    model: MultiTaskModel,
+    scores: Mapping[str, torch.Tensor],
+    fractions: Sequence[float],
+    limit: int | None = None,
+    tasks: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """What cutting costs and gains: a row per fraction, the fraction to choose, and its cost on other rows.
+
+    Args:
+        model: trained on the tasks.
+        scores: each task's importance.
+        fractions: of the heads to cut, those with the least importance over all tasks.
+        limit: rows per task at most.
+        tasks: the cut is chosen by these; without, by all.
+    """
     heads = Heads.of(model.encoder)
-    masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in (0.0, *fractions)]
+    fractions = (0.0, *fractions)
+    masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in fractions]
     gates = torch.stack([(~mask).float() for mask in masks])
-    found = {task: [score.value for score in evaluate(model, task, gates, limit=limit)] for task in scores}
-    length = tokens(model.encoder) if heads.exact else LENGTH
-    rows = []
-    for number, (fraction, mask) in enumerate(zip((0.0, *fractions), masks)):
-        row: dict[str, Any] = {"fraction": fraction, "kept": int((heads.alive & ~mask).sum())}
-        row["task scores"] = {task: values[number] for task, values in found.items()}
-        if heads.exact:  # where nothing is cut the model runs against itself, which shows how far the clock can be off
-            cut = prune(copy.deepcopy(model.encoder), mask) if number else model.encoder
-            before, after = seconds(model.encoder, cut)
-            row |= {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, length)}
-        rows.append(row)
-    return rows
+    found = {task: evaluate(model, task, gates, limit=limit) for task in scores}
+    kept = [int((heads.alive & ~mask).sum()) for mask in masks]
+    rows = _rows(found, fractions, kept)
+    for row, mask in zip(rows, masks):
+        row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.exact else {}
+    number = cheapest(rows, tasks)
+    if not number:
+        return {"rows": rows, "chosen": None, "held out": {}}
+    held_out = _nested(found, fractions, kept, tasks)
+    for task in (task for task in scores if {"dev", "test"} <= set(splits_of(model.tasks[task]))):
+        whole, cut = evaluate(model, task, gates[[0, number]], split="test", limit=limit)
+        held_out[task] = _change(cut, whole) | {"split": "test"}
+    return {"rows": rows, "chosen": fractions[number], "held out": held_out}
+
+
+def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = None) -> int:
+    """The number of the row with the largest cut that costs none of the tasks more than a point; 0, no cut, if none."""
+    base = rows[0]["task scores"]
+    losses = [max((base[t] - row["task scores"][t] for t in tasks or base), default=0.0) for row in rows]
+    cuts = [i for i, row in enumerate(rows) if 0 < row["kept"] < rows[0]["kept"] and losses[i] <= POINT]
+    return max(cuts, key=lambda i: rows[i]["fraction"], default=0)
+
+
+def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {"fraction": fraction, "kept": count, "task scores": {task: scores[i].value for task, scores in found.items()}}
+        for i, (fraction, count) in enumerate(zip(fractions, kept))
+    ]
+
+
+def _speed(model: MultiTaskModel, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[str, float]:
+    """Where nothing is cut the model runs against itself, which shows how far the clock can be off."""
+    smaller = prune(copy.deepcopy(model.encoder), mask) if cut else model.encoder
+    before, after = seconds(model.encoder, smaller)
+    return {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, tokens(model.encoder))}
+
+
+def _nested(
+    found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int], tasks: Sequence[str] | None
+) -> dict[str, Any]:
+    """Each task's change where every fifth of its rows is cut as the other rows would choose."""
+    folds = {task: _folds(scores[0].examples) for task, scores in found.items() if scores[0].examples > 1}
+    answers = {task: list(found[task][0].predictions) for task in folds}
+    for fold in range(FOLDS):
+        others = {t: [_part(s, folds[t] != fold) for s in found[t]] if t in folds else found[t] for t in found}
+        rows = _rows(others, fractions, kept)
+        chosen = cheapest(rows, tasks)
+        for task, numbers in folds.items():
+            for row in np.flatnonzero(numbers == fold):
+                answers[task][row] = found[task][chosen].predictions[row]
+    cut = {task: replace(found[task][0], predictions=answers[task]) for task in folds}
+    return {task: _change(cut[task], found[task][0]) | {"split": "dev"} for task in folds}
+
+
+def _folds(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.arange(rows) % FOLDS)
+
+
+def _part(score: Score, rows: np.ndarray) -> Score:
+    predictions, golds = ([side[i] for i in np.flatnonzero(rows)] for side in (score.predictions, score.golds))
+    return Score(score.task, score.metric, metrics[score.metric](predictions, golds), predictions, golds)
+
+
+def _change(after: Score, before: Score) -> dict[str, Any]:
+    gap = difference(after, before)
+    return {"value": gap.value, "low": gap.low, "high": gap.high, "n": before.examples}
 
 
 def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
     """Write the model without its least needed heads, really smaller, in place of an earlier one."""
     mask = _cuttable(model, scores, fraction, Heads.of(model.encoder).num_kv_heads)
-    if path.exists():
-        shutil.rmtree(path)
-    return export(model, mask, path, "sliced")
+    real = path.resolve()
+    if real.exists():
+        shutil.rmtree(real)
+    export(model, mask, real, "sliced")
+    return path
 
 
 def export_whole(
@@ -167,5 +242,7 @@ def _batch(encoder: Any) -> dict[str, torch.Tensor]:
         sides = (size, size) if isinstance(size, int) else tuple(size)
         pictures = torch.rand(BATCH, encoder.config.num_channels, *sides, generator=generator)
         return {"pixel_values": pictures.to(encoder.device, encoder.dtype)}
-    ids = torch.randint(5, 50, (BATCH, min(LENGTH, positions(encoder))), generator=generator).to(encoder.device)
+    known = min(50, encoder.get_input_embeddings().weight.shape[0])
+    length = min(LENGTH, positions(encoder))
+    ids = torch.randint(min(5, known - 1), known, (BATCH, length), generator=generator).to(encoder.device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

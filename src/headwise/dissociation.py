@@ -9,48 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from headwise.display import table as html_table
+from headwise.equations import mean_defined, pairwise, per_task, relative
 from headwise.errors import HeadwiseError, unknown
-from headwise.stats import Value, above_zero, adjust, interval, p_value, resample
+from headwise.headtests import NEEDED, HeadTests, over_layers, over_random
+from headwise.rowtests import Counts, RowTests
+from headwise.stats import FEW, adjust, p_value
 from headwise.store import finite
 
 DISTINCT = 0.10  # D from which a dissociation is called distinct, after Shallice 1988
-
-
-class Counts(NamedTuple):
-    """One task's additive statistics under every lesion, ``(n, F, K, s)``, and the metric's value function."""
-
-    counts: np.ndarray
-    value: Value
-
-
-def relative(performance: np.ndarray) -> np.ndarray:
-    """RP (Eq. 5): performance ``(..., T, K)`` over the unlesioned model's; NaN where that is not above zero."""
-    base = performance[..., :1]
-    return performance / np.where(base > 0, base, np.nan)
-
-
-def pairwise(performance: np.ndarray) -> np.ndarray:
-    """D_A(B) (Eq. 6) as ``(..., T, T)``, row A and column B: RP_A(H_B) - RP_A(H_A)."""
-    tasks = performance.shape[-2]
-    rp = relative(performance)[..., 1 : tasks + 1]
-    return rp - np.diagonal(rp, axis1=-2, axis2=-1)[..., None]
-
-
-def per_task(pairs: np.ndarray) -> np.ndarray:
-    """D_i (Eq. 7) as ``(..., T)``: the mean of D_i(j) over the other tasks j."""
-    return pairs.sum(-1) / (pairs.shape[-1] - 1)
-
-
-def mean_defined(d: np.ndarray) -> np.ndarray:
-    """D (Eq. 7): the mean over tasks, those whose D_i is not defined left out."""
-    defined = ~np.isnan(d)
-    total = np.where(defined, d, 0.0).sum(-1)
-    return np.divide(total, defined.sum(-1), out=np.full(total.shape, np.nan), where=defined.any(-1))
 
 
 def draws_for(tasks: int) -> int:
@@ -88,9 +60,12 @@ class Dissociation:
     tasks: tuple[str, ...]
     fractions: tuple[float, ...]
     performance: np.ndarray  # (F, T, K)
-    samples: np.ndarray  # (R, F, T, K): the same over bootstrap draws of the examples; R = 0 without counts
+    rows: RowTests  # what the examples say about it
     collapsed: np.ndarray  # (F, T, K) bool: the lesion drives all predictions into one class
     level: float
+    matched: np.ndarray  # (T, T, M): at the default fraction, under M sets with each task's number of heads per layer
+    tied: np.ndarray  # (F, T) bool: scores tie at the cut, so the task's top heads are undefined
+    default: float  # the fraction shown first
     on: Mapping[str, Dissociation] = field(default_factory=dict)  # the same lesions by other scores
 
     @classmethod
@@ -102,18 +77,23 @@ class Dissociation:
         *,
         counts: Sequence[Counts] | None = None,
         collapsed: Any = False,
+        matched: Any = None,
+        tied: Any = False,
+        default: float | None = None,
         resamples: int | None = None,
         seed: int = 0,
         level: float = 0.95,
         undefined: str = "refuse",
     ) -> Dissociation:
-        """From performances ``(F, T, K)``, or from each task's counts, which bring intervals and p-values.
+        """From performances ``(F, T, K)``, or from each task's counts, which bring intervals and tests over rows.
 
         A task that scores 0 or less without a lesion has no relative performance: an error, or (``undefined="leave"``)
-        no D for it; the mean leaves it out.
+        no D for it; the mean leaves it out. The default fraction is 0.3, or the nearest; ``matched`` sets are at it.
         """
-        values, samples = _cells(performance, counts, resamples or draws_for(len(tasks)), seed)
-        if len(tasks) < 2 or values.shape[:-1] != (len(fractions), len(tasks)) or values.shape[-1] <= len(tasks):
+        if len(tasks) < 2:
+            raise HeadwiseError(f"{len(tasks)} task", "two tasks or more")
+        values, rows = _measured(performance, counts, resamples or draws_for(len(tasks)), seed, level)
+        if values.shape[:-1] != (len(fractions), len(tasks)) or values.shape[-1] <= len(tasks):
             expected = f"({len(fractions)}, {len(tasks)}, none + {len(tasks)} + random lesions), for two tasks or more"
             raise HeadwiseError(f"performances of shape {values.shape}", expected)
         for task, base in zip(tasks, values[..., 0].min(0)):
@@ -123,7 +103,11 @@ class Dissociation:
         if np.isnan(values).any():
             raise HeadwiseError("a performance that is NaN", "a number for every task and lesion")
         marks = np.broadcast_to(np.asarray(collapsed, bool), values.shape)
-        return cls(tuple(tasks), tuple(map(float, fractions)), values, samples, marks, level)
+        same = np.broadcast_to(np.asarray(tied, bool), values.shape[:2])
+        layers = np.empty((len(tasks), len(tasks), 0)) if matched is None else np.asarray(matched, float)
+        grid = tuple(map(float, fractions))
+        shown = min(grid, key=lambda f: abs(f - (0.3 if default is None else default)))
+        return cls(tuple(tasks), grid, values, rows, marks, level, layers, same, shown)
 
     def beside(
         self,
@@ -131,6 +115,7 @@ class Dissociation:
         chance: Sequence[float] | None = None,
         *,
         counts: Sequence[Counts | None] | None = None,
+        matched: Any = None,
         resamples: int | None = None,
         seed: int = 0,
     ) -> Dissociation:
@@ -140,31 +125,39 @@ class Dissociation:
         the mean leaves them out. With counts, above chance is what stays so in all but a fortieth of the draws:
         a little more than nothing is no measure of what a lesion takes away.
         """
-        values, samples = _cells(accuracy, counts, resamples or draws_for(len(self.tasks)), seed)
+        how = (resamples or draws_for(len(self.tasks)), seed, self.level)
+        values, rows = _measured(accuracy, counts, *how)
         if values.shape != self.performance.shape:
             raise HeadwiseError(f"accuracies of shape {values.shape}", f"{self.performance.shape}")
-        on = {"accuracy": replace(self, performance=values, samples=samples, on={})}
+        layers = self.matched[..., :0] if matched is None else np.asarray(matched, float)
+        on = {"accuracy": replace(self, performance=values, rows=rows, matched=layers, on={})}
         if chance is not None:
-            floor = np.asarray(chance, float)[:, None]
-            if len(floor) != len(self.tasks) or not ((floor >= 0) & (floor < 1) | np.isnan(floor)).all():
-                raise HeadwiseError(f"chance {chance}", "a number from 0 to below 1 for each task")
-            lifted = [(part - floor) / (1 - floor) for part in (values, samples)]
-            if len(samples):
-                doubtful = (lifted[1][..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
-                lifted = [np.where(doubtful[..., None], np.nan, part) for part in lifted]
-            on["chance_corrected"] = replace(self, performance=lifted[0], samples=lifted[1], on={})
+            on["chance_corrected"] = on["accuracy"]._above(np.asarray(chance, float), counts, how)
         return replace(self, on=on)
 
+    def _above(self, chance: np.ndarray, counts: Sequence[Counts | None] | None, how: tuple) -> Dissociation:
+        """The same of accuracies above chance."""
+        if len(chance) != len(self.tasks) or not ((chance >= 0) & (chance < 1) | np.isnan(chance)).all():
+            raise HeadwiseError(f"chance {chance}", "a number from 0 to below 1 for each task")
+        floor = chance[:, None]
+        layers = (self.matched - floor[..., None]) / (1 - floor[..., None])
+        lifted = [_lifted(task, base) for task, base in zip(counts or [None] * len(chance), chance)]
+        if not any(lifted):
+            values = (self.performance - floor) / (1 - floor)
+            return replace(self, performance=values, rows=RowTests.unknown(values), matched=layers)
+        values, rows = _measured(None, lifted, *how)
+        doubtful = (rows.samples[..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
+        return replace(self, performance=np.where(doubtful[..., None], np.nan, values), rows=rows, matched=layers)
+
     @property
-    def default(self) -> float:
-        """The fraction shown first: the paper's 0.3, or the nearest."""
-        return min(self.fractions, key=lambda fraction: abs(fraction - 0.3))
+    def random(self) -> int:
+        """How many random head sets were closed."""
+        return self.performance.shape[-1] - len(self.tasks) - 1
 
     @property
     def lesions(self) -> tuple[str, ...]:
         """The names of the columns."""
-        random = self.performance.shape[-1] - len(self.tasks) - 1
-        return ("none", *self.tasks, *(f"random {i + 1}" for i in range(random)))
+        return ("none", *self.tasks, *(f"random {i + 1}" for i in range(self.random)))
 
     def at(self, fraction: float | None = None) -> int:
         """The place of a fraction; without one, of the default."""
@@ -183,20 +176,57 @@ class Dissociation:
         return float(mean_defined(self.scores(fraction)))
 
     def pairs(self, fraction: float | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-        """Every pair's D_A, D_B, D (Eq. 6), verdict, and the p-value of "no double dissociation".
+        """Every pair's D_A, D_B, D (Eq. 6), verdict, and p-values of "no double dissociation".
 
-        That p-value is the larger of the two one-sided ones (both must be above zero), Holm-adjusted over the pairs.
+        ``p`` is over random head sets of the same size, ``p_layers`` over sets with as many heads of each layer,
+        ``p_rows`` over examples. Each is the larger of the two one-sided ones (both must be above zero),
+        Holm-adjusted over the pairs.
         """
         f = self.at(fraction)
-        d = pairwise(self.performance[f])
-        p = above_zero(d, pairwise(self.samples[:, f]))
-        a, b = np.triu_indices(len(self.tasks), 1)
+        d, (a, b) = pairwise(self.performance[f]), np.triu_indices(len(self.tasks), 1)
+        heads, layers = self._heads(f)
+        tests = {"p": heads.pairs, "p_rows": self.rows.pairs(d, f), "p_layers": layers.pairs}
+        joint = {name: adjust(self._told(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
         found = {}
-        for i, j, joint in zip(a, b, adjust(np.maximum(p[a, b], p[b, a]))):
-            pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2, "p": joint}
+        for number, (i, j) in enumerate(zip(a, b)):
+            pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
+            pair |= {name: p[number] for name, p in joint.items()}
             words = {"verdict": verdict(d[i, j], d[j, i])}
             found[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
         return found
+
+    def withheld(self, fraction: float | None = None) -> dict[str, str]:
+        """Tasks without p-values, and why."""
+        f, reasons = self.at(fraction), {}
+        for i, task in enumerate(self.tasks):
+            if not self.performance[f, i, 0] > 0:
+                reasons[task] = "its score without a lesion is not above 0"
+            elif self.rows.few[i]:
+                reasons[task] = f"only {self.rows.n[i]} rows; {FEW} are needed"
+            elif self.tied[f, i]:
+                reasons[task] = "importance scores tie at the cut, so its top heads are undefined"
+            elif self.random < NEEDED:
+                reasons[task] = f"only {self.random} random head sets were closed; {NEEDED} are needed"
+        return reasons
+
+    def _told(self, f: int, p: np.ndarray) -> np.ndarray:
+        """P-values (T,) or (T, T) without those of tasks with few rows or ties at the cut; a tie spoils a pair."""
+        silent = self.rows.few | self.tied[f]
+        return np.where(silent if p.ndim == 1 else silent[:, None] | silent, np.nan, p)
+
+    @cached_property
+    def _tests(self) -> dict[int, tuple[HeadTests, HeadTests]]:
+        return {}
+
+    def _heads(self, f: int) -> tuple[HeadTests, HeadTests]:
+        """Tests over random head sets, and over sets matched by layer, which were closed at the default fraction."""
+        if f not in self._tests:
+            tasks, rp = len(self.tasks), relative(self.performance[f])[:, 1:]
+            base = self.performance[f][:, :1, None]
+            sets = self.matched / np.where(base > 0, base, np.nan)
+            here = self.fractions[f] == self.default
+            self._tests[f] = over_random(rp), over_layers(rp[:, :tasks], sets if here else sets[..., :0])
+        return self._tests[f]
 
     def best(self) -> dict[str | tuple[str, str], float]:
         """The fraction with the highest D of each task and each pair (chosen on the data shown, so optimistic).
@@ -235,23 +265,44 @@ class Dissociation:
             "fractions": list(self.fractions),
             "default": self.default,
             "lesions": list(self.lesions),
+            "n": {task: int(n) or None for task, n in zip(self.tasks, self.rows.n)},
+            "random": self.random,
+            "matched": self.matched.shape[-1],
+            "matched_performance": finite(self.matched),
+            "null": "random heads" if self.random >= NEEDED else None,
+            "withheld": self.withheld(),
             "performance": finite(self.performance),
-            **dict(zip(("low", "high"), map(finite, interval(self.samples, self.level)))),
+            "low": finite(self.rows.low),
+            "high": finite(self.rows.high),
             "collapsed": self.collapsed.tolist(),
+            "cells": [self._cells(f) for f in range(len(self.fractions))],
             "D": [self._d(fraction) for fraction in self.fractions],
             "on": {name: [other._d(fraction) for fraction in self.fractions] for name, other in self.on.items()},
         }
 
+    def _cells(self, f: int) -> dict[str, dict[str, Any]]:
+        """How much every task changes under every task's lesion, on the same rows."""
+        value, low, high, p = self.rows.change[:, f]
+        together = np.stack([value, low, high, p, adjust(p.ravel()).reshape(p.shape)], -1)
+        names = ("change", "low", "high", "p", "p_holm")
+        return {
+            task: {lesion: dict(zip(names, finite(cell))) for lesion, cell in zip(self.tasks, row)}
+            for task, row in zip(self.tasks, together)
+        }
+
     def _d(self, fraction: float) -> dict[str, Any]:
-        draws = per_task(pairwise(self.samples[:, self.at(fraction)]))
-        each, mean = self.scores(fraction), self.mean(fraction)
-        means = draws[:, ~np.isnan(each)].mean(-1) if each.size > np.isnan(each).sum() else np.full(len(draws), np.nan)
-        rows = np.stack([each, *interval(draws, self.level)], -1)
-        total = [mean, *interval(means, self.level), above_zero(mean, means)]
+        f = self.at(fraction)
+        d, base, (heads, layers) = self.scores(fraction), self.performance[f, :, 0], self._heads(f)
+        each, mean = self.rows.tasks(d, base, f, self.level), self.rows.mean(d, base, f, self.level)
+        p, silent = self._told(f, heads.tasks), (self.rows.few | self.tied[f])[~np.isnan(d)].any()
+        columns = [d, each.low, each.high, p, adjust(p), self._told(f, each.p), self._told(f, layers.tasks)]  # type: ignore[arg-type]
+        over = [math.nan] * 3 if silent else [heads.mean, mean.p, layers.mean]
+        names = ("value", "low", "high", "p", "p_holm", "p_rows", "p_layers")
+        total = dict(zip((*names[:4], *names[5:]), finite(np.array([mean.value, mean.low, mean.high, *over], float))))
         return {
             "fraction": fraction,
-            "tasks": {t: dict(zip(("value", "low", "high"), finite(row))) for t, row in zip(self.tasks, rows)},
-            "mean": dict(zip(("value", "low", "high", "p"), finite(np.array(total)))),
+            "tasks": {t: dict(zip(names, finite(row))) for t, row in zip(self.tasks, np.stack(columns, -1))},
+            "mean": total,
             "pairs": [{"a": a, "b": b} | finite(pair) for (a, b), pair in self.pairs(fraction).items()],
         }
 
@@ -263,19 +314,26 @@ class Dissociation:
         for task, cells, marks, drawn in zip(self.tasks, self.performance[f], self.collapsed[f], random):
             words = [f"{100 * cell:.2f}{'*' if mark else ''}" for cell, mark in zip(cells[:named], marks)]
             words += [f"{drawn.mean():.2f}{'*' if marks[named:].any() else ''}"] if len(drawn) else []
-            lines.append([task, *words, _percent(d["tasks"][task])])
+            lines.append([task, *words, _percent(d["tasks"][task] | {"p": None})])
         widths = [max(map(len, column)) for column in zip(*lines)]
         table = ["  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in lines]
         means = {"": d} | {f" on {name.replace('_', ' ')}": other._d(self.default) for name, other in self.on.items()}
         pairs = [f"{p['a']} × {p['b']}: {_percent({'value': p['d'], 'p': p['p']})}, {p['verdict']}" for p in d["pairs"]]
         note = ["* all predictions in one class"] if self.collapsed[f].any() else []
         mean = "; ".join(f"mean D{on}{_whose(other)} {_percent(other['mean'])}" for on, other in means.items())
-        return "\n".join([*table, *note, mean, *pairs])
+        return "\n".join([*table, *note, mean, *pairs, *self._about_p(d)])
+
+    def _about_p(self, d: Mapping[str, Any]) -> list[str]:
+        """What p-values are over, and which tasks have none."""
+        without = [f"no p for {task}: {why}" for task, why in self.withheld().items() if self.rows.n.any()]
+        if all(cell["p"] is None for cell in (d["mean"], *d["pairs"])):
+            return without
+        return [f"p: one-sided, over {self.random} random head sets of the same size; of pairs after Holm", *without]
 
     def _repr_html_(self) -> str:
         f, named, d = self.at(), len(self.tasks) + 1, self._d(self.default)
         rows = [
-            [task, *(100 * self.performance[f, i, :named]).tolist(), _percent(d["tasks"][task])]
+            [task, *(100 * self.performance[f, i, :named]).tolist(), _percent(d["tasks"][task] | {"p": None})]
             for i, task in enumerate(self.tasks)
         ]
         note = "; ".join(str(self).splitlines()[len(self.tasks) + 1 :])
@@ -283,22 +341,23 @@ class Dissociation:
         return html_table(columns, rows, f"Performance in percent, α = {self.default:g}", note)
 
 
-def _cells(performance: Any, counts: Any, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values ``(F, T, K)`` and draws ``(R, F, T, K)``; a task whose counts are None is NaN."""
+def _measured(performance: Any, counts: Any, resamples: int, seed: int, level: float) -> tuple[np.ndarray, RowTests]:
+    """Performances ``(F, T, K)`` and what rows say about them; a task whose counts are None is NaN."""
     known = [c for c in counts or () if c is not None]
     if (performance is None) == (not known):
         raise HeadwiseError("performances and counts both given, or neither", "one of them")
-    if performance is not None:
-        values = np.asarray(performance, float)
-        values = values[None] if values.ndim == 2 else values
-        return values, np.empty((0, *values.shape))
-    shape = known[0].counts.shape[1:3]
-    rows = [(np.full(shape, np.nan), np.full((resamples, *shape), np.nan)) for _ in counts]
-    for i, task in enumerate(counts):
-        if task is not None:
-            drawn = resample(task.counts, resamples, [seed, i])
-            rows[i] = (task.value(np.sum(task.counts, 0, dtype=float)), task.value(drawn))
-    return np.stack([row[0] for row in rows], -2), np.stack([row[1] for row in rows], -2)
+    if performance is None:
+        return RowTests.of(counts, resamples, seed, level)
+    values = np.asarray(performance, float)
+    values = values[None] if values.ndim == 2 else values
+    return values, RowTests.unknown(values)
+
+
+def _lifted(task: Counts | None, chance: float) -> Counts | None:
+    """Accuracy above chance; None where there is no chance to be above."""
+    if task is None or np.isnan(chance):
+        return None
+    return Counts(task.counts, lambda sums: (task.value(sums) - chance) / (1 - chance))
 
 
 def _whose(d: Mapping[str, Any]) -> str:

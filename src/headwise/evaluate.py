@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binomtest
 
 from headwise.batching import Encoded, Order, encode
 from headwise.encoders import evaluating
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import Heads, gated
 from headwise.memory import Budget
-from headwise.metrics import Metric, metrics, share
+from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
-from headwise.stats import Estimate, bootstrap, paired_bootstrap, permutation_test
+from headwise.stats import Estimate, bootstrap, change
 
 TOKENS = 2048  # padded tokens in one forward: tensors of more leave the caches, and their memory is asked for anew
 
@@ -47,6 +46,7 @@ class Score:
         return all(isinstance(p, int) for p in self.predictions) and len(set(self.predictions)) == 1
 
     def interval(self, level: float = 0.95, resamples: int = 1000) -> tuple[float, float]:
+        """Its interval over examples: exact for shares of right answers, otherwise by the bootstrap (BCa)."""
         estimate = bootstrap(self.counts, metrics[self.metric].value, resamples, level=level)
         return float(estimate.low), float(estimate.high)
 
@@ -155,26 +155,14 @@ def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str,
 def difference(after: Score, before: Score) -> Estimate:
     """How much better one model does than another on the same examples, with its interval and two-sided p-value.
 
-    The interval is the paired bootstrap's. The p-value asks how often models that exchange their answers example by
-    example would differ as much: exactly where an answer is right or wrong (the sign test), otherwise by draws.
-    Both speak of other examples, not of other trainings.
+    Both are those of `headwise.stats.change`. They speak of other examples, not of other trainings.
     """
     metric = metrics[before.metric]
     new, old = after.counts, before.counts
     if new.shape != old.shape:  # one of them named a class that the other never did: count both in one table
         new, old = np.split(metric.counts([*after.predictions, *before.predictions], [*after.golds, *before.golds]), 2)
-    found = paired_bootstrap(new, old, metric.value)
-    p = _signs(new[:, 0], old[:, 0]) if _right_or_wrong(metric, new, old) else permutation_test(new, old, metric.value)
-    return Estimate(float(found.value), float(found.low), float(found.high), p)
-
-
-def _right_or_wrong(metric: Metric, *counts: np.ndarray) -> bool:
-    return metric.value is share and all(np.isin(c[:, 0], (0, 1)).all() and (c[:, 1] == 1).all() for c in counts)
-
-
-def _signs(new: np.ndarray, old: np.ndarray) -> float:
-    gained, lost = int((new > old).sum()), int((new < old).sum())
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    found = change(new, old, metric.value, resamples=10_000)
+    return Estimate(*map(float, (found.value, found.low, found.high, found.p)))  # type: ignore[arg-type]
 
 
 def chance(golds: Sequence) -> float:

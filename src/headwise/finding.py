@@ -292,6 +292,8 @@ def _number(config, stack: str, what: str) -> int | None:
     for name in (own, what):
         value = getattr(config, name, None)
         if isinstance(value, int):
+            if value < 1:
+                raise HeadwiseError(f"{name}={value} in the configuration of the model", "1 or more")
             return value
     return None
 

@@ -16,6 +16,7 @@ import torch
 from headwise.dissociation import Counts, Dissociation
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
+from headwise.headtests import random_sets
 from headwise.importance import Importance
 from headwise.lesions import lesion_counts, lesion_masks
 from headwise.methods.trim import together
@@ -29,7 +30,7 @@ def dissociate_groups(
     groups: Mapping[str, str],
     fractions: float | Sequence[float] = 0.3,
     *,
-    random: int = 3,
+    random: int | None = None,
     split: str = "dev",
     limit: int | None = None,
     resamples: int | None = None,
@@ -43,7 +44,8 @@ def dissociate_groups(
         scores: each task's importance, ``{task: (L, H)}``.
         groups: each task's group, such as its language or its base task; two groups or more.
         fractions: shares of the heads to close.
-        random: random controls per fraction.
+        random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
+            the number of groups, from 20 to 100.
         split, limit: measured on these rows.
         resamples: bootstrap draws over the examples of every task; without it enough for so many groups.
         seed: of controls and bootstrap.
@@ -58,6 +60,7 @@ def dissociate_groups(
         raise HeadwiseError(f"groups of {sorted(groups)}", f"a group for each of {sorted(maps)}")
     names = list(dict.fromkeys(groups.values()))
     grid = [float(f) for f in ([fractions] if isinstance(fractions, (int, float)) else fractions)]
+    random = random_sets(len(names)) if random is None else random
     joint = [together([maps[task] for task in maps if groups[task] == name]) for name in names]
     masks = lesion_masks(joint, grid, random, 0, seed)  # (F, K-1, L, H)
     gates = torch.cat([torch.ones(1, *joint[0].shape), (~masks.flatten(0, 1)).float()])

@@ -9,6 +9,8 @@ Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D hea
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from headwise.finding import Site, find, stacks_of, unwrap
 
 __all__ = ["Heads", "Site", "captured", "eager", "gated", "stacks_of", "touched", "unwrap", "whole_maps"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 Touch = Callable[[int, torch.Tensor], torch.Tensor | None]
 
 
@@ -100,6 +103,8 @@ def gated(
 ) -> Iterator[Heads]:
     """Scale every head's output inside the block; gates may require gradients, and backward belongs inside.
 
+    Only forwards of the thread that opened the block are gated; another thread may use the same model meanwhile.
+
     Args:
         model: any model `Heads.of` knows.
         gates: ``(L, H)`` for all examples alike, or ``(B, L, H)``: one set of gates per example.
@@ -119,6 +124,9 @@ def gated(
     def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
         gate = gates[..., layer, :].to(out_BTHD.device, out_BTHD.dtype)
         if segments is not None:
+            if out_BTHD.shape[:-2] != segments.shape:
+                seen = f"segments of shape {tuple(segments.shape)} met head outputs of shape {tuple(out_BTHD.shape)}"
+                raise HeadwiseError(seen, "a segment number for every token of every row, (rows, T)")
             where = segments.to(gate.device)
             gate = gate[where.clamp_min(0)].masked_fill((where < 0)[..., None], 1)
         elif gate.ndim == 2:
@@ -173,8 +181,8 @@ def captured(
 def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Iterator[Heads]:
     """Call ``touch(layer, out_BTHD)`` on each layer's head outputs; what it returns, if anything, takes their place.
 
-    On a cut model ``H`` counts the heads that are left. A layer that no forward reached is an error when the block
-    ends: an unreached hook means results that silently ignore it.
+    On a cut model ``H`` counts the heads that are left. A layer that no forward of this thread reached is an error when
+    the block ends: an unreached hook means results that silently ignore it.
     """
     heads = heads or Heads.of(model)
     hits = [0] * heads.num_layers
@@ -203,7 +211,7 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
             raise HeadwiseError(
                 f"no forward reached the heads of layers {unreached} of the {heads.stack} stack",
                 "a forward of this model inside the block",
-                "run model(...) inside the with-block, and not through a function compiled before it",
+                "run model(...) inside the with-block, in its thread, and not through a function compiled before it",
             )
 
 
@@ -228,18 +236,48 @@ def _beside(outputs: torch.Tensor, site: Site) -> bool:
 
 
 class Lent:
-    """A hook for the time of a block: a copy of its module made inside does not take it along."""
+    """A hook for the time of a block: it acts on forwards of the thread that opened the block, and no copy keeps it."""
 
     lent = True
 
     def __init__(self, hook: Callable):
-        self.hook = hook
+        self.hook, self.thread = hook, threading.get_ident()
+        self.others: set[int] = set()  # threads that used the module too
 
     def __call__(self, *args: Any) -> Any:
-        return self.hook(*args)
+        return self.hook(*args) if self._is_mine() else None
+
+    def _is_mine(self) -> bool:
+        """Also in a backward that the block's thread waits for, where checkpointed layers run again.
+
+        On accelerators they do so on threads of autograd, which do not say whose backward it is.
+        """
+        if threading.get_ident() == self.thread:
+            return True
+        if torch._C._current_graph_task_id() == -1 or not isinstance(
+            threading.current_thread(), threading._DummyThread
+        ):
+            self.others.add(threading.get_ident())
+            return False
+        if not _waits_for_backward(self.thread):
+            return False
+        if any(map(_waits_for_backward, self.others)):
+            raise HeadwiseError(
+                "two threads run backwards of one model at once, one of them in a block of gates",
+                "one of them, where layers run again in the backward (checkpointing)",
+                "a copy of the model for each thread",
+            )
+        return True
 
     def __deepcopy__(self, memo: dict) -> Callable:
         return _nothing  # torch copies the list of hooks, and something must stand there
+
+
+def _waits_for_backward(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame and frame.f_code is not _BACKWARD:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _nothing(*_: Any) -> None:

@@ -23,7 +23,7 @@ from headwise.evaluate import default_tokens, evaluating, to_device
 from headwise.heads import Heads, touched
 from headwise.model import MultiTaskModel
 from headwise.registry import Registry
-from headwise.selection import top
+from headwise.stability import BLOCKS, TARGET, Blocks, agreement, stability
 from headwise.tasks.windows import parts
 
 CHUNK = 4096  # examples sorted by length together
@@ -38,23 +38,19 @@ class Importance:
     scores: torch.Tensor  # (L, H); NaN for heads that were cut away
     stderr: torch.Tensor  # (L, H); NaN where the estimator gives none
     examples: int
-    halves: torch.Tensor = field(repr=False)  # (2, L, H): the same from either half of the examples
-    trace: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)  # scores after 64, 128, 256, … examples
+    blocks: Blocks = field(repr=False)  # the same from random parts of the examples
 
     def split_half(self, fraction: float = 0.3) -> float:
-        """How much of the top heads the two halves of the data agree on, 0 to 1; NaN where there are no two halves."""
-        if self.halves.flatten(1).isnan().all(1).any():
-            return math.nan
-        a, b = (top(half, fraction) for half in self.halves)
-        return float((a & b).sum() / max(1, int(a.sum())))
+        """Agreement on the top heads between random halves of the examples, 0 to 1; NaN if there are no two halves."""
+        blocks = len(self.blocks.filled)
+        return agreement(self.blocks, fraction, blocks // 2) if blocks > 1 else math.nan
 
-    def examples_needed(self, fraction: float = 0.3, agreement: float = 0.95) -> int | None:
-        """The number of examples from which on the top heads were those of all; None where they never settled."""
-        final, settled = top(self.scores, fraction), None
-        for seen, scores in self.trace.items():
-            alike = float((top(scores, fraction) & final).sum() / max(1, int(final.sum())))
-            settled = (settled or seen) if alike >= agreement else None
-        return settled
+    def examples_needed(self, fraction: float = 0.3, target: float = TARGET) -> int | None:
+        """Examples with which two samples would agree on this part of the top heads, extrapolated from subsamples.
+
+        More than ``examples`` where there were too few; None where no number up to 20 times as many would do.
+        """
+        return stability(self.blocks, fraction, self.examples, target).needed
 
     def to_record(self) -> dict[str, Any]:
         return {
@@ -109,38 +105,40 @@ class Sample(NamedTuple):
 
 
 class Moments:
-    """Running sums of scores in two halves: memory does not grow with the examples."""
+    """Running sums of scores in random blocks: memory does not grow with the examples."""
 
     def __init__(self, shape: tuple[int, int]):
-        self.sums = torch.zeros(2, *shape, dtype=torch.float64)
+        self.sums = torch.zeros(BLOCKS, *shape, dtype=torch.float64)
         self.squares = torch.zeros(shape, dtype=torch.float64)
         self.weighted = torch.zeros(shape, dtype=torch.float64)  # scores times their weights
-        self.weights = torch.zeros(2, dtype=torch.float64)
+        self.weights = torch.zeros(BLOCKS, dtype=torch.float64)
         self.squared_weights = 0.0
-        self.rows = self.seen = 0
-        self.trace: dict[int, torch.Tensor] = {}
+        self.rows = 0
+        self.generator = np.random.default_rng(0)
 
-    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, examples: int | None = None) -> None:
-        """Scores, of an example each unless told of how many; weights (tokens, say) take their number's place."""
+    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None) -> None:
+        """Scores of examples or batches; weights (tokens, say) take their number's place."""
         values_BLH = values_BLH.detach().double().cpu()
         weights_B = torch.ones(len(values_BLH)) if weights_B is None else weights_B.cpu()
         weights_B = weights_B.double()
-        for half in (0, 1):
-            part = slice((half + self.rows) % 2, None, 2)
-            self.sums[half] += values_BLH[part].sum(0)
-            self.weights[half] += weights_B[part].sum()
+        blocks_B = self._blocks(len(values_BLH))
+        self.sums.index_add_(0, blocks_B, values_BLH)
+        self.weights.index_add_(0, blocks_B, weights_B)
         self.squares += values_BLH.square().sum(0)
         self.weighted += torch.einsum("blh,b->lh", values_BLH, weights_B)
         self.squared_weights += float(weights_B.square().sum())
         self.rows += len(values_BLH)
-        before, self.seen = self.seen, self.seen + (len(values_BLH) if examples is None else examples)
-        if self.seen >= 64 and self.seen.bit_length() > before.bit_length():
-            self.trace[self.seen] = (self.sums.sum(0) / self.weights.sum()).float()
+
+    def _blocks(self, rows: int) -> torch.Tensor:
+        """A block for each row: at random, as neighbours in a batch are of like length, but none stays empty."""
+        numbers = np.arange(self.rows, self.rows + rows)
+        drawn = self.generator.integers(BLOCKS, size=rows)
+        return torch.from_numpy(np.where(numbers < BLOCKS, numbers, drawn))
 
     def scale(self, layer: int, factor: float) -> None:
         """Multiply a layer's scores, those of all examples before too."""
-        for sums in (self.sums[0], self.sums[1], self.weighted, *self.trace.values()):
-            sums[layer] *= factor
+        self.sums[:, layer] *= factor
+        self.weighted[layer] *= factor
         self.squares[layer] *= factor**2
 
     def result(self, task: str, by: str, examples: int) -> Importance:
@@ -148,10 +146,9 @@ class Moments:
         total = self.weights.sum()
         mean = self.sums.sum(0) / total
         apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
-        halves = self.sums / self.weights[:, None, None]  # NaN of a half without examples
         whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # one value has no spread
         stderr = (whole * apart.clamp_min(0).sqrt() / total).float()
-        return Importance(task, by, mean.float(), stderr, examples, halves.float(), dict(self.trace))
+        return Importance(task, by, mean.float(), stderr, examples, Blocks(self.sums.numpy(), self.weights.numpy()))
 
 
 Estimator = Callable[..., Importance]
@@ -249,7 +246,7 @@ def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> I
 
 
 def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
-    """Without scores for cut heads, and scaled as asked for; the maps of fewer examples like that of all."""
+    """Without scores for cut heads, and scaled as asked for; blocks alike."""
 
     def finished(scores: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         lengths = like.masked_fill(absent, 0).norm(dim=-1, keepdim=True).clamp_min(1e-20)
@@ -257,8 +254,9 @@ def _finished(found: Importance, heads: Heads, normalize: str) -> Importance:
 
     absent = ~heads.alive
     scores, stderr = (finished(one, found.scores) for one in (found.scores, found.stderr))
-    trace = {seen: finished(one, one) for seen, one in found.trace.items()}
-    return replace(found, scores=scores, stderr=stderr, halves=finished(found.halves, found.halves), trace=trace)
+    sums = np.where(absent.numpy(), np.nan, found.blocks.sums)
+    blocks = replace(found.blocks, sums=sums, normalized=normalize == "l2")
+    return replace(found, scores=scores, stderr=stderr, blocks=blocks)
 
 
 @contextmanager
@@ -328,8 +326,7 @@ def _per_example(name: str, take: Callable[[torch.Tensor], torch.Tensor]) -> Non
 
 
 def _unsigned(found: Importance) -> Importance:
-    trace = {seen: scores.abs() for seen, scores in found.trace.items()}
-    return replace(found, scores=found.scores.abs(), halves=found.halves.abs(), trace=trace)
+    return replace(found, scores=found.scores.abs(), blocks=replace(found.blocks, absolute=True))
 
 
 _per_example("gradient", torch.abs)  # E |∂L/∂ξ|
@@ -367,7 +364,7 @@ def _per_batch(name: str, divide: bool) -> None:
                 total += head_gradients(sample, batch, per_token=False).sum(0).cpu().float()
             count = len(part.items)
             found, weight = (total.abs(), torch.tensor([count])) if divide else (total.abs() / count, None)
-            moments.add(found, weight, examples=count)
+            moments.add(found, weight)
             seen += count
         return moments.result(sample.task, name, seen)
 

@@ -17,12 +17,13 @@ import torch
 from headwise.batching import Encoded, encode
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.evaluate import NotNumbers, Score, evaluate, evaluating, to_device
+from headwise.intervals import interval
 from headwise.methods.episodes import Draw
 from headwise.methods.inner import Learner, Rates
 from headwise.methods.meta import GROUPS, Meta
 from headwise.metrics import metrics
 from headwise.model import MultiTaskModel
-from headwise.stats import Estimate, above_zero, interval, resample
+from headwise.stats import Estimate, above_zero, resample
 from headwise.store import plain
 from headwise.tasks.languages import base
 from headwise.tasks.task import Task

@@ -285,7 +285,7 @@ metric("srl_f1_given", f_score)(partial(_roles_matched, given=True))  # srl-eval
 
 # -- answers
 
-ARTICLES = {  # what MLQA drops in each of its languages; Hindi and Chinese have none
+ARTICLES = {  # what MLQA's evaluation script drops in each of its languages; Hindi and Chinese have none
     "en": r"\b(a|an|the)\b",
     "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
     "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
@@ -293,11 +293,23 @@ ARTICLES = {  # what MLQA drops in each of its languages; Hindi and Chinese have
     "ar": "ال",
     "hi": "",
     "zh": "",
+    "plain": "",  # every other language: case, punctuation and spaces only
 }
 
 
+def answer_f1(language: str) -> str:
+    """The name of the F1 of answers in a language: SQuAD's in English, MLQA's in its other languages.
+
+    Example:
+        >>> answer_f1("en"), answer_f1("es"), answer_f1("zh-Hans"), answer_f1("fi")
+        ('answer_f1', 'answer_f1_es', 'answer_f1_zh', 'answer_f1_plain')
+    """
+    code = re.split("[-_]", language.lower())[0]
+    return "answer_f1" if code == "en" else f"answer_f1_{code if code in ARTICLES else 'plain'}"
+
+
 def plain_words(text: str, language: str | None = None) -> list[str]:
-    """The words of an answer, without case, punctuation and articles: SQuAD's rule, or MLQA's for a language."""
+    """The words of an answer, without case, punctuation and articles: SQuAD's rules, or MLQA's for a language."""
     text = text.lower()
     if language is None:
         text = "".join(c for c in text if c not in string.punctuation)
@@ -327,7 +339,7 @@ def _answers_right(predictions: Sequence[str], golds: Sequence[Sequence[str]], s
     return np.stack([np.array(best, float), np.ones(len(best))], -1)
 
 
-for _language in (None, *ARTICLES):  # em and answer_f1 are SQuAD's; em_es, answer_f1_es ... are MLQA's
+for _language in (None, *ARTICLES):  # em and answer_f1 are SQuAD's; em_es, answer_f1_es, ... are MLQA's
     _suffix = f"_{_language}" if _language else ""
     metric("em" + _suffix, share)(partial(_answers_right, score=_exact, language=_language))
     metric("answer_f1" + _suffix, share)(partial(_answers_right, score=_overlap, language=_language))

@@ -243,6 +243,13 @@ class MultiTaskModel(nn.Module):
             save_file({k: v.detach().clone() for k, v in self.scales.items()}, path / SCALES)
         write_json(path / ABOUT, self.describe())
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """How output heads read the encoder, in plain values."""
+        chosen = None if self.use_heads is None else self.use_heads.tolist()
+        way = {"pooling": self.pooling, "layer": self.layer, "use_heads": chosen, "max_length": self.max_length}
+        return {**way, "share": self.shared}
+
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
         tasks = {
@@ -254,16 +261,7 @@ class MultiTaskModel(nn.Module):
             }
             for name, task in self.tasks.items()
         }
-        chosen = None if self.use_heads is None else self.use_heads.tolist()
-        return {
-            "format": FORMAT,
-            "tasks": tasks,
-            "pooling": self.pooling,
-            "layer": self.layer,
-            "use_heads": chosen,
-            "max_length": self.max_length,
-            "share": self.shared,
-        }
+        return {"format": FORMAT, "tasks": tasks, **self.form}
 
     @classmethod
     def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:

@@ -1,8 +1,7 @@
-"""Records named by everything they depend on; JSON and safetensors, written whole or not at all (no torch)."""
+"""Records named by everything they depend on: saved, found, listed, compared, exported (no torch)."""
 
 from __future__ import annotations
 
-import csv
 import datetime
 import io
 import json
@@ -11,7 +10,6 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,31 +18,15 @@ import numpy as np
 
 from headwise.display import table
 from headwise.errors import HeadwiseError, unknown
-from headwise.store import digest, folder, plain, read_arrays, read_json, write, write_arrays, write_json
+from headwise.io.records import Folder, Packed, Record, record_key, write_packed
+from headwise.spreadsheet import csv_text
+from headwise.store import plain, write
 
-FORMAT = 1
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
 
 
-@dataclass(frozen=True)
-class Record:
-    """One result: what it is, all that determined it, and what came out."""
-
-    key: str
-    kind: str
-    config: dict[str, Any]
-    result: dict[str, Any]
-    about: dict[str, Any]  # versions, time: not part of the name
-    path: Path
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        file = self.path / "arrays.safetensors"
-        return read_arrays(file)[0] if file.exists() else {}
-
-
 class Results:
-    """A folder of records.
+    """A folder of records, or one file that `pack` wrote of such a folder, which is only read.
 
     Example:
         >>> results = Results("results")
@@ -55,60 +37,68 @@ class Results:
 
     def __init__(self, root: str | Path):
         self.root = Path(root)
+        self._store = Packed(self.root) if self.root.suffix == ".parquet" else Folder(self.root)
 
     @staticmethod
-    def key(kind: str, config: Mapping[str, Any]) -> str:
-        """The name of a record: a hash of its kind, its configuration and the code's version."""
-        return digest(kind, config, code_version())
+    def key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
+        """The name of a record: a hash of the work, the version of its results and all that determines them."""
+        return record_key(work, config, version)
 
     def save(
         self,
-        kind: str,
+        work: str,
         config: Mapping[str, Any],
         result: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray] | None = None,
         beside: Mapping[str, Any] | None = None,
+        version: int = 1,
     ) -> str:
-        """Write a record; one that is there already stays as it is. ``beside`` is told in ``about``, as time is."""
-        key = self.key(kind, config)
-        path = self.root / key
-        if (path / "record.json").exists():
-            return key
-        with folder(path, replace=True) as scratch:
-            if arrays:
-                write_arrays(scratch / "arrays.safetensors", arrays)
-            record = {"format": FORMAT, "key": key, "kind": kind, "config": config, "result": result}
-            record["about"] = {**about(), **(beside or {})}
-            write_json(scratch / "record.json", record)
+        """Write a record and return its key; a record that exists is kept.
+
+        Args:
+            work: the registered name of what was done.
+            config: all that determines the result (`headwise.io.identity`).
+            result: plain values.
+            arrays: stored beside them.
+            beside: added to ``about``, which holds versions and time and is no part of the key.
+            version: of the work's results, raised when a corrected work gives other results.
+        """
+        key = self.key(work, config, version)
+        if key not in self._store:
+            record = Record(key, work, version, plain(config), plain(result), {**about(), **(beside or {})})
+            self._store.write(record, arrays or {})
         return key
 
-    def find(self, kind: str, config: Mapping[str, Any]) -> Record | None:
-        """The record of this configuration, if it was made before."""
-        key = self.key(kind, config)
-        return _read(self.root / key) if (self.root / key / "record.json").exists() else None
+    def find(self, work: str, config: Mapping[str, Any], version: int = 1) -> Record | None:
+        """The record of this configuration, if there is one."""
+        key = self.key(work, config, version)
+        return self._store.read(key) if key in self._store else None
 
     def __getitem__(self, key: str) -> Record:
-        """The record of a key, or of the beginning of one."""
-        whole = len(key) == 16 and key.isalnum()  # then there is no need to look at all others
-        if whole and (self.root / key / "record.json").exists():
-            return _read(self.root / key)
-        names = [path.name for path in self._folders()]
-        found = [name for name in names if key and name.startswith(key)]
-        if len(found) != 1:
+        """The record with this key, or with the only key that begins like this."""
+        if len(key) == 16 and key.isalnum() and key in self._store:  # no need to list all others
+            return self._store.read(key)
+        names = self._store.keys()
+        matching = [name for name in names if key and name.startswith(key)]
+        if len(matching) != 1:
             raise unknown(f"record under {self.root}", key, names)
-        return _read(self.root / found[0])
+        return self._store.read(matching[0])
 
     def __iter__(self) -> Iterator[Record]:
-        """In the order in which they were made, also where they were copied to."""
-        found = (_read(path) for path in self._folders())
-        yield from sorted(found, key=lambda record: (str(record.about.get("created", "")), record.key))
+        """In the order of creation, which copying does not change."""
+        keys = self._store.keys()
+        records = [self._store.read(key) for key in keys]
+        yield from sorted(records, key=lambda record: (str(record.about.get("created", "")), record.key))
 
-    def _folders(self) -> list[Path]:
-        """Where records are; a name that begins with a dot is one that was never finished."""
-        return [p.parent for p in self.root.glob("*/record.json") if not p.parent.name.startswith(".")]
+    def __len__(self) -> int:
+        return len(self._store.keys())
+
+    def pack(self, path: str | Path) -> Path:
+        """Write all records into one Parquet file, a row each, that `Results` opens."""
+        return write_packed(Path(path), list(self))
 
     def where(self, **wanted: Any) -> list[Record]:
-        """The records whose kind or configuration has these values (nested names with a dot)."""
+        """The records whose work or configuration has these values (nested names with a dot)."""
         return [record for record in self if all(_matches(record, name, value) for name, value in wanted.items())]
 
     def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
@@ -118,17 +108,16 @@ class Results:
         return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
     def export(self, path: str | Path) -> Path:
-        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON."""
-        told = ({"key": r.key, "kind": r.kind, **flat({"config": r.config, "result": r.result})} for r in self)
+        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON.
+
+        In csv, text that a spreadsheet would run as a formula has an apostrophe before it.
+        """
+        told = ({"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self)
         rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
         names = list(dict.fromkeys(name for row in rows for name in row))
         path = Path(path)
         if path.suffix == ".csv":
-            text = io.StringIO()
-            table = csv.DictWriter(text, names)
-            table.writeheader()
-            table.writerows(rows)
-            return write(path, text.getvalue())
+            return write(path, csv_text([names, *([row.get(name) for name in names] for row in rows)]))
         if path.suffix == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -141,18 +130,9 @@ class Results:
 
     def _repr_html_(self) -> str:
         rows = [
-            [r.key, r.kind, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self
+            [r.key, r.work, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self
         ]
-        return table(["key", "kind", "created", "of"], rows, f"{len(rows)} records in {self.root}")
-
-
-def _read(path: Path) -> Record:
-    data = read_json(path / "record.json")
-    kinds = {"key": str, "kind": str, "config": dict, "result": dict}
-    wrong = [n for n, kind in kinds.items() if not isinstance(data, dict) or not isinstance(data.get(n), kind)]
-    if wrong or data["key"] != path.name or not isinstance(data.get("about", {}), dict):
-        raise HeadwiseError(f"{path} is no record: {', '.join(wrong) or 'key'} missing or not as written")
-    return Record(data["key"], data["kind"], data["config"], data["result"], data.get("about", {}), path)
+        return table(["key", "work", "created", "of"], rows, f"{len(rows)} records in {self.root}")
 
 
 def _column(values: list) -> list:
@@ -174,18 +154,18 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def told_apart(records: Sequence[Record]) -> list[str]:
-    """For each record what its configuration has and not all others of its kind have, the plainest names first.
+    """For each record what its configuration has and not all others of its work have, the plainest names first.
 
     Hashes tell nobody anything, and a record of a trained model repeats how that was trained.
     """
     configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
-    many = Counter(record.kind for record in records)
-    alike = Counter((r.kind, *item) for r, config in zip(records, configs) for item in config.items())
+    many = Counter(record.work for record in records)
+    alike = Counter((r.work, *item) for r, config in zip(records, configs) for item in config.items())
     return [
         ", ".join(
             f"{name.rpartition('.')[2]} {value}"
             for name, value in sorted(config.items(), key=lambda item: _rank(item[0]))
-            if alike[record.kind, name, value] < many[record.kind]
+            if alike[record.work, name, value] < many[record.work]
         )
         for record, config in zip(records, configs)
     ]
@@ -206,8 +186,8 @@ def _word(value: Any) -> str:
 
 
 def _matches(record: Record, name: str, value: Any) -> bool:
-    if name == "kind":
-        return value in (record.kind, record.kind.rpartition(":")[2])  # lists show works of one's own by the latter
+    if name == "work":
+        return value == record.work
     seen = flat(record.config).get(name)
     return seen == value or str(seen) == str(value)
 
@@ -232,7 +212,7 @@ def about() -> dict[str, Any]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "absent"
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     return {"versions": plain(found), "created": now, "machine": platform.machine(), **_accelerated()}
 
 

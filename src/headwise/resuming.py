@@ -12,11 +12,15 @@ import torch
 
 from headwise import checkpoint
 from headwise.errors import HeadwiseError
+from headwise.io.identity import weights
 from headwise.journal import History
 from headwise.store import digest, plain
 from headwise.tasks.columns import to_arrays
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwise.model import MultiTaskModel
     from headwise.plan import Plan
     from headwise.train import Run
 
@@ -24,16 +28,14 @@ if TYPE_CHECKING:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run: Run):
-        self.run = run
-        if run.out:
-            _ = self.began  # before a checkpoint changes the weights
+    def __init__(self, run: Run, began: str):
+        self.run, self.began = run, began
 
     @cached_property
     def identity(self) -> str:
         """What a checkpoint must agree with to be gone on from, or to be branched off."""
         shapes = {name: list(p.shape) for name, p in self.run.model.named_parameters()}
-        return digest(self._plan, self.rows, shapes, self._form)
+        return digest(self._plan, self.rows, shapes, self.run.model.form, self.run.behaviour)
 
     @cached_property
     def rows(self) -> dict[str, str]:
@@ -43,26 +45,13 @@ class Checkpoints:
     @property
     def settings(self) -> dict[str, Any]:
         """What a person would name of what the run hangs on."""
-        return plain({**vars(self._plan), **self._form, "tasks": list(self.rows)})
+        return plain({**vars(self._plan), **self.run.model.form, "tasks": list(self.rows)})
 
     @property
     def _plan(self) -> Plan:
         """The plan, less what changes nothing that is trained."""
         plan = replace(self.run.plan, checkpoint_every=None)
         return plan if plan.patience else replace(plan, max_dev=None)
-
-    @property
-    def _form(self) -> dict[str, Any]:
-        return {k: v for k, v in self.run.model.describe().items() if k != "tasks"}  # which say where files lie as well
-
-    @cached_property
-    def began(self) -> str:
-        """A hash of some of the encoder's weights, as they were when this process first trained them to a folder."""
-        kept = vars(self.run.model)
-        if "_began" not in kept:
-            some = [p.detach().flatten()[:32].float().cpu().numpy() for p in self.run.model.encoder.parameters()]
-            kept["_began"] = digest(*some)
-        return kept["_began"]
 
     def save(self) -> None:
         """Write one of where the run stands now."""
@@ -81,6 +70,7 @@ class Checkpoints:
         state = {
             "identity": self.identity,
             "settings": self.settings,
+            "behaviour": {name: digest(value) for name, value in self.run.behaviour.items()},
             "rows": self.rows,
             "began": self.began,
             "method": run.method.describe(),
@@ -123,12 +113,16 @@ class Checkpoints:
         run.history = History(losses, told["scores"], told["steps"])
 
     def _told(self, state: Mapping[str, Any], whole: bool) -> str:
-        """How a checkpoint's run differs from this one; rows and weights only where no setting accounts for it."""
+        """How a checkpoint's run differs from this one; what has no name only where no setting accounts for it."""
         method, rows = plain(self.run.method.describe()), self.rows
         found = _differences(state.get("settings", self.settings), self.settings)
         found += _differences(state.get("method", method), method) if whole else []
         then = state.get("rows", rows)
         found = found or [f"other training rows of {task}" for task in rows if then.get(task) != rows[task]]
+        then = state.get("behaviour", {})
+        here = {name: digest(value) for name, value in self.run.behaviour.items()}
+        words = {"config": "another configuration", "dropout": "other dropout", "frozen": "other frozen parameters"}
+        found = found or [words[name] for name in here if then.get(name, here[name]) != here[name]]
         if not found and whole and state.get("began") != self.began:
             found = ["other weights at the start"]
         return "; ".join(found) or "model, tasks, plan or method differ"
@@ -142,6 +136,24 @@ class Checkpoints:
     def _gather_random(self) -> dict[str, torch.Tensor]:
         gather: Any = self.run.accelerator.gather
         return {name: gather(state[None].to(self.run.device)).cpu() for name, state in checkpoint.pack_random().items()}
+
+
+def starting_weights(model: MultiTaskModel, out: Path | None, resume: bool | str | Path) -> str:
+    """The hash of all weights, output heads too, from which a model is trained into a folder.
+
+    A model that this process trained into the same folder, and that nobody changed since, counts as it was before: the
+    same call to `fit` then reads back what it left.
+    """
+    if out is None and isinstance(resume, bool):
+        return ""  # nothing is read or kept
+    now = weights(model)
+    began, ended = vars(model).get("_trained", {}).get(out and out.absolute(), (now, now))
+    return began if resume and ended == now else now
+
+
+def remember(model: MultiTaskModel, out: Path, began: str) -> None:
+    """Note which weights a training into a folder began from and which it left."""
+    vars(model).setdefault("_trained", {})[out.absolute()] = (began, weights(model))
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

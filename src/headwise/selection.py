@@ -77,6 +77,35 @@ def random_heads(
     return top(scores, fraction, keep_per_layer=keep_per_layer)
 
 
+def matched_heads(mask: torch.Tensor, seed: int, alive: torch.Tensor | None = None) -> torch.Tensor:
+    """A random control with as many heads in every layer as a mask has, of those that are there.
+
+    Example:
+        >>> mask = torch.tensor([[True, True, False], [False, False, False]])
+        >>> matched_heads(mask, seed=0).sum(1).tolist()
+        [2, 0]
+    """
+    drawn = torch.rand(mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if alive is not None:
+        drawn = drawn.masked_fill(~alive.cpu().bool(), -1.0)
+    ranks = drawn.argsort(1, descending=True).argsort(1)
+    return (ranks < mask.cpu().sum(1, keepdim=True)).to(mask.device)
+
+
+def ties(scores: torch.Tensor, fraction: float) -> int:
+    """How many heads tie at the cut, so that ``top`` takes some and leaves others of the same score; 0 for a clean cut.
+
+    Example:
+        >>> ties(torch.tensor([[0.9, 0.5], [0.5, 0.1]]), 0.5), ties(torch.zeros(2, 2), 0.5)
+        (2, 4)
+    """
+    mask, alive = top(scores, fraction), ~scores.isnan()
+    if not mask.any() or not (alive & ~mask).any():
+        return 0
+    last = scores[mask].min()
+    return int((scores == last).sum()) if (scores[alive & ~mask] == last).any() else 0
+
+
 def relabelled(masks: torch.Tensor, seed: int) -> torch.Tensor:
     """Tasks' masks ``(T, L, H)`` with the heads dealt anew, the null of a permutation test for D.
 

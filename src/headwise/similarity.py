@@ -16,9 +16,10 @@ import numpy as np
 from scipy import stats as scipy_stats
 from scipy.spatial.distance import pdist
 
+from headwise.correlation import Correlation, correlation
 from headwise.errors import HeadwiseError, unknown
 from headwise.registry import Registry
-from headwise.stats import Correlation, correlation, p_value
+from headwise.stats import p_value
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How sure a number is: bootstrap, paired tests, overlap, correlation, families of tests (no torch).
+"""How certain a number is: bootstrap, paired tests, overlap, families of tests (no torch).
 
 Metrics here are additive: every example brings a row of counts, and the metric is a function of their sums
 (see ``headwise.metrics``). A bootstrap is then one matrix product of draws and counts, however many systems share it.
@@ -6,20 +6,20 @@ Metrics here are additive: every example brings a row of counts, and the metric 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
 from scipy import stats as scipy_stats
 
+from headwise import intervals
 from headwise.errors import HeadwiseError, unknown
+from headwise.intervals import interval
 
 Value = Callable[[np.ndarray], np.ndarray]  # sums (..., s) -> metric (...)
 CELLS = 4_000_000  # draws held in memory at once
-FEW = 20  # scores below which a bootstrap is too sure: from three of them its interval misses one time in four
+FEW = 20  # rows or scores below which there is no p over them: a bootstrap of three misses one time in four
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def resample(counts: np.ndarray, resamples: int = 1000, seed: int | list[int] = 
 
     A draw is shared by all axes behind the first, so that systems stay paired.
     """
-    counts = _numbers(counts)
+    counts = numbers(counts)
     flat = counts.reshape(len(counts), -1)
     generator = np.random.default_rng(seed)
     sums = np.empty((resamples, flat.shape[1]))
@@ -56,63 +56,53 @@ def resample(counts: np.ndarray, resamples: int = 1000, seed: int | list[int] = 
     return sums.reshape(resamples, *counts.shape[1:])
 
 
-def interval(samples: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """The percentile interval of resampled values along the first axis; draws with no value (NaN) are left out.
-
-    NaN where no draw has a value.
-    """
-    _check_level(level)
-    tail = (1 - level) / 2
-    missing = np.isnan(samples)
-    undefined = missing.all(0)
-    if undefined.all():
-        return np.full(undefined.shape, np.nan)[()], np.full(undefined.shape, np.nan)[()]
-    quantile = np.nanquantile if missing.any() else np.quantile
-    low, high = quantile(np.where(undefined, 0.0, samples), (tail, 1 - tail), axis=0)
-    return np.where(undefined, np.nan, low)[()], np.where(undefined, np.nan, high)[()]
-
-
 def bootstrap(
     counts: np.ndarray,
     value: Value,
     resamples: int = 1000,
     seed: int = 0,
     level: float = 0.95,
-    how: str = "percentile",
+    how: str = "auto",
 ) -> Estimate:
     """A metric with its interval over examples; counts ``(n, s)``, or ``(n, systems, s)`` for paired systems.
 
-    ``how`` is ``percentile`` or ``bca`` (bias-corrected and accelerated, Efron 1987).
+    ``how`` is ``percentile``, ``bca`` (bias-corrected and accelerated, Efron 1987), ``share`` (mid-P Clopper-Pearson,
+    for rows that are right or wrong), or ``auto``: ``share`` where it applies, otherwise ``bca``.
 
     Example:
         >>> right = np.repeat([[1.0, 1.0], [0.0, 1.0]], [80, 20], axis=0)  # (right, seen) of each example
         >>> print(bootstrap(right, lambda sums: sums[..., 0] / sums[..., 1]))
-        0.8 [0.72, 0.88]
+        0.8 [0.7131, 0.8698]
     """
-    counts = _numbers(counts)
-    point, samples = value(counts.sum(0)), value(resample(counts, resamples, seed))
+    counts = numbers(counts)
+    point = value(counts.sum(0))
+    if how == "auto":
+        how = "share" if right_or_wrong(value, counts) else "bca"
+    if how == "share":
+        return Estimate(point, *intervals.of_share(counts[..., 0].sum(0), len(counts), level))
+    if how not in ("percentile", "bca"):
+        raise unknown("interval", how, ("auto", "share", "percentile", "bca"))
+    samples = value(resample(counts, resamples, seed))
     if how == "percentile":
         return Estimate(point, *interval(samples, level))
-    if how == "bca":
-        return Estimate(point, *_bca(point, samples, value(counts.sum(0) - counts), level))
-    raise unknown("interval", how, ("percentile", "bca"))
+    return Estimate(point, *intervals.bca(point, samples, value(without_each(counts)), level, reach=_reach(counts)))
 
 
-def _bca(point: np.ndarray, samples: np.ndarray, left_out: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles of the samples at levels moved by their bias and by the jackknife's skewness."""
-    _check_level(level)
-    below = (samples < point).mean(0) + (samples == point).mean(0) / 2
-    bias = special.ndtri(np.clip(below, 1 / (len(samples) + 1), 1 - 1 / (len(samples) + 1)))
-    gap = left_out.mean(0) - left_out
-    spread = 6 * np.square(gap).sum(0) ** 1.5
-    skew = np.divide((gap**3).sum(0), spread, out=np.zeros_like(spread), where=spread > 0)
-    ends = []
-    for tail in ((1 - level) / 2, (1 + level) / 2):
-        shifted = bias + special.ndtri(tail)
-        place = np.atleast_1d(special.ndtr(bias + shifted / (1 - skew * shifted)))
-        columns = samples.reshape(len(samples), -1).T
-        ends.append(np.array([np.nanquantile(c, q) for c, q in zip(columns, place.ravel())]).reshape(point.shape)[()])
-    return ends[0], ends[1]
+def _reach(counts: np.ndarray) -> float:
+    """How far a share of the rows can move a metric, in its units: MCC, whose rows are cells of a table, goes to -1."""
+    return 2.0 if counts.shape[-1] > 1 and (counts.sum(-1) == 1).all() else 1.0
+
+
+def without_each(counts: np.ndarray) -> np.ndarray:
+    """Sums of counts ``(n, ..., s)`` with one row left out, for every row; of a single row, its own."""
+    return counts.sum(0) - counts if len(counts) > 1 else counts
+
+
+def right_or_wrong(value: Value, *counts: np.ndarray) -> bool:
+    """Whether a metric is the share of rows that are right, each row (0 or 1, 1)."""
+    if any(c.shape[-1] != 2 or (c[..., 1] != 1).any() or not np.isin(c[..., 0], (0, 1)).all() for c in counts):
+        return False
+    return np.allclose(value(np.array([[0.0, 1.0], [1.0, 4.0], [3.0, 3.0]])), [0, 0.25, 1])
 
 
 # tests
@@ -151,9 +141,46 @@ def paired_bootstrap(
     scores, (both, value) = value is None, _paired(a, b, value)
     if scores and len(both) < FEW:
         return _one_sided(both[:, 0, 0], both[:, 1, 0], level)
-    difference = _difference(value(both.sum(0)))
-    samples = _difference(value(resample(both, resamples, seed)))
-    return Estimate(difference, *interval(samples, level), above_zero(difference, samples))
+    found, samples = _gap(value(both.sum(0)[None]))[0], _gap(value(resample(both, resamples, seed)))
+    ends = (
+        interval(samples, intervals.widened(level, len(both))) if scores else _ends(both, value, found, samples, level)
+    )
+    return Estimate(found, *ends, above_zero(found, samples))
+
+
+def change(
+    new: np.ndarray, old: np.ndarray, value: Value, resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> Estimate:
+    """By how much a metric changes on the same rows, counts ``(n, ..., s)``: difference, interval and two-sided p.
+
+    Of rows that are right or wrong by Tango's score interval and the exact sign test, otherwise by the bootstrap (BCa)
+    and by exchanging new and old row by row. No p below 20 rows (NaN).
+    """
+    both, value = _paired(new, old, value)
+    found, exact = _gap(value(both.sum(0)[None]))[0], right_or_wrong(value, both)
+    samples = np.empty(0) if exact else _gap(value(resample(both, resamples, seed)))
+    ends = _ends(both, value, found, samples, level)
+    if len(both) < FEW:
+        return Estimate(found, *ends, np.full(np.shape(found), np.nan)[()])
+    return Estimate(found, *ends, _signs(*_moved(both)) if exact else _exchanged(both, value, resamples, seed))
+
+
+def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray, level: float) -> tuple:
+    """The interval of a paired difference, ``(n, 2, ..., s)``."""
+    if right_or_wrong(value, both):
+        return intervals.of_change(*_moved(both), len(both), level)
+    return intervals.bca(found, samples, _gap(value(without_each(both))), level, reach=_reach(both), signed=True)
+
+
+def _moved(both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows the first of two systems alone has right, and how many the second alone."""
+    a, b = both[:, 0, ..., 0] > 0, both[:, 1, ..., 0] > 0
+    return (a & ~b).sum(0), (b & ~a).sum(0)
+
+
+def _signs(gained: np.ndarray, lost: np.ndarray) -> np.ndarray:
+    """The exact two-sided sign test."""
+    return np.minimum(1, 2 * scipy_stats.binom.cdf(np.minimum(gained, lost), gained + lost, 0.5))[()]
 
 
 def _one_sided(a: np.ndarray, b: np.ndarray, level: float) -> Estimate:
@@ -171,23 +198,28 @@ def permutation_test(
     seed: int = 0,
 ) -> float:
     """Two-sided p-value of "A and B are exchangeable": they swap at random, example by example or seed by seed."""
-    both, value = _paired(a, b, value)
+    return float(_exchanged(*_paired(a, b, value), resamples, seed))
+
+
+def _exchanged(both: np.ndarray, value: Value, resamples: int, seed: int) -> np.ndarray:
+    """The same of counts ``(n, 2, ..., s)``, a p-value for each of the axes between."""
     total, moved = both.sum(0), both[:, 1] - both[:, 0]
-    generator = np.random.default_rng(seed)
-    null = []
+    generator, null = np.random.default_rng(seed), []
     for part in _parts(resamples, len(both)):
-        swap = generator.integers(2, size=(part.stop - part.start, len(both))).astype(float) @ moved
-        null.append(_difference(value(np.stack([total[0] + swap, total[1] - swap], 1))))
-    return float(p_value(np.abs(_difference(value(total))), np.abs(np.concatenate(null))))
+        swap = generator.integers(2, size=(part.stop - part.start, len(both))).astype(float)
+        swapped = (swap @ moved.reshape(len(both), -1)).reshape(-1, *moved.shape[1:])
+        null.append(_gap(value(np.stack([total[0] + swapped, total[1] - swapped], 1))))
+    return p_value(np.abs(_gap(value(total[None]))[0]), np.abs(np.concatenate(null)))
 
 
-def _difference(pair: np.ndarray) -> np.ndarray:
-    return pair[..., 0] - pair[..., 1]
+def _gap(pair: np.ndarray) -> np.ndarray:
+    """First less second of values ``(draws, 2, ...)``."""
+    return pair[:, 0] - pair[:, 1]
 
 
 def _paired(a: np.ndarray, b: np.ndarray, value: Value | None) -> tuple[np.ndarray, Value]:
     """Both systems as (n, 2, s); plain scores become counts whose value is their mean."""
-    a, b = _numbers(a), _numbers(b)
+    a, b = numbers(a), numbers(b)
     if a.shape != b.shape:
         raise HeadwiseError(f"systems of shapes {a.shape} and {b.shape}", "the same examples for both")
     if value is None:
@@ -201,18 +233,32 @@ def _paired(a: np.ndarray, b: np.ndarray, value: Value | None) -> tuple[np.ndarr
 def paired_t(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> Estimate:
     """Mean difference of two systems over few seeds, with Student's interval and two-sided p-value.
 
-    Differences that are all the same have no spread to judge by: no interval and no p-value, but for none at all.
+    Differences that are all the same have no spread to judge by: no interval, and no p-value unless all are zero.
     """
-    a, b = _numbers(a), _numbers(b)
+    a, b = numbers(a), numbers(b)
     if a.shape != b.shape or a.ndim != 1 or len(a) < 2:
         raise HeadwiseError(f"scores of shapes {a.shape} and {b.shape}", "the same two seeds or more for both")
     gap = a - b
     if np.ptp(gap) <= 1e-12 * max(np.abs(a).max(), np.abs(b).max()):  # two scores of few rows often differ by the same
         nothing = abs(gap[0]) <= 1e-12
-        return Estimate(gap.mean(), *([0.0, 0.0, 1.0] if nothing else [math.nan] * 3))
+        return Estimate(gap.mean(), math.nan, math.nan, 1.0 if nothing else math.nan)
     test = scipy_stats.ttest_rel(a, b)
     ends = test.confidence_interval(level)
     return Estimate(gap.mean(), ends.low, ends.high, float(test.pvalue))
+
+
+def over_trainings(values: np.ndarray, level: float = 0.95) -> Estimate:
+    """Is a number above zero over repeated trainings? Mean, Student's interval and one-sided p-value of one per seed.
+
+    A single training, or trainings that all give the same number, have no spread: NaN for interval and p-value.
+
+    Example:
+        >>> print(over_trainings([0.08, 0.11, 0.07]))
+        0.08667 [0.03496, 0.1384], p = 0.00935
+    """
+    values = numbers(values)
+    found = _one_sided(values, np.zeros_like(values), level)
+    return replace(found, p=math.nan) if np.ptp(values) == 0 else found
 
 
 @dataclass(frozen=True)
@@ -225,7 +271,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Spread:
-        values = _numbers(values)
+        values = numbers(values)
         return cls(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan, len(values))
 
     def __str__(self) -> str:
@@ -283,101 +329,16 @@ def _holm(p: np.ndarray) -> np.ndarray:
     return out
 
 
-# correlation
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """A correlation with its interval, p-value and the straight line through the points."""
-
-    r: float
-    low: float
-    high: float
-    p: float
-    slope: float
-    intercept: float
-    n: int
-    how: str
-
-    def __str__(self) -> str:
-        return f"{self.how} r = {self.r:.3f} [{self.low:.3f}, {self.high:.3f}], p = {self.p:.3g}, n = {self.n}"
-
-
-def correlation(
-    x: np.ndarray,
-    y: np.ndarray,
-    how: str = "pearson",
-    *,
-    by: str = "fisher",
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Correlation:
-    """Correlation of two lists, ``pearson`` or ``spearman``, with an interval ``by`` ``fisher`` or ``bootstrap``.
-
-    All its numbers are NaN where a list is constant.
-
-    Example:
-        >>> print(correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 5, 4, 6]))
-        pearson r = 0.886 [0.264, 0.987], p = 0.0188, n = 6
-    """
-    x, y = _numbers(x), _numbers(y)
-    if x.shape != y.shape or x.ndim != 1 or len(x) < 3:
-        raise HeadwiseError(f"lists of shapes {x.shape} and {y.shape}", "two lists as long, of three or more")
-    if how not in ("pearson", "spearman"):
-        raise unknown("correlation", how, ("pearson", "spearman"))
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        nan = math.nan
-        return Correlation(nan, nan, nan, nan, nan, nan, len(x), how)
-    r, p = map(float, scipy_stats.pearsonr(x, y) if how == "pearson" else scipy_stats.spearmanr(x, y))
-    if how == "spearman" and len(x) <= 8:  # where Student's t is far off, all orders can be tried
-        orders = np.array(list(itertools.permutations(scipy_stats.rankdata(y))))
-        p = float((np.abs(_row_correlations(np.tile(x, (len(orders), 1)), orders, how)) >= abs(r) - 1e-12).mean())
-    if by == "fisher":
-        low, high = _fisher(r, len(x), how, level)
-    elif by == "bootstrap":
-        drawn = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
-        low, high = interval(_row_correlations(x[drawn], y[drawn], how), level)
-    else:
-        raise unknown("interval", by, ("fisher", "bootstrap"))
-    slope, intercept = np.polyfit(x, y, 1)
-    return Correlation(r, float(low), float(high), p, float(slope), float(intercept), len(x), how)
-
-
-def _fisher(r: float, n: int, how: str, level: float) -> tuple[float, float]:
-    """Interval on Fisher's z; for ranks with the wider error of Bonett and Wright 2000."""
-    _check_level(level)
-    if n < 4 or abs(r) >= 1:
-        return (-1.0, 1.0) if n < 4 else (r, r)
-    error = math.sqrt((1 + r * r / 2 if how == "spearman" else 1) / (n - 3))
-    reach = special.ndtri((1 + level) / 2) * error
-    return math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach)
-
-
-def _row_correlations(x: np.ndarray, y: np.ndarray, how: str) -> np.ndarray:
-    """The correlation of every row of x with that row of y; NaN where a row is constant."""
-    if how == "spearman":
-        x, y = scipy_stats.rankdata(x, axis=1), scipy_stats.rankdata(y, axis=1)
-    x, y = x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True)
-    norm = np.sqrt(np.square(x).sum(1) * np.square(y).sum(1))
-    return np.divide((x * y).sum(1), norm, out=np.full(len(x), np.nan), where=norm > 1e-300)
-
-
 # what every function checks
 
 
-def _numbers(array: np.ndarray) -> np.ndarray:
+def numbers(array: np.ndarray) -> np.ndarray:
     array = np.asarray(array, float)
     if array.ndim == 0 or len(array) == 0:
         raise HeadwiseError(f"numbers of shape {array.shape}", "at least one example")
     if not np.isfinite(array).all():
         raise HeadwiseError("numbers that are NaN or infinite", "finite ones")
     return array
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise HeadwiseError(f"level {level}", "between 0 and 1", "0.95")
 
 
 def _parts(rows: int, width: int) -> Iterator[slice]:

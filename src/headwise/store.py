@@ -10,7 +10,9 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -21,8 +23,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as pack_arrays
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, HeadwiseWarning
 
+CONTENT = "sha256"  # of the arrays in a file, among what the file says of itself
 BARE = frozenset((str, int, float, bool, type(None)))
 
 
@@ -117,8 +120,11 @@ def write(path: Path, content: bytes | str) -> Path:
 
 @contextmanager
 def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not."""
-    path = Path(path)
+    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    With ``replace`` it may take the place of another, and of what a link leads to.
+    """
+    path = Path(path).resolve() if replace else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     scratch.mkdir()
@@ -138,6 +144,16 @@ def require_new(path: Path) -> None:
     """Raise where there is something already, be it a link that points nowhere."""
     if path.exists() or path.is_symlink():
         raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise where `folder` could not put a folder in place of what is there."""
+    real = Path(path).resolve()
+    there = next(place for place in real.parents if place.exists())
+    if real.exists() and not real.is_dir():
+        raise HeadwiseError(f"{path} is a file", "a folder, or nothing", f"remove {path} or name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise HeadwiseError(f"no right to write in {there}, where {path} leads", "a folder that can be replaced")
 
 
 def _take_place(scratch: Path, path: Path) -> None:
@@ -197,17 +213,26 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> Path:
-    """Arrays as one safetensors file, with a few words of text about them."""
-    packed = pack_arrays({k: np.ascontiguousarray(v) for k, v in arrays.items()}, metadata=dict(about or {}))
-    return write(path, packed)
+    """Arrays as one safetensors file, with a few words of text about them and a hash of their content."""
+    dense = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return write(path, pack_arrays(dense, metadata={**(about or {}), CONTENT: _content(dense)}))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What `write_arrays` wrote; HeadwiseError where the content is not what was written."""
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = dict(file.metadata() or {})
     except (FileNotFoundError, SafetensorError, OSError) as error:
         raise HeadwiseError(f"{path} is not a readable safetensors file ({error})") from None
+    if about.pop(CONTENT, None) not in (None, _content(arrays)):
+        raise HeadwiseError(f"{path} was modified after it was written", "its sha256 to match", f"remove {path}")
+    return arrays, about
+
+
+def _content(arrays: Mapping[str, np.ndarray]) -> str:
+    return digest(*(part for name in sorted(arrays) for part in (name, arrays[name])), length=64)
 
 
 def tensor_names(path: Path) -> list[str]:
@@ -224,17 +249,51 @@ def cache_folder(name: str) -> Path:
     return Path(root) / name
 
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of a file system without them
+
+
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold a file, or a folder that is there, as one process at a time can; the system frees it when a process dies.
+
+    Where the file system has no locks, a file in the machine's temporary folder is held in its place, with a warning.
 
     Raises:
         BlockingIOError: another process has it, and this one would not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = _hold(path, wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        descriptor = _hold_elsewhere(path, wait)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _hold(path: Path, wait: bool) -> int:
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _hold_elsewhere(path: Path, wait: bool) -> int:
+    folder = Path(tempfile.gettempdir()) / f"headwise-locks-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        descriptor = _hold(folder / digest(str(path.resolve())), wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        hint = "choose a folder on another file system, or set TMPDIR to one"
+        raise HeadwiseError(f"no file locks in {path.parent} and {folder}", "a file system with locks", hint) from error
+    seen = f"{path.parent} is on a file system without locks: only processes of this machine are kept from using it"
+    warnings.warn(f"{seen} at the same time", HeadwiseWarning, stacklevel=4)
+    return descriptor

@@ -13,13 +13,16 @@ import torch
 
 from headwise import checkpoint
 from headwise.attention import looks
-from headwise.batching import fingerprint
+from headwise.baseline import against_baseline
 from headwise.cutting import export_small, trials
 from headwise.encoders import is_trained, load_encoder, name_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import Score, difference, evaluate
+from headwise.heading import heading
 from headwise.heads import Heads
 from headwise.importance import Importance, estimators, importance
+from headwise.io.identity import checkpoint as checkpoint_hash
+from headwise.io.identity import data, identity
 from headwise.journal import History
 from headwise.lesions import dissociate
 from headwise.methods.iat import IAT
@@ -28,13 +31,15 @@ from headwise.plan import Plan
 from headwise.probing.splits import to_probe
 from headwise.progress import Progress, quiet
 from headwise.report import report
-from headwise.results import Results, about
+from headwise.results import Results
 from headwise.selection import budget, require_share, top
-from headwise.store import digest, file_digest, finite, plain, write_json
-from headwise.tasks.leakage import leakage
+from headwise.stability import Blocks
+from headwise.store import digest, finite, require_replaceable, write_json
+from headwise.tasks.leakage import splits_of
 from headwise.tasks.task import Task
 from headwise.train import fit
-from headwise.verdict import cheapest, verdict
+from headwise.trust import chances_of, stability_of, trust_of, withheld_of
+from headwise.verdict import verdict, withheld
 
 STAGES = ("train", "importance", "lesions", "looks", "probes", "iat", "prune")
 Told = Callable[[str, str], None]  # (stage or "", line)
@@ -46,29 +51,31 @@ class Settings:
 
     plan: Plan = field(default_factory=Plan)
     alpha: float = 0.3
-    """Share of heads that count as a task's own."""
+    """Fraction of heads that count as a task's own."""
     delta: float = 0.1
-    """Share of training in which IAT holds the other heads."""
+    """Final fraction of training in which IAT freezes the other heads."""
     by: str = "gradient"
     """Importance estimator."""
     examples: int = 10_000
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
-    """Shares of heads to lesion, and alpha with them; the page's slider moves over them."""
-    random: int = 3
-    """Random lesions per share."""
+    """Fractions of heads to ablate, alpha among them; the page's slider moves over them."""
+    random: int | None = None
+    """Random head sets per fraction, which D is tested against (default: 20 or more, by the number of tasks)."""
+    matched: int | None = None
+    """Random head sets with each task's number of heads per layer, at alpha (default: 20 or more)."""
     dev: int | None = None
-    """Development rows per task in lesions and comparisons."""
+    """Development rows per task (default: all)."""
     probes: tuple[str, ...] = ()
     """Properties to probe every head for."""
     probe_rows: int = 4000
     """Training rows of a probe."""
     prune: tuple[float, ...] = (0.1, 0.3, 0.5)
-    """Shares of least important heads to try cutting."""
+    """Fractions of the least important heads to try pruning."""
     skip: tuple[str, ...] = ()
-    """Stages to leave out."""
+    """Stages to skip."""
     pooling: str | None = None
-    """The text's vector; without, the last token for decoders and the first otherwise."""
+    """How to pool tokens into the text's vector (default: last token for decoders, first otherwise)."""
     max_length: int = 128
 
     def __post_init__(self) -> None:
@@ -76,10 +83,10 @@ class Settings:
             if stage not in STAGES:
                 raise unknown("stage", stage, STAGES)
         if "importance" in self.skip:
-            raise HeadwiseError("importance is left out", "it: all that follows, and the page, is made from it")
+            raise HeadwiseError("cannot skip 'importance': later stages and the report depend on it")
         for name, share in (("alpha", self.alpha), ("delta", self.delta)):
             if not 0 < share <= 1:
-                raise HeadwiseError(f"{name}={share}", "a share above 0, up to 1")
+                raise HeadwiseError(f"{name}={share}", "a fraction above 0, up to 1")
         _ = estimators[self.by]  # an unknown one is told before training, not after
         _ = [to_probe(name) for name in self.probes]
 
@@ -102,19 +109,19 @@ class Study:
         if len(tasks) < 2:
             raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
         self.name, self.settings, self.out = str(model), settings, Path(out)
+        require_replaceable(self.out / "model")
         self.told, self.progress, self.device = told, progress or quiet(), device
         self.command = ""  # what was typed, for the page
+        self.errors: dict[str, Exception] = {}  # of late stages that failed
         self.called = called or name_of(self.name)
         self.model = self._load(tasks)
         self.heads = Heads.of(self.model.encoder)
         require_share(settings.alpha, self.heads.alive)
         self.settings = self._of_living(self.settings)
         self.records = Results(self.out / "records")
-        self.base = {"model": weights_digest(model), "data": {t.name: data_digest(t) for t in tasks}}
-        self.base["tokenizer"] = fingerprint(self.model.tokenizer)
-        settings = self.settings  # with what a model that headwise wrote brings along
-        self.base |= {"plan": plain(settings.plan), "pooling": settings.pooling, "max_length": settings.max_length}
-        self.base["trained"] = "train" not in settings.skip
+        parts = {"model": self.model, "form": self.model.form, "tokenizer": self.model.tokenizer}
+        parts |= {"data": {task.name: task for task in tasks}, "plan": self.settings.plan}
+        self.base = identity({**parts, "trained": "train" not in settings.skip})
 
     def _of_living(self, settings: Settings) -> Settings:
         """Without the shares that a model which has lost heads has not."""
@@ -155,45 +162,43 @@ class Study:
 
     def run(self) -> dict[str, Any]:
         """All stages; returns the study as plain data and writes ``study.json`` and ``report.html``."""
-        study = self._head()
+        study, self.errors = self._head(), {}
         if not self.base["trained"] and not is_trained(self.name):
-            self.told("", "not trained: the output heads are random, and so are the scores")
+            self.told("", "not trained: output heads are random, so scores are too")
         for stage in STAGES:
             if stage in self.settings.skip or (stage == "probes" and not self.settings.probes):
                 continue
             self.told(stage, "")
-            study |= getattr(self, f"stage_{stage}")(study)
+            self._run_stage(stage, study)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # other runs may share the device
-        study["trust"] = self._trust(study)
+        study["withheld"] = withheld_of(study, self.settings.alpha)
+        study["trust"] |= trust_of(study, list(self.model.tasks.values()))
         study["verdict"] = verdict(study, self.settings.alpha)
+        study["withheld"] = withheld(study)
         study = finite(study)
         write_json(self.out / "study.json", study)
         report(study, self.out / "report.html")
         return study
 
+    def _run_stage(self, stage: str, study: dict[str, Any]) -> None:
+        """Add a stage's results; a late stage that fails leaves its message in their place."""
+        try:
+            study |= getattr(self, f"stage_{stage}")(study)
+        except Exception as error:
+            if stage in ("train", "importance"):
+                raise
+            self.errors[stage] = error
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            study.setdefault("failed", {})[stage] = line
+            self.told("", f"failed: {line}")
+
     def _head(self) -> dict[str, Any]:
-        h, config = self.heads, self.model.config
-        rows = [
-            {
-                "name": t.name,
-                "kind": type(t.kind).__name__.lower(),
-                "metric": t.metric,
-                "language": t.language,
-                "train": min(len(t.rows("train")), self.settings.plan.max_examples or 10**9),
-                "dev": min(len(t.rows("dev")), self.settings.dev or 10**9),
-                "origin": t.source.origin,
-            }
-            for t in self.model.tasks.values()
-        ]
-        parameters = sum(p.numel() for p in self.model.encoder.parameters())
-        model = {"name": self.called, "family": config.model_type, "layers": h.num_layers}
-        model |= {"heads": h.num_heads, "kv_heads": h.num_kv_heads, "head_dim": h.head_dim, "parameters": parameters}
-        now = about()
-        reproduce = {"command": self.command, "plan": plain(self.settings.plan), "versions": now["versions"]}
-        reproduce["hashes"] = {"model": self.base["model"], **self.base["data"]}
-        title = f"{model['name']} · {', '.join(self.tasks)}"
-        return {"title": title, "created": now["created"], "model": model, "tasks": rows, "reproduce": reproduce}
+        trained = self.base["trained"]
+        head = heading(self.model, self.called, self.settings, trained)
+        hashes = {"model": self.base["model"], **self.base["data"]}
+        head["reproduce"] = {"command": self.command, **head["reproduce"], "hashes": hashes}
+        return head
 
     def _kept(self, kind: str, config: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A stage's result, from the records where it was made before."""
@@ -217,10 +222,10 @@ class Study:
         def make() -> dict[str, Any]:
             history = self._train()
             done = {"curves": history.curves(), "steps": history.steps, "seconds": round(history.seconds, 1)}
-            return done | {"weights": weights_digest(self.out / "model")}
+            return done | {"weights": checkpoint_hash(self.out / "model")}
 
         done = self._kept("train", {}, make)
-        if weights_digest(self.out / "model") != done["weights"]:  # a training with other settings came after
+        if checkpoint_hash(self.out / "model") != done["weights"]:  # a training with other settings came after
             self._train()
         self.model = self._read_back("model")
         self.told("", f"{done['steps']} steps in {done['seconds']:.0f} s")
@@ -246,35 +251,46 @@ class Study:
 
     def stage_importance(self, study: dict) -> dict[str, Any]:
         """Score every head for every task."""
-        found = {}
+        found, stable, alpha, scores = {}, {}, self.settings.alpha, self._intact()
         for task in self.tasks:
             config = {"task": task, "by": self.settings.by, "examples": self.settings.examples}
             done = _importance_of(task, self._kept("importance", config, lambda task=task: self._importance(task)))
-            alpha, best = self.settings.alpha, top(done.scores, self.settings.alpha)
-            agree = done.split_half(alpha)
-            sure = {"split_half": agree if agree == agree else None, "needed": done.examples_needed(alpha)}  # not NaN
-            found[task] = done.to_record() | sure
+            best = top(done.scores, alpha)
+            found[task] = done.to_record() | {"top_probability": chances_of(done.blocks, alpha)}
+            stable[task] = stability_of(done, alpha)
             self.told("", f"{task}: {int(best.sum())} heads, per layer {' '.join(map(str, best.sum(1).tolist()))}")
-        return {"importance": found}
+        return {"importance": found, "scores": scores, "trust": {"stability": stable}}
+
+    def _intact(self) -> dict[str, Any]:
+        """Every task's score with all heads, and whether the task was learned."""
+        dev = self.settings.dev
+
+        def make() -> dict[str, Any]:
+            return {task: against_baseline(evaluate(self.model, task, limit=dev)) for task in self.tasks}
+
+        scores = self._kept("scores", {"dev": dev}, make)
+        for task in (task for task, score in scores.items() if not score["learned"]):
+            self.told("", f"{task} was not learned: not significantly better than a constant answer")
+        return scores
 
     def _importance(self, task: str) -> dict[str, Any]:
         done = importance(self.model, task, self.settings.by, examples=self.settings.examples)
-        trace = {str(seen): scores.tolist() for seen, scores in done.trace.items()}
-        return done.to_record() | {"halves": done.halves.tolist(), "trace": trace}
+        return done.to_record() | {"blocks": done.blocks.to_record()}
 
     def _scores(self, study: dict) -> dict[str, torch.Tensor]:
         return {task: torch.tensor(found["scores"], dtype=torch.float32) for task, found in study["importance"].items()}
 
     def stage_lesions(self, study: dict) -> dict[str, Any]:
-        """Close each task's heads, and random ones, and measure every task."""
+        """Ablate each task's heads and random ones, and measure every task."""
         s = self.settings
         shares = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
-        config = {"by": s.by, "examples": s.examples, "fractions": shares, "random": s.random, "dev": s.dev}
+        config = {"by": s.by, "examples": s.examples, "fractions": shares, "alpha": s.alpha, "dev": s.dev}
+        config |= {"random": s.random, "matched": s.matched}
 
         def make() -> dict[str, Any]:
             told = lambda line: self.told("", line)  # noqa: E731
-            how = {"random": s.random, "limit": s.dev, "told": told, "undefined": "leave"}  # the verdict names them
-            return dissociate(self.model, self._scores(study), shares, **how).to_record()
+            how = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
+            return dissociate(self.model, self._scores(study), shares, told=told, **how).to_record()
 
         found = self._kept("dissociation", config, make)
         return {"dissociation": found | {"default": s.alpha}}  # what the verdict, trust and the page start from
@@ -304,7 +320,7 @@ class Study:
         found = {}
         for name in self.settings.probes:
             task, rows = to_probe(name), self.settings.probe_rows
-            config = {"probe": name, "rows": data_digest(task), "limit": rows}
+            config = {"probe": name, "rows": data(task, splits_of(task)), "limit": rows}
             made = self._kept("probe", config, lambda t=task, n=rows: probe(self.model, t, limit=n).to_record())
             found[name] = {key: made[key] for key in ("accuracy", "chance", "metric")}
             layer, head, best = best_head(made)
@@ -315,8 +331,8 @@ class Study:
         """The same training with important-head training in its last part, against plain."""
         s = self.settings
         if not self.heads.exact or not self.base["trained"]:
-            why = "nothing was trained" if self.heads.exact else f"{self.heads.family} has no verified slices"
-            self.told("", f"left out: {why}")
+            why = "no training in this study" if self.heads.exact else f"{self.heads.family} has no verified slices"
+            self.told("", f"skipped: {why}")
             return {}
         config = {"alpha": s.alpha, "delta": s.delta, "by": s.by, "examples": s.examples, "dev": s.dev}
         return {"iat": self._kept("iat", config, lambda: self._iat(self._home("iat", config)))}
@@ -331,50 +347,28 @@ class Study:
         fit(other, s.plan, method, out=home, branch=common, device=self.device, progress=self.progress)
         other.save_pretrained(home / "model")
         rows = [_difference(plain_scores[task], evaluate(other, task, limit=s.dev)) for task in self.tasks]
-        how = f"α = {s.alpha}, δ = {s.delta}, {s.by}, freeze update. One training of each; intervals are over examples."
+        how = f"α = {s.alpha}, δ = {s.delta}, {s.by}, freeze update. One training each; intervals are over examples."
         return {"rows": rows, "settings": how}
 
     def stage_prune(self, study: dict) -> dict[str, Any]:
-        """What cutting the heads that no task needs costs and gains; the cheapest cut is written to ``small``."""
+        """What pruning the least important heads costs and gains; the largest cheap cut is saved to ``small``."""
         s, scores = self.settings, self._scores(study)
         config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
-        found = self._kept("prune", config, lambda: {"rows": trials(self.model, scores, s.prune, s.dev)})
-        cut, small, whole = cheapest(found["rows"]), self.out / "small", found["rows"][0]["kept"]
+        learned = [task for task, score in study["scores"].items() if score["learned"]] or None
+        found = self._kept("prune", config, lambda: trials(self.model, scores, s.prune, s.dev, learned))
+        cut = next((row for row in found["rows"] if row["fraction"] == found["chosen"] and learned), None)
+        small, whole = self.out / "small", found["rows"][0]["kept"]
         if cut and self.heads.exact:
             where = export_small(self.model, scores, cut["fraction"], small)
-            self.told("", f"{whole - cut['kept']} of {whole} heads cut: {where}")
+            self.told("", f"{whole - cut['kept']} of {whole} heads pruned: {where}")
         elif small.exists():
-            shutil.rmtree(small)  # cut by other settings
-        return {"prune": found}
-
-    def _trust(self, study: dict) -> dict[str, Any]:
-        found = study.get("importance", {})
-        trust: dict[str, Any] = {
-            "split_half": {task: f["split_half"] for task, f in found.items()},
-            "examples_needed": {task: f["needed"] for task, f in found.items() if f["needed"]},
-            **leakage(list(self.model.tasks.values())).to_trust(),
-        }
-        d = study.get("dissociation")
-        if d:
-            at = d["fractions"].index(d["default"])
-            first = 1 + len(self.tasks)
-            for i, task in enumerate(self.tasks):
-                row = d["performance"][at][i]
-                if row[first:] and row[0] > 0:
-                    band = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
-                    trust.setdefault("random_band", {})[task] = band
-            closed = ["as it is", *(f"when the heads of {task} are closed" for task in self.tasks)]
-            closed += ["when random heads are closed"] * (len(d["lesions"]) - first)
-            marks = zip(self.tasks, d["collapsed"][at])
-            fallen = (f"{task} {how}" for task, row in marks for how, mark in zip(closed, row) if mark)
-            trust["collapsed"] = list(dict.fromkeys(fallen))  # several random lesions are told once
-        return trust
+            shutil.rmtree(small.resolve())  # cut by other settings
+        return {"prune": found if learned else found | {"chosen": None, "held out": {}}}
 
 
 def _importance_of(task: str, kept: Mapping[str, Any]) -> Importance:
-    maps = [torch.tensor(kept[name]) for name in ("scores", "stderr", "halves")]
-    trace = {int(seen): torch.tensor(scores) for seen, scores in kept["trace"].items()}
-    return Importance(task, kept["by"], maps[0], maps[1], kept["examples"], maps[2], trace)
+    scores, stderr = (torch.tensor(kept[name]) for name in ("scores", "stderr"))
+    return Importance(task, kept["by"], scores, stderr, kept["examples"], Blocks.of(kept["blocks"]))
 
 
 def _difference(before: Score, after: Score) -> dict[str, Any]:
@@ -382,14 +376,3 @@ def _difference(before: Score, after: Score) -> dict[str, Any]:
     found = difference(after, before)
     row = {"task": before.task, "metric": before.metric, "plain": before.value, "iat": after.value}
     return row | {"low": found.low, "high": found.high, "p": found.p}
-
-
-def weights_digest(name: str | Path) -> str:
-    """A model's weights as a hash: of its files, or of its Hub name."""
-    path = Path(name)
-    files = sorted([*path.rglob("*.safetensors"), *path.rglob("config.json")]) if path.is_dir() else []
-    return digest([file_digest(f) for f in files]) if files else digest(str(name))
-
-
-def data_digest(task: Task) -> str:
-    return digest(plain(task.kind), task.metric, task.rows("train"), task.rows("dev"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import product
@@ -15,6 +16,7 @@ from headwise.engines import engines, log_of
 from headwise.errors import HeadwiseError, unknown
 from headwise.jobs import Job, Place, grid, in_order
 from headwise.results import Results
+from headwise.stopping import raised
 from headwise.store import write_json
 
 Told = Callable[[Job, str, str], None]
@@ -73,7 +75,9 @@ def run(
     if not queue.left:
         return swept
     pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
-    try:
+    with ExitStack() as stack:
+        stack.callback(pool.stop)
+        stack.enter_context(raised())
         while queue.left:
             while pool.free() and (job := queue.next()):
                 pool.submit(job)
@@ -90,8 +94,6 @@ def run(
                     why = "left out: a job it stands on failed"
                     swept.failed[given_up.key] = (given_up, why)
                     told(given_up, "skipped", why)
-    finally:
-        pool.stop()
     return swept
 
 

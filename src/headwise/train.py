@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import math
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,15 +22,17 @@ from headwise import checkpoint
 from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluate
+from headwise.io.identity import settings
 from headwise.journal import History, Journal, check_trackers
 from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, Output, default_device
 from headwise.passes import Passes
 from headwise.plan import Plan
 from headwise.progress import Progress, quiet
-from headwise.resuming import Checkpoints
+from headwise.resuming import Checkpoints, remember, starting_weights
 from headwise.sampling import schedule
 from headwise.stepping import step as _step
+from headwise.stopping import noted, stop
 from headwise.store import locked
 
 
@@ -48,6 +48,7 @@ class Run:
         device: str | None = None,
         track: Sequence[str] = (),
         marks: Sequence[float] = (),
+        resume: bool | str | Path = True,
     ):
         if not isinstance(method, Method):
             raise HeadwiseError(f"method {method!r}", "a Method", "headwise.methods.methods, which has them by name")
@@ -55,6 +56,8 @@ class Run:
         self.accelerator = _accelerator(plan, out, device, track)
         self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
+        if plan.evaluate_every != 0:
+            _ = [task.rows("dev") for task in model.tasks.values()]  # checked before training, not after an epoch of it
         self.streams = {
             name: method.stream(name, data, Order(data.lengths, plan.batch_size, plan.tokens), (plan.seed, 2, number))
             for number, (name, data) in enumerate(self.data.items())
@@ -73,6 +76,8 @@ class Run:
         self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
         self.best_after = 0  # evaluations up to this step do not compete for the best
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
+        self.behaviour = settings(model)  # as the caller has it: what is frozen stays so
+        began = starting_weights(model, out, resume)
         self.own = method.parameters(self.model, plan)
         self._movable = {parameter: parameter.requires_grad for parameter in model.parameters()}
         self.optimizer = _optimizer(model, plan, self.own)
@@ -80,11 +85,13 @@ class Run:
         self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
         _take_off(model)  # what a run that was never closed has left
         self.wrapped = self.accelerator.prepare(model)
-        self.passes, self.checkpoints = Passes(self), Checkpoints(self)
+        self.passes, self.checkpoints = Passes(self), Checkpoints(self, began)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
-        """The model is the caller's again: its own precision, no gradients, those weights movable that were before."""
+        """Give the model back as the caller had it: its own precision, no gradients, the same parameters frozen."""
+        if self.out:
+            remember(self.model, self.out, self.checkpoints.began)
         self.passes.forget()
         self.model.zero_grad(set_to_none=True)
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
@@ -172,14 +179,15 @@ def fit(
             methods will branch off (`branch_step`).
 
     The newest two checkpoints and the one of the best mean development score are kept
-    (`headwise.checkpoint.best`). With ``plan.patience`` the model ends with the best weights, else with the last.
+    (`headwise.checkpoint.best`). Ctrl-C and SIGTERM finish the step, write a checkpoint and raise KeyboardInterrupt; a
+    second one raises at once. With ``plan.patience`` the model ends with the best weights, else with the last.
 
     Example:
         >>> history = fit(model, Plan(epochs=1, lr=1e-4), out="runs/first")
     """
     plan, method, where = plan or Plan(), method or Method(), Path(out) if out else None
     check_trackers(track, where)
-    run = Run(model, plan, method, where, device, track, marks)
+    run = Run(model, plan, method, where, device, track, marks, resume)
     with closing(run), _alone(run):
         return _train(run, resume, branch, progress)
 
@@ -198,20 +206,20 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
     method.start(run)
     run.history.stopped = _patience_over(run)
     run.started = time.perf_counter()
-    with _finishing(run), Journal(run, progress or quiet()) as log, _interruptible() as interrupted:
+    with _finishing(run), Journal(run, progress or quiet()) as log, noted() as interrupted:
         while run.step < run.total and not run.history.stopped:
             log.add(*_step(run))
             run.step += 1
-            _cadence(run, log, interrupted())
+            _cadence(run, log, bool(interrupted()))
         log.flush()
         if run.best is not None and not interrupted():
             run.model.load_state_dict(run.best)
     run.history.steps, run.history.seconds = run.step, run.seconds
-    if interrupted():
+    if number := interrupted():
         kept = (
             f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
         )
-        raise KeyboardInterrupt(f"stopped at step {run.step} of {run.total}; {kept}")
+        raise stop(number, f"stopped at step {run.step} of {run.total}; {kept}")
     return run.history
 
 
@@ -322,7 +330,7 @@ def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:
 def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """AdamW or SGD; fused, it reads and writes every moment once: a seventh of the time on a CPU."""
     for parameter in model.encoder.parameters():
-        parameter.requires_grad_(plan.train == "all")
+        parameter.requires_grad_(plan.train == "all" and parameter.requires_grad)  # what the caller froze stays frozen
     head_lr = plan.lr if plan.head_lr is None else plan.head_lr
     groups = [{"params": list(model.heads.parameters()), "lr": head_lr, "peak": head_lr}]
     if plan.train == "all":
@@ -335,23 +343,3 @@ def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> 
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
     return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """Ctrl-C finishes the step, keeps a checkpoint and ends; a second one ends at once."""
-    seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(seen)
-    finally:
-        signal.signal(signal.SIGINT, before)

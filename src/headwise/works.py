@@ -16,6 +16,8 @@ from headwise.causality import pooling_by_name
 from headwise.errors import HeadwiseError, unknown
 from headwise.evaluate import evaluate
 from headwise.importance import importance
+from headwise.io.identity import checkpoint as checkpoint_hash
+from headwise.io.identity import data
 from headwise.jobs import Job, Place, task_named, work_named
 from headwise.lesions import dissociate
 from headwise.methods import methods
@@ -23,8 +25,9 @@ from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, default_device
 from headwise.plan import Plan
 from headwise.store import plain
-from headwise.study import Settings, Study, data_digest, weights_digest
+from headwise.study import Settings, Study
 from headwise.tasks.known import data_folder
+from headwise.tasks.leakage import splits_of
 from headwise.train import branch_step, fit
 
 
@@ -56,7 +59,7 @@ def training(
         pooling: of the model. Default: last for causal models, cls otherwise, as its configuration behaves.
         max_length: of the model.
     """
-    config = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     pooling = pooling or pooling_by_name(model, at.get(model, model))
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
@@ -66,26 +69,24 @@ def training(
 
 
 def weights_of(model: str, at: Mapping[str, str]) -> str | None:
-    """The hash of local weights, read once until a file changes; a Hub model's are known when it is loaded."""
-    folder = Path(at.get(model, model))
-    if not folder.is_dir():
-        return None
-    where = ("weights", _state(folder))
-    if where not in _digests:
-        _digests[where] = weights_digest(folder)
-    return _digests[where]
+    """The hash of a model's files, or its commit on the Hub; None where neither can be had here."""
+    return checkpoint_hash(at.get(model, model))
 
 
-_digests: dict[tuple[str, str], str | None] = {}
+_digests: dict[tuple[str, str, bool], str | None] = {}
 
 
-def _data(name: str, at: Mapping[str, str]) -> str | None:
-    """The hash of a task's rows, read once until one's own file changes; None for data that is not on this machine."""
+def data_of(name: str, at: Mapping[str, str], whole: bool = False) -> str | None:
+    """The hash of a task's training and development rows, or of all; None for data that is not on this machine.
+
+    Rows are read once until the file of a task of one's own changes.
+    """
     file = Path(name.partition("=")[2].rpartition(":")[0] or name.partition("=")[2])
-    where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))))
+    where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))), whole)
     if where not in _digests:
         try:
-            _digests[where] = data_digest(task_named(name, at))
+            task = task_named(name, at)
+            _digests[where] = data(task, splits_of(task) if whole else ("train", "dev"))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
@@ -94,8 +95,8 @@ def _data(name: str, at: Mapping[str, str]) -> str | None:
 def _state(path: Path) -> str:
     """What changes when files do: those of a folder, or a file and those beside it that begin with its name."""
     stem, beside = path.name.partition(".")[0], path.parent.iterdir() if path.parent.is_dir() else ()
-    found = path.rglob("*") if path.is_dir() else (f for f in beside if f.name.startswith(stem))
-    return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(found) if f.is_file()])
+    files = path.rglob("*") if path.is_dir() else (file for file in beside if file.name.startswith(stem))
+    return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(files) if f.is_file()])
 
 
 def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
@@ -121,7 +122,7 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
         method_of(given.get("method"))  # a wrong one is told before anything runs
         return training(model, tasks, plan, at=at, **given)
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
-    full = {"model": model, "weights": weights_of(model, at), "tasks": {n: _data(n, at) for n in tasks}}
+    full = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
 
 
@@ -230,7 +231,7 @@ def lesioning(
     by: str = "gradient",
     examples: int = 10_000,
     fractions: Sequence[float] = (0.3,),
-    random: int = 3,
+    random: int | None = None,
     dev: int | None = None,
     seed: int = 0,
 ) -> Job:

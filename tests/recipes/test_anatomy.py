@@ -11,7 +11,7 @@ from headwise.jobs import in_order, perform
 from headwise.recipes import Scale, pages
 from headwise.recipes.anatomy import published as paper
 from headwise.recipes.anatomy import recipe
-from headwise.recipes.anatomy.jobs import HOME, HUB, jobs
+from headwise.recipes.anatomy.jobs import HUB, jobs
 from headwise.recipes.anatomy.records import Records
 from headwise.recipes.anatomy.tables import (
     change_table,
@@ -43,13 +43,13 @@ def put_probe(results, model, task, scores=(0.5, 0.6, 0.9), chosen_on_test=0.92,
     effect = {"task": task, "sizes": [1, 2, 4], "dev": [0.5, 0.8, 0.7], "test": [0.5, 0.75, 0.72]}
     arrays = {"test": np.random.default_rng(len(task)).random((2, 2)) if maps is None else maps}
     config = {"model": model, "task": task, "protocol": protocol}
-    results.save(f"{HOME}:probed", config, {"utilization": found, "effect": effect}, arrays)
+    results.save("anatomy.probed", config, {"utilization": found, "effect": effect}, arrays)
 
 
 def put_tuning(results, model, task, seed, scores, before, after):
     made = {"model": model, "task": task, "plan": {"seed": seed}}
     arrays = {"test_before": np.asarray(before, float), "test_after": np.asarray(after, float)}
-    results.save(f"{HOME}:tuned", made, {"scores": scores, "split": "dev"}, arrays)
+    results.save("anatomy.tuned", made, {"scores": scores, "split": "dev"}, arrays)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def results(tmp_path):
 
 def test_full_is_seven_models_ten_tasks_and_two_tuned_in_five_seeds():
     made = in_order(jobs(Scale("full")))
-    works = [job.work.rpartition(":")[2] for job in made]
+    works = [job.work.rpartition(".")[2] for job in made]
     assert works.count("inventory") == 7 and works.count("probed") == 2 * 70 and works.count("tuned") == 2 * 3 * 5
     assert {job.config["model"] for job in made} == set(HUB) == set(paper.TABLE_1)
     assert {job.config["at"] for job in made if job.config["model"].startswith("gpt") and "at" in job.config} == {
@@ -138,7 +138,7 @@ def test_effect_of_n_names_the_n_that_development_data_choose(results):
 def test_inventory(results):
     sizes = {"classes": 2, "chance": 0.5, "train": 100_000, "dev": 10_000, "test": 10_000}
     found = {"layers": 12, "heads": 12, "parameters": 109_000_000, "tasks": {TASKS[0]: sizes}}
-    results.save(f"{HOME}:inventory", {"model": "bert-base"}, found)
+    results.save("anatomy.inventory", {"model": "bert-base"}, found)
     assert model_table(Records(results))["published"] == [[None, 12, 12, 110]]
     made = task_table(Records(results))
     assert made["rows"][0][1:] == [2, 50, 100_000, 10_000, 10_000] and made["published"][0][1] == 2

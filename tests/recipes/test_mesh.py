@@ -131,9 +131,7 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
         for seed in (0, 1, 2):
             config = {"part": "table", "name": name, "model": "m", "source": "samples", "plan": {"seed": seed}}
             scores = {pair: {"value": value + 0.01 * seed * (1 if value > 0.5 else -1)} for pair in paper.PAIRS}
-            results.save(
-                "headwise.recipes.mesh.works:train", config, {"scores": scores, "cut": {}, "tests": {}, "pairs": {}}
-            )
+            results.save("mesh.train", config, {"scores": scores, "cut": {}, "tests": {}, "pairs": {}})
     made = table_one(Records(results), "m")
     base, ours = made["rows"]
     assert base[1] == pytest.approx(49) and ours[9] == pytest.approx(61)
@@ -143,7 +141,7 @@ def test_published_numbers_stand_beside_real_data(tmp_path):
 
 def test_what_is_kept_is_kept_of_the_same_training(tmp_path):
     """Every model lost a tenth in every seed; seeds differ by more, and of some the whole or the cut one is gone."""
-    results, work = Results(tmp_path), "headwise.recipes.mesh.works:train"
+    results, work = Results(tmp_path), "mesh.train"
     for model, whole, cut in (("m", (0, 1), (0, 1)), ("n", (0, 1), (1,)), ("o", (0,), (0, 2))):
         for seed in range(3):
             config = {"model": model, "source": "samples", "plan": {"seed": seed}}
@@ -177,7 +175,7 @@ def test_a_gain_in_every_example_is_not_yet_one_over_trainings(tmp_path):
             shots = [{"shots": 0, "value": 0.4}, {"shots": 4, "value": score / 100}]
             found = {"scores": {}, "tests": {"nli_es": {"metric": "accuracy", "shots": shots}}}
             config["plan"] = {"seed": seed}
-            results.save("headwise.recipes.mesh.works:train", config, found, {"nli_es/4": counts})
+            results.save("mesh.train", config, found, {"nli_es/4": counts})
     made = meta_table(Records(results), "m", "a new pair")
     row = dict(zip(made["columns"], made["rows"][1]))
     assert [row[name] for name in ("gain", "low", "high")] == pytest.approx([23 / 3] * 3) and row["p"] < 0.01
@@ -190,14 +188,14 @@ def put_apart(results, seed, value, low, high, p):
     entry["tasks"]["es"] = {"value": value}
     config = {"model": "m", "part": "apart", "source": "samples", "plan": {"seed": seed}}
     groups = {"fractions": [0.3], "D": [entry]}
-    results.save("headwise.recipes.mesh.works:apart", config, {"language": groups})
+    results.save("mesh.apart", config, {"language": groups})
 
 
 def test_an_interval_of_d_is_over_seeds_and_each_seeds_own_is_counted(tmp_path):
     """Every seed is sure of its own D, and they are far apart: the mean of their intervals would exclude zero."""
     results, values = Results(tmp_path), (0.005, 0.01, 0.06)
     config = {"part": "table", "name": "multi-task", "model": "m", "source": "samples", "plan": {"seed": 0}}
-    results.save("headwise.recipes.mesh.works:train", config, {"scores": {}})
+    results.save("mesh.train", config, {"scores": {}})
     put_apart(results, 0, values[0], values[0] - 0.01, values[0] + 0.01, 0.2)
     made = groups_table(Records(results))
     one = dict(zip(made["columns"], made["rows"][0]))

@@ -42,9 +42,11 @@ def config(tasks, seed=0, train="all", sampling="proportional", method=None, mod
     return {"model": model, "weights": None, "tasks": dict.fromkeys(tasks), "plan": plan, "method": method}
 
 
-def save_lesions(results, tasks, performance, scores=None, fell=False, **rest):
+def save_lesions(results, tasks, performance, scores=None, fell=False, accuracy=None, **rest):
     """A record as the work ``lesions`` writes it; performances in percent, none first, then each task's heads."""
     found = Dissociation.of(tasks, np.array(performance) / 100, undefined="leave")
+    if accuracy is not None:
+        found = found.beside(np.array(accuracy) / 100)
     found = replace(found, collapsed=np.full(found.collapsed.shape, fell))
     rng = np.random.default_rng(len(tasks))
     maps = scores or {task: rng.random((12, 12)) for task in tasks}
@@ -168,7 +170,27 @@ def test_similarity_that_goes_with_shared_heads(tmp_path):
     rows = [[80, *(40 + 0.5 * far[a, b] for b in FIVE)] for a in FIVE]
     save_lesions(results, FIVE, rows, {task: scores.reshape(12, 12) for task, scores in maps.items()})
     found = {row[0]: row[1:] for row in similarity_table(Records(results), "bert-base")["rows"]}
+    assert found["overlap"][:2] == [None, None], "no D on accuracy is stored"
+    assert found["overlap"][2] < -0.9 and found["overlap"][3] <= 0.05
+
+
+def test_similarity_is_set_against_d_on_accuracy(tmp_path):
+    """Planted: D on accuracy falls where tasks share heads, while F1 jumps at random."""
+    results, order, rng = Results(tmp_path), np.arange(144), np.random.default_rng(0)
+    shift = {"mnli": 0, "qqp": 5, "qnli": 12, "agnews": 30, "sst2": 43}
+    maps = {task: (np.isin(order, np.arange(s, s + 43)) + 0.001 * order[::-1]) for task, s in shift.items()}
+    far = {(a, b): abs(shift[a] - shift[b]) for a in FIVE for b in FIVE}
+    exact = [[80, *(40 + 0.5 * far[a, b] for b in FIVE)] for a in FIVE]
+    jumping = [[80, *rng.uniform(0, 80, 5)] for _ in FIVE]
+    scores = {task: values.reshape(12, 12) for task, values in maps.items()}
+    save_lesions(results, FIVE, jumping, scores, accuracy=exact)
+    table = similarity_table(Records(results), "bert-base")
+    assert table["columns"] == ["measure", "r (accuracy)", "p (accuracy)", "r (own metric)", "p (own metric)"]
+    found = {row[0]: row[1:] for row in table["rows"]}
     assert found["overlap"][0] < -0.9 and found["overlap"][1] <= 0.05
+    assert found["overlap"][2] > -0.9
+    axis = figures.scatter(Records(results), "bert-base").axes[0]
+    assert "accuracy" in axis.get_ylabel() and float(axis.get_title().split()[-1]) == round(found["overlap"][0], 2)
 
 
 def test_all_encoders_stand_in_one_table_and_figure(tmp_path):
@@ -233,7 +255,7 @@ def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
             if scores is not None:
                 tasks = {"qqp": {"scores": scores.tolist(), "seconds": 1.0, "curve": [1.0, 0.5]}}
                 config = {"model": "m", "by": by, "seed": seed, "examples": 9}
-                home = "headwise.recipes.specialization.works:estimator"
+                home = "specialization.estimator"
                 results.save(home, config, {"tasks": tasks, "fractions": [0.0, 0.5], "D": 0.1})
     found = estimating.agreement_table(Records(results), "m")
     assert found["columns"] == ["", "gradient", "fisher", "l0", "random"] == ["", *(row[0] for row in found["rows"])]
@@ -246,7 +268,7 @@ def test_three_seeds_cannot_be_sure_that_rounds_help(tmp_path):
     results = Results(tmp_path)
     for seed, gain in enumerate((0.01, 0.08, 0.03)):
         found = {"curve": {"mnli": []}, "area": {"mnli": [0.5 + gain, 0.5]}}
-        results.save("headwise.recipes.specialization.works:rounds", {"model": "bert-base", "seed": seed}, found)
+        results.save("specialization.rounds", {"model": "bert-base", "seed": seed}, found)
     ((task, anew, once, gap, p),) = estimating.rounds_table(Records(results), "bert-base")["rows"]
     assert (task, anew, once, gap) == ("MNLI", pytest.approx(54.0), pytest.approx(50.0), pytest.approx(4.0))
     assert 0.1 < p < 0.3
@@ -477,7 +499,7 @@ def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
             scores = (luck[list(seeds)] + gain + rng.normal(0, 0.01, 10))[None, None]
             record = Transfer("scitail", "accuracy", (start,), (4,), seeds, scores, 100).to_record()
             key = {"model": "bert-base", "start": start, "task": "scitail", "turn": turn}
-            results.save("headwise.recipes.specialization.works:few_shot", key, record)
+            results.save("specialization.few_shot", key, record)
     found = training.few_shot(Records(results), "bert-base")["scitail"]
     assert found.starts == ("multi", "iat") and found.seeds == tuple(range(30))
     assert found.scores[0, 0] == pytest.approx(luck, abs=0.05)
@@ -501,7 +523,7 @@ def everything(request):
 
 def test_the_published_size_needs_nothing_on_this_machine(full):
     assert {job.config.get("weights") for job in full} == {None}
-    kinds = Counter(job.work.rpartition(":")[2] for job in full)
+    kinds = Counter(job.work.rpartition(".")[2] for job in full)
     pairs = [
         j for j in full if j.work == "train" and len(j.config["tasks"]) == 2 and j.config["plan"]["train"] == "all"
     ]
@@ -577,3 +599,22 @@ def test_the_smoke_size_runs_whole(tmp_path):
         for table in part.tables:
             assert tables.cells(table), table["title"]
     assert set(SIZES) == {"smoke", "small", "full"}
+
+
+def test_a_double_dissociation_is_tested_over_trainings(tmp_path):
+    """Rows of one training say nothing of another: the p-value is over three seeds, of both sides, over all pairs."""
+    results = Results(tmp_path)
+    sides = {("mnli", "agnews"): ([20, 22, 21], [15, 16, 14]), ("mnli", "sst2"): ([20, 22, 21], [15, -10, 4])}
+    for pair, (d_a, d_b) in sides.items():
+        for seed in range(3):
+            save_lesions(results, pair, pair_performance(d_a[seed], d_b[seed]), seed=seed)
+    table = apart.pair_table(Records(results), "bert-base", frozen=False)
+    rows = {(row[0], row[1]): dict(zip(table["columns"], row)) for row in table["rows"]}
+    clear, unclear = (max(ttest_1samp(side, 0, alternative="greater").pvalue for side in sides[pair]) for pair in sides)
+    assert rows["MNLI", "AG"]["p"] == pytest.approx(2 * clear) and rows["MNLI", "AG"]["p"] < 0.05
+    assert rows["MNLI", "SST-2"]["p"] == pytest.approx(unclear) and rows["MNLI", "SST-2"]["verdict"] == "distinct"
+    assert "over trainings" in table["note"] and "2 pairs" in table["note"]
+
+
+def test_one_training_has_no_p(published):
+    assert all(row[9] is None for row in apart.pair_table(published, "bert-base", frozen=False)["rows"])

@@ -19,7 +19,7 @@ from headwise.plan import Plan
 from headwise.recipes import Scale, pages
 from headwise.recipes.stem_cell import published as paper
 from headwise.recipes.stem_cell import recipe
-from headwise.recipes.stem_cell.jobs import HOME, SIZES, jobs
+from headwise.recipes.stem_cell.jobs import SIZES, jobs
 from headwise.recipes.stem_cell.published import TASKS
 from headwise.recipes.stem_cell.records import ALL, Records, alike, best_heads
 from headwise.recipes.stem_cell.tables import (
@@ -49,7 +49,7 @@ def put(results, tasks, value=0.5, gates=None, **rest):
     scores = {f"ewt_{task}": {"metric": "x", "value": value, "low": 0, "high": 1, "n": 7} for task in tasks}
     made = config(tasks, gates=gates is not None, **rest)
     arrays = None if gates is None else {"gates": np.asarray(gates, np.float32)}
-    results.save(f"{HOME}:trained", made, {"scores": scores, "steps": 3}, arrays)
+    results.save("stem_cell.trained", made, {"scores": scores, "steps": 3}, arrays)
 
 
 def put_probe(results, tasks, labels, scores, of="key", fit_on="test", **rest):
@@ -58,7 +58,7 @@ def put_probe(results, tasks, labels, scores, of="key", fit_on="test", **rest):
     found = {"tasks": [f"{suite}{task}" for task, _ in labels], "labels": [label for _, label in labels]}
     found["counts"] = list(range(len(labels), 0, -1))
     right = np.asarray(scores) * np.array(found["counts"])[:, None, None]
-    results.save(f"{HOME}:probed", made, found, {"right": right})
+    results.save("stem_cell.probed", made, found, {"right": right})
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def results(tmp_path):
 @pytest.mark.parametrize("size", ["small", "full"])
 def test_every_set_is_trained_with_and_without_gates_in_three_seeds(size):
     made = in_order(jobs(Scale(size, {"m": "no/such-model"}, "nowhere")))
-    trained = [job.config for job in made if job.work == f"{HOME}:trained"]
+    trained = [job.config for job in made if job.work == "stem_cell.trained"]
     for tasks in SETS:
         for gates in (False, True):
             seeds = {
@@ -107,7 +107,7 @@ def test_the_published_settings_are_those_of_the_release():
 
 def test_probes_stand_on_the_trainings_they_probe():
     made = jobs(Scale("small", {"m": "no/such-model"}, seeds=(0,)))
-    for job in (job for job in made if job.work == f"{HOME}:probed"):
+    for job in (job for job in made if job.work == "stem_cell.probed"):
         before = [other.key for other in job.after]
         assert before == ([job.config["of"]] if job.config["of"] else [])
         assert not (job.after and job.after[0].config["method"])  # gates are folded in: their models are not kept
@@ -190,7 +190,7 @@ def test_published_counts_stand_beside_real_treebanks_only(results, tmp_path):
     assert kept_table(Records(results), "m")["published"][0][4:6] == [41, 69]
     other = Results(tmp_path / "corpus")
     made = config(("pos",), gates=True, suite="corpus.")
-    other.save(f"{HOME}:trained", made, {"scores": {"corpus.pos": {"value": 0, "n": 1}}}, {"gates": np.ones((2, 2))})
+    other.save("stem_cell.trained", made, {"scores": {"corpus.pos": {"value": 0, "n": 1}}}, {"gates": np.ones((2, 2))})
     assert kept_table(Records(other), "m")["published"] is None
 
 

@@ -77,7 +77,7 @@ def test_click_pins_and_a_second_click_lets_go(window):
     assert "72 heads" in window.text(CARD)
     window.point(CELL.format("3.7"), click=True)
     card = window.text(CARD)
-    assert "Head 3.7" in card and "Needed most by" in card and "Most alike" in card
+    assert "Head 3.7" in card and "Most important to" in card and "Most alike" in card
     detail = window.text('[data-part="detail"]')
     assert all(word in detail for word in ("Probes", "Gates", "Looks at", "Attention in a sentence", "previous token"))
     window.point(CELL.format("3.7"), click=True)
@@ -120,7 +120,7 @@ def test_page_selects_the_heads_the_library_selects(window, study, percent):
 
 
 @pytest.mark.parametrize(
-    ("cut", "chance"), [(0, "6.1"), (24, "9.2 would be shared by chance among the 48 that"), (60, "12")]
+    ("cut", "chance"), [(0, "6.1."), (24, "9.2, as 48 heads remain."), (60, "12, as 12 heads remain.")]
 )
 def test_chance_counts_living_heads_only(browser, tmp_path, study, cut, chance):
     """21 of 72 heads each; where 60 are cut the 12 others are all that can be taken, and all are shared."""
@@ -130,7 +130,7 @@ def test_chance_counts_living_heads_only(browser, tmp_path, study, cut, chance):
     }
     browser.open(report({**{k: study[k] for k in ("model", "tasks")}, "importance": scores}, tmp_path / "r.html"))
     note = browser.text("[data-part=overlap-note]")
-    assert f"; {chance} " in note and ("not cut" in note) == bool(cut)
+    assert note.endswith(f"two random sets would share {chance}") and ("remain" in note) == bool(cut)
 
 
 def test_similarity_is_told_with_the_p_value_that_knows_of_shared_tasks(browser, tmp_path, study):
@@ -140,16 +140,80 @@ def test_similarity_is_told_with_the_p_value_that_knows_of_shared_tasks(browser,
     assert abs(found.fit.p - found.p_mantel) > 0.01, "or the page could show either"
     browser.open(report(study | {"similarity": found.to_record()}, tmp_path / "r.html"))
     told = browser.text("[data-part=similarity]")
-    assert f"p = {found.p_mantel:.2g} by exchanged tasks" in told and told.count("p =") == 1
+    assert f"p = {found.p_mantel:.2g} by permuted tasks" in told and told.count("p =") == 1
     bare = {"r": 0.5, "p": 0.012, "slope": 1.0, "intercept": 0.0}
     browser.open(report(study | {"similarity": found.to_record() | {"fits": {"dse": bare}}}, tmp_path / "r.html"))
     assert "r = 0.5" in browser.text("[data-part=similarity]") and "p =" not in browser.text("[data-part=similarity]")
     assert browser.console() == []
 
 
-def test_one_sided_p_values_are_called_so(window):
-    assert "one-sided: p" in window.text("[data-part=scores]")
-    assert "p, one-sided" in window.text("[data-part=pairs] thead")
+def test_every_p_value_names_its_null(window):
+    told = window.text("[data-part=scores]")
+    assert "one-sided: p" in told and "against 20 random head sets of the same size" in told and "over rows" in told
+    titles = window.run("return [...document.querySelectorAll('[data-part=pairs] thead [title]')].map((t) => t.title)")
+    assert len(titles) == 3 and all("one-sided" in title and "Holm" in title for title in titles)
+
+
+COLOURED = (
+    "return [...document.querySelectorAll('[data-part=matrix] tbody td')].map((c) => Boolean(c.style.background))"
+)
+PILLS = "return [...document.querySelectorAll('[data-part=pairs] .tag')].map((t) => [t.innerText, t.className])"
+
+
+def test_only_what_is_significant_has_a_colour(window, study):
+    for percent in (10, 30, 70):
+        set_alpha(window, percent)
+        part = study["dissociation"]
+        at = part["fractions"].index(percent / 100)
+        tests = [[row[lesion]["p_holm"] < 0.05 for lesion in row] for row in part["cells"][at].values()]
+        assert window.run(COLOURED) == [flag for row in tests for flag in (False, *row, False)]
+        found, pairs = window.run(PILLS), {p["d"]: p for p in part["D"][at]["pairs"]}
+        for (text, style), (_, pair) in zip(found, sorted(pairs.items(), reverse=True)):
+            double = pair["verdict"] in ("double", "distinct")
+            assert ("good" in style) == (double and pair["p"] < 0.05)
+            assert not double or text == (pair["verdict"] if pair["p"] < 0.05 else "not significant")
+    pale = window.run("return document.querySelectorAll('.score-row.pale').length")
+    assert pale == sum(score["p_holm"] >= 0.05 for score in part["D"][at]["tasks"].values())
+
+
+def test_a_study_without_a_null_of_head_sets_calls_nothing_significant(browser, tmp_path, study):
+    """As those of the first edition, whose p is over rows."""
+    part = {k: v for k, v in study["dissociation"].items() if k not in ("null", "cells", "random", "matched", "n")}
+    older = study | {"dissociation": part, "title": "older"}
+    browser.open(report([older, study], tmp_path / "r.html"))
+    assert not any(browser.run(COLOURED))
+    assert all("good" not in style for _, style in browser.run(PILLS))
+    assert browser.run("return document.querySelectorAll('.study:not([hidden]) .score-row:not(.pale)').length") == 0
+    compared = browser.text(".compare tbody")
+    assert "not tested" in compared and "of 6" in compared
+    assert browser.console() == []
+
+
+def test_what_was_not_learned_is_withheld_everywhere(browser, tmp_path, study):
+    name = next(iter(study["importance"]))
+    unlearned = study["scores"][name] | {"learned": False}
+    changed = study | {"scores": study["scores"] | {name: unlearned}, "withheld": {name: "not learned: accuracy 0.48"}}
+    browser.open(report(changed, tmp_path / "r.html"))
+    pills = browser.run(PILLS)
+    assert sum(text == "withheld" for text, _ in pills) == 3 and all(
+        "good" not in s for t, s in pills if t == "withheld"
+    )
+    assert not any(browser.run(COLOURED)[: 6 * 1]), "its row has no colour"
+    assert "not learned" in browser.text("section.trust") and "(withheld)" in browser.text("[data-part=choices]")
+    assert browser.console() == []
+
+
+def test_stages_that_failed_are_said_at_the_top(browser, tmp_path, study):
+    browser.open(report(study | {"failed": {"looks": "RuntimeError: <b>no</b>"}}, tmp_path / "r.html"))
+    assert "Stage looks failed and is missing below: RuntimeError: <b>no</b>" in browser.text(".hero")
+
+
+def test_a_kept_head_tells_how_often_it_is_a_top_head(window, study):
+    window.point(CELL.format("3.7"), click=True)
+    card = window.text(CARD)
+    for entry in study["importance"].values():
+        assert f"{100 * entry['top_probability'][3, 7]:.0f}\u00a0%" in card
+    assert "when examples are resampled" in card
 
 
 def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):
@@ -166,7 +230,7 @@ def test_ties_go_by_position_and_cut_heads_are_never_taken(browser, tmp_path):
         assert [set(heads) for heads in sets] == [top(scores, percent / 100), top(-scores, percent / 100)]
     assert browser.run("return document.querySelectorAll('.cell.cut').length") == 2
     browser.point(CELL.format("0.2"), click=True)
-    assert "This head is cut." in browser.text(CARD)
+    assert "This head was pruned." in browser.text(CARD)
     assert browser.console() == []
 
 
@@ -181,9 +245,11 @@ def test_lesion_matrix_and_d_come_from_the_nearest_stored_fraction(window, study
     )
     ratio = np.asarray(part["performance"][at])
     ratio = ratio / ratio[:, :1]
-    assert [row[1:] for row in cells] == [[f"{100 * value:.0f}" for value in row[1:]] for row in ratio]
+    ratio = np.concatenate([ratio[:, 1:5], ratio[:, 5:].mean(1, keepdims=True)], 1)  # random sets are one column
+    assert [row[1:] for row in cells] == [[f"{100 * value:.0f}" for value in row] for row in ratio]
     marked = window.run("return document.querySelectorAll('[data-part=matrix] td.collapsed').length")
-    assert marked == int(np.asarray(part["collapsed"][at]).sum()) > 0
+    fallen = np.asarray(part["collapsed"][at])
+    assert marked == int(fallen[:, :5].sum() + fallen[:, 5:].any(1).sum()) > 0
     first = next(iter(part["D"][at]["tasks"].values()))
     assert f"{100 * first['value']:+.1f}" in window.text('[data-part="scores"]')
 
@@ -386,7 +452,7 @@ def test_probes_alone_colour_the_map(browser, tmp_path):
     assert browser.run(colour, "0.1") != browser.run(colour, "0.0")
     assert browser.run("return document.querySelector('[data-head=\"1.1\"]').classList.contains('cut')")
     assert browser.run("return document.querySelector('[data-part=dial]').hidden")
-    assert "taken" not in browser.text(CARD)
+    assert "top heads" not in browser.text(CARD)
     browser.point(CELL.format("0.1"))
     assert "0.9" in browser.text(TIP)
     assert browser.console() == []

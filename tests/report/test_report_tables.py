@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.report.tables import cells, comma_separated, latex, markdown, of
+from headwise.spreadsheet import read_cell
 
 TABLE = {
     "title": "D of 50 % & more",
@@ -47,11 +49,37 @@ def test_csv_has_published_numbers_in_a_column_of_their_own():
     ]
 
 
-@given(st.lists(st.tuples(st.text(max_size=8), st.floats(-1e6, 1e6)), min_size=1, max_size=5))
-def test_csv_loses_nothing(rows):
+CELLS = st.text(max_size=8) | st.text(st.sampled_from("'=+-@\t\n\r1.e"), max_size=8)
+
+
+@given(st.lists(st.tuples(CELLS, st.floats(-1e6, 1e6)), min_size=1, max_size=5))
+def test_csv_loses_nothing_and_runs_nothing(rows):
     table = {"columns": ["name", "value"], "rows": [list(row) for row in rows]}
     back = list(csv.reader(io.StringIO(comma_separated(table), newline="")))[1:]
-    assert [(name, float(value)) for name, value in back] == rows
+    assert [(read_cell(name), float(value)) for name, value in back] == rows
+    for name, _ in back:
+        number = name[:1] in "+-" and name[1:].strip("0123456789.e+-") == ""
+        assert number or not name.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+
+
+FORMULAS = ['=HYPERLINK("http://x", "y")', "@SUM(A1)", "+1+1", "-1+1", "\t=1", "\r=1", "'=1"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_text_that_a_spreadsheet_would_run_is_text(text):
+    written = comma_separated({"columns": [text, "D"], "rows": [[text, -0.5], ["-0.5", "+ dropout off"]]})
+    rows = list(csv.reader(io.StringIO(written, newline="")))
+    assert rows == [[f"'{text}", "D"], [f"'{text}", "-0.5"], ["-0.5", "'+ dropout off"]]
+    assert [read_cell(cell) for cell in rows[1]] == [text, "-0.5"]
+
+
+@pytest.mark.parametrize("text", ["a\nb", "[1ex] wide", "* first", "a\r\n\r\nb", "a\u2028b", "]"])
+def test_latex_rows_are_one_line_and_no_options_of_the_line_before(text):
+    table = latex({"title": text, "note": text, "columns": [text, "x"], "rows": [[text, text], [text, 1.0]]})
+    rows = [line.strip() for line in table.splitlines() if line.endswith("\\\\")]
+    assert len(rows) == 3 and len(table.splitlines()) == 12
+    assert not any(row.startswith(("[", "*")) for row in rows)
+    assert not re.search(r"(\\\\|rule)\s*[\[*]", table)
 
 
 @given(st.text(st.sampled_from("\\&%$#_{}~^<>a"), min_size=1, max_size=12))
@@ -75,15 +103,28 @@ def test_a_study_gives_its_tables_and_its_numbers(study):
     assert [title.split(",")[0] for title in titles] == [
         "Performance under lesions",
         "Relative performance under lesions",
+        "Change under lesions",
         "Dissociation per task",
         "Dissociation per pair",
         "IAT against plain training",
-        "Cutting heads",
+        "Pruning heads",
+        "Pruning 20% of heads",
         "Dissociation per task",
     ]
     lesions = next(table for table in of(study, fraction=0.21) if table["title"].startswith("Performance"))
     assert lesions["title"].endswith("α = 0.2")
-    assert lesions["rows"][1][1:] == pytest.approx(study["dissociation"]["performance"][2][1])
+    performance = study["dissociation"]["performance"][2][1]
+    assert lesions["columns"][-1] == "random" and "20 random head sets" in lesions["note"]
+    assert lesions["rows"][1][1:] == pytest.approx([*performance[:5], performance[5:].mean()])
+
+
+def test_every_p_has_its_null_and_older_studies_only_that_over_rows(study):
+    def note(part):
+        return next(t for t in of(study | {"dissociation": part}) if t["title"].startswith("Dissociation per pair"))
+
+    tested, older = study["dissociation"], study["dissociation"] | {"null": None}
+    assert note(tested)["columns"][-3:] == ["p", "p (layers matched)", "p (rows)"]
+    assert note(older)["columns"][-1] == "p (rows)" and "random" not in note(older)["note"]
 
 
 def test_d_in_the_table_follows_from_the_relative_performances(study):

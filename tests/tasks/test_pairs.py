@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.metrics import metrics
 from headwise.tasks.languages import base, share
 from headwise.tasks.leakage import leakage
 from headwise.tasks.pairs import COMMON, LANGUAGES, MORE, PUBLISHED, SAMPLES, TASKS, _held_out, pair
@@ -26,7 +29,8 @@ def test_every_source_has_every_pair():
 def test_corpus_pairs_are_one_task_in_two_languages(task):
     english, spanish = (pair(f"{task}_{language}", "corpus", size=SIZE) for language in LANGUAGES)
     assert (english.language, spanish.language) == ("en", "es")
-    assert base(english) == base(spanish) == task and english.metric == spanish.metric
+    assert base(english) == base(spanish) == task
+    assert spanish.metric == ("answer_f1_es" if task == "qa" else english.metric)
     assert len(spanish.rows("train")) == 12 and english.rows("dev") != spanish.rows("dev")
     if task != "dep":
         assert share([english, spanish]) == {f"{task}_es": f"{task}_en"}
@@ -42,6 +46,27 @@ def test_items_with_a_text_in_common_stay_together():
     for field in ("text", "text_b"):
         assert not {r[field] for r in seen} & {r[field] for r in rows if r["item"] in held}
     assert held == _held_out(list(reversed(rows)))
+
+
+def questions(path, question: str, context: str, answer: str) -> None:
+    """A file of one question in SQuAD's form."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    asked = {"id": question, "question": question, "answers": [{"text": answer, "answer_start": context.find(answer)}]}
+    paragraph = {"context": context, "qas": [asked]}
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+
+
+@pytest.mark.filterwarnings("ignore::headwise.errors.HeadwiseWarning")
+def test_questions_of_a_language_are_measured_by_its_rules(tmp_path):
+    questions(tmp_path / "xquad.es.json", "¿Quién?", "Fue el niño.", "el niño")
+    questions(tmp_path / "tydiqa.goldp.en.train.json", "Who?", "It was the child.", "the child")
+    for language in LANGUAGES:
+        name = f"dev-context-{language}-question-{language}.json"
+        questions(tmp_path / "MLQA_V1/dev" / name, f"{language}?", "It was el niño.", "el niño")
+    spanish, english = (pair(f"qa_{language}", "samples", str(tmp_path)) for language in ("es", "en"))
+    assert (spanish.metric, english.metric) == ("answer_f1_es", "answer_f1_en")
+    assert metrics[spanish.metric](["niño"], spanish.kind.gold(spanish.rows("dev"))) == 1
+    assert metrics[english.metric](["niño"], english.kind.gold(english.rows("dev"))) == pytest.approx(2 / 3)
 
 
 def test_wrong_names_are_told():

@@ -336,6 +336,17 @@ def test_the_hub_is_asked_in_its_own_words_and_its_classes_are_named(hub):
     assert hub.asked == [("nyu-mll/glue", "sst2", {"split": "validation"})]
 
 
+@pytest.mark.parametrize(
+    ("feature", "numbers"), [(FakeFeature(["3", "1", "2"]), [1, 2, 0]), (FakeFeature(), [1, 2, 3])]
+)
+def test_numbers_of_the_hub_are_labels_or_the_indices_of_its_classes(hub, feature, numbers):
+    rows = [{"text": "x", "label": number} for number in numbers]
+    hub.data["stars"] = FakeData({"label": feature}, rows)
+    layout = Layout("hub", {"dev": "dev"}, {"text": "text", "label": "label"}, options={"path": "stars"})
+    read = Hub(layout, "classify", ("1", "2", "3")).read("dev")
+    assert [row["label"] for row in read] == ["1", "2", "3"]
+
+
 def test_lists_of_classes_and_the_parquet_branch(hub):
     tags = FakeFeature(feature=FakeFeature(["O", "B-person", "I-person"]))
     hub.data["leondz/wnut_17"] = FakeData({"ner_tags": tags}, [{"tokens": ["Al", "G"], "ner_tags": [1, 2]}])
@@ -403,6 +414,16 @@ def test_own_tables_with_files_beside(tmp_path, suffix):
     task = own(f"mine={tmp_path}/reviews.{suffix}:text,label")
     assert task.rows("train") == task.rows("dev") == rows
     assert (task.name, task.kind.labels, task.metric) == ("mine", ("no", "yes"), "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("spec", "language", "metric"),
+    [("qa", "en", "answer_f1"), ("qa.es", "es", "answer_f1_es"), ("qa.fr", "fr", "answer_f1_plain")],
+)
+def test_own_questions_are_scored_by_the_rules_of_their_language(tmp_path, spec, language, metric):
+    put(tmp_path, "questions.json", SQUAD)
+    task = own(f"mine={tmp_path}/questions.json:{spec}")
+    assert (task.language, task.metric) == (language, metric)
 
 
 def test_own_table_alone_is_cut_and_grades_are_seen(tmp_path):

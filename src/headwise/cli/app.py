@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwise.errors import HeadwiseError
+from headwise.stopping import Terminated, raised
 
 
 class Verbs(TyperGroup):
@@ -19,13 +20,18 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with raised():
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            raise Stopped(str(stop) or "stopped") from stop
+            raise Stopped(str(stop) or "stopped", 143 if isinstance(stop, Terminated) else 130) from stop
 
 
 class Stopped(Exception):
-    """Ctrl-C."""
+    """Ctrl-C or SIGTERM, with the exit code that shells expect of it."""
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
 
 
 app = typer.Typer(
@@ -68,7 +74,7 @@ def main() -> None:
     except HeadwiseError as error:
         _stop(str(error), 2)
     except Stopped as error:
-        _stop(str(error), 130)
+        _stop(str(error), error.code)
     except Exception as error:
         if said := getattr(error, "format_message", None):  # a mistake in the options
             at = getattr(error, "ctx", None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+import traceback
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +35,10 @@ from headwise.cli.options import (
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
-from headwise.store import write_json
+from headwise.store import require_replaceable, write_json
+
+if TYPE_CHECKING:
+    from headwise.study import Study
 
 # Written out, as their registries would import torch; a test holds them to those.
 SKIPPED = "train, lesions, looks, probes, iat or prune"
@@ -45,19 +49,19 @@ METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or
 @with_plan
 def study(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: OutOption = None,
-    alpha: Annotated[float, typer.Option(help="share of heads that count as a task's own")] = 0.3,
-    delta: Annotated[float, typer.Option(help="share of training held by important-head training")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="fraction of heads that count as a task's own")] = 0.3,
+    delta: Annotated[float, typer.Option(help="final fraction of training with important-head training")] = 0.1,
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
-    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task in lesions")] = None,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
-    probes: Annotated[str, typer.Option(help="properties to probe every head for, with commas")] = "",
-    skip: Annotated[str, typer.Option(help=f"stages to leave out, with commas: {SKIPPED}")] = "",
+    probes: Annotated[list[str], typer.Option(help="properties to probe every head for, comma-separated")] = [],  # noqa: B006
+    skip: Annotated[list[str], typer.Option(help=f"stages to skip, comma-separated or repeated: {SKIPPED}")] = [],  # noqa: B006
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -76,7 +80,7 @@ def study(
     screen = Screen(quiet=as_json)
     made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
     made.command = shlex.join(["headwise", *sys.argv[1:]])
-    _finish(screen, made.run(), folder, as_json)
+    _finish(screen, made, folder, as_json)
 
 
 @app.command()
@@ -98,14 +102,14 @@ def demo(
     folder = writable(out or Path("runs") / ("demo-quick" if quick else "demo"))
     made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
     made.command = shlex.join(["headwise", *sys.argv[1:]])
-    _finish(screen, made.run(), folder, as_json)
+    _finish(screen, made, folder, as_json)
 
 
 @app.command()
 @with_plan
 def train(
     model: ModelOption,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="folder for the model and its checkpoints")] = Path(
@@ -139,6 +143,7 @@ def train(
     from headwise.works import method_of
 
     screen, out = Screen(quiet=as_json), writable(out)
+    require_replaceable(out / "model")
     progress = screen.progress()
     made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
@@ -224,6 +229,15 @@ def prune(
     print(machine(shown)) if as_json else Screen().say(said)
 
 
-def _finish(screen: Screen, study: dict[str, Any], folder: Path, as_json: bool) -> None:
-    made = {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
-    print(machine({"verdict": study["verdict"], **made})) if as_json else screen.verdict(study, folder)
+def _finish(screen: Screen, made: Study, folder: Path, as_json: bool) -> None:
+    """Run the study and print its verdict; exit code 1 where a stage failed, which leaves the page with the rest."""
+    found = made.run()
+    shown = {"verdict": found["verdict"], "failed": found.get("failed", {})}
+    shown |= {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
+    print(machine(shown)) if as_json else screen.verdict(found, folder)
+    for stage, error in made.errors.items():
+        if "--debug" in sys.argv:
+            traceback.print_exception(error)
+        print(f"headwise: stage {stage!r} failed: {found['failed'][stage]}", file=sys.stderr)
+    if made.errors:
+        raise typer.Exit(1)

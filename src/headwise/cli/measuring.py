@@ -129,11 +129,13 @@ def importance(
 @app.command()
 def dissociate(
     model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
-    fractions: Annotated[str, typer.Option(help="shares of heads to close, with commas")] = "0.3",
+    fractions: Annotated[list[str], typer.Option(help="fractions of heads to ablate, comma-separated")] = ["0.3"],  # noqa: B006
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
-    random: Annotated[int, typer.Option(min=0, help="random lesions per share")] = 3,
+    random: Annotated[
+        int | None, typer.Option(min=0, help="random head sets per fraction, which p is against  [20 or more]")
+    ] = None,
     dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
     data: DataOption = None,
@@ -141,7 +143,7 @@ def dissociate(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write all of it as JSON")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close each task's heads and measure how far the tasks come apart.
+    """Ablate each task's heads and measure how far the tasks come apart.
 
     Example: headwise dissociate runs/train/model --fractions 0.1,0.3,0.5
     """
@@ -170,7 +172,7 @@ def dissociate(
 @app.command()
 def probe(
     model: ModelArg,
-    tasks: TasksOption = "",
+    tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     data: DataOption = None,
     protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -32,7 +32,7 @@ def _device(asked: str | None) -> str | None:
 ModelArg = Annotated[str, typer.Argument(help="a folder written by save_pretrained, or a name on the Hugging Face Hub")]
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="a folder or a name on the Hugging Face Hub")]
 TasksOption = Annotated[
-    str, typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
+    list[str], typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
 ]
 OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data; without it $HEADWISE_DATA")]
@@ -100,15 +100,21 @@ def _help(name: str) -> str:
     return f"{said} \\[default: {default}]".strip() if default is not None else said  # a bracket bare is markup
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The parts of a text with commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def names_in(given: Sequence[str]) -> tuple[str, ...]:
+    """All names of an option that takes them with commas, and may be repeated.
+
+    Example:
+        >>> names_in(["iat,prune", "looks"])
+        ('iat', 'prune', 'looks')
+    """
+    return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
-def shares_in(text: str) -> list[float]:
+def shares_in(given: Sequence[str]) -> list[float]:
     """Numbers from 0 to 1 with commas."""
+    text = ",".join(given)
     try:
-        found = [float(part) for part in names_in(text)]
+        found = [float(part) for part in names_in(given)]
     except ValueError as error:
         raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
     if not found:
@@ -155,7 +161,7 @@ def named_folders(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def chosen_tasks(names: str, own: list[str], data: Path | None) -> list[Any]:
+def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> list[Any]:
     """Tasks by name and from one's own files."""
     from headwise import tasks as catalog
 

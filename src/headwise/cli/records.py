@@ -23,7 +23,7 @@ from headwise.cli.options import (
     writable,
 )
 from headwise.cli.screen import Screen, machine
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
 WorkersOption = Annotated[
@@ -76,7 +76,10 @@ def recipe(
     only: Annotated[
         list[str], typer.Option(help="jobs whose title holds this, and what they stand on; several may be given")
     ] = [],  # noqa: B006
-    pages: Annotated[Path | None, typer.Option(help="folder for the page; the run's own without")] = None,
+    pages: Annotated[Path | None, typer.Option(help="folder for the page (default: that of the run)")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="write the page from these records, a folder or a .parquet file; run nothing")
+    ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="run what is missing, or only write the page")] = True,
     dry: Annotated[bool, typer.Option("--list", help="show the jobs, run none")] = False,
     engine: EngineOption = "local",
@@ -94,7 +97,7 @@ def recipe(
     from headwise.recipes import pages as write_pages
     from headwise.results import Results
 
-    made, folder = recipes[name], out or Path("runs") / f"{name}-{size}"
+    made, folder, run = recipes[name], out or Path("runs") / f"{name}-{size}", run and records is None
     told: dict[str, Any] = {}
     if not dry:
         writable(pages or folder)
@@ -108,7 +111,9 @@ def recipe(
         how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
         told = _run_jobs(jobs, folder, as_json, **how)
     if told.get("done", 1):  # also where some jobs failed: the page shows what is there
-        page = write_pages(made, Results(folder / "records"), pages or folder, shlex.join(["headwise", *sys.argv[1:]]))
+        page = write_pages(
+            made, Results(records or folder / "records"), pages or folder, shlex.join(["headwise", *sys.argv[1:]])
+        )
         told["page"] = str(page)
         Screen(quiet=as_json).say(f"page: {page}")
     if as_json:
@@ -164,21 +169,19 @@ def report_page(
 
 @app.command(name="ls")
 def list_records(
-    folder: Annotated[Path, typer.Argument(help="a results folder, or a study's")] = Path("runs"),
-    where: Annotated[list[str], typer.Option(help="name=value, e.g. kind=importance or task=sst2")] = [],  # noqa: B006
+    folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
+    where: Annotated[list[str], typer.Option(help="name=value, e.g. work=importance or task=sst2")] = [],  # noqa: B006
     export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
-    compare: Annotated[str, typer.Option(help="two keys with a comma: what differs between their records")] = "",
+    compare: Annotated[list[str], typer.Option(help="two keys with a comma: what differs between their records")] = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
     """List stored results.
 
-    Example: headwise ls runs/demo --where kind=importance
+    Example: headwise ls runs/demo --where work=importance
     """
     from headwise.results import Results, told_apart
 
-    roots = sorted({p.parent.parent for p in folder.rglob("record.json")})
-    if not roots:
-        raise HeadwiseError(f"no records under {folder}", "a folder that headwise wrote results to")
+    roots = _roots(folder)
     wanted = pairs_in(where)
     found = [(root, record) for root in roots for record in Results(root).where(**wanted)]
     if export and len(roots) > 1:
@@ -190,10 +193,63 @@ def list_records(
         return
     words = told_apart([record for _, record in found])
     rows = [
-        {"key": r.key, "kind": r.kind, "what": what, "created": r.about.get("created", ""), "folder": str(root)}
+        {"key": r.key, "work": r.work, "what": what, "created": r.about.get("created", ""), "folder": str(root)}
         for (root, r), what in zip(found, words)
     ]
     print(machine(rows)) if as_json else Screen().records(rows)
+
+
+def _roots(folder: Path) -> list[Path]:
+    """The folders of records under a folder; a packed file is one."""
+    packed = [folder] if folder.suffix == ".parquet" and folder.is_file() else []
+    roots = packed or sorted({path.parent.parent for path in folder.rglob("record.json")})
+    if not roots:
+        raise HeadwiseError(f"no records under {folder}", "a folder that headwise wrote results to")
+    return roots
+
+
+@app.command(name="records")
+def records_command(
+    command: Annotated[str, typer.Argument(help="check, pack or upgrade")],
+    folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="pack: the .parquet file to write")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that stored records are intact, pack them into one file, or upgrade those of an older format.
+
+    Example: headwise records check runs
+    """
+    from headwise.io.records import check
+    from headwise.results import Results
+
+    roots, screen = _roots(folder), Screen(quiet=as_json)
+    if command == "check":
+        problems = [{"folder": str(root), "key": key, "problem": what} for root in roots for key, what in check(root)]
+        count = sum(len(Results(root)) for root in roots)
+        for row in problems:
+            screen.say(row["problem"])
+        screen.say(f"{count} records, {len(problems)} corrupted")
+        print(machine({"records": count, "problems": problems})) if as_json else None
+        raise typer.Exit(int(bool(problems)))
+    if len(roots) != 1:
+        raise HeadwiseError(
+            f"{len(roots)} folders of records under {folder}", "one", f"headwise records {command} {roots[0]}"
+        )
+    if command == "pack":
+        if out is None or out.suffix != ".parquet":
+            raise HeadwiseError(f"--out {out}", "a file to write", "--out results.parquet")
+        done = {"packed": str(Results(roots[0]).pack(writable(out, file=True))), "records": len(Results(roots[0]))}
+    elif command == "upgrade":
+        from headwise.io.upgrade import upgrade_run
+        from headwise.jobs import PLACES
+
+        done = {
+            "upgraded": str(roots[0]),
+            "records": upgrade_run(roots[0], {place: name for name, place in PLACES.items()}),
+        }
+    else:
+        raise unknown("command of records", command, ("check", "pack", "upgrade"))
+    print(machine(done)) if as_json else screen.say(", ".join(f"{name} {value}" for name, value in done.items()))
 
 
 def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:

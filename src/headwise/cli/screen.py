@@ -18,12 +18,12 @@ from headwise.store import finite
 
 NAMES = {
     "train": "Train the tasks together",
-    "importance": "Find each task's heads",
-    "lesions": "Close heads, measure every task",
-    "looks": "See where heads look",
+    "importance": "Score every head for every task",
+    "lesions": "Ablate head sets, measure every task",
+    "looks": "Describe where heads attend",
     "probes": "Probe what each head encodes",
     "iat": "Important-head training against plain",
-    "prune": "See what may be cut",
+    "prune": "Find what can be pruned",
 }
 SHADES = " ░▒▓█"
 
@@ -61,7 +61,7 @@ class Screen:
 
     def verdict(self, study: Mapping[str, Any], folder: Path) -> None:
         self.console.print()
-        self.console.print(Text("What this says", style="bold"))
+        self.console.print(Text("Findings", style="bold"))
         for sentence in study["verdict"]:
             self.console.print(Text(f"  • {sentence}"))
         self.console.print()
@@ -156,9 +156,9 @@ class Screen:
             self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
 
     def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("key", "kind", "what", "created", "folder")
-        kinds = [row["kind"].rpartition(":")[2] for row in rows]  # works of one's own have a module before
-        shown = [{**row, "kind": kind, "what": _short(row["what"], 64)} for row, kind in zip(rows, kinds)]
+        columns = ("key", "work", "what", "created", "folder")
+        works = [row["work"].rpartition(":")[2] for row in rows]  # without the module of one that is not registered
+        shown = [{**row, "work": work, "what": _short(row["what"], 64)} for row, work in zip(rows, works)]
         self._table(columns, [[str(row[c]) for c in columns] for row in shown])
 
     def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -15,14 +15,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from headwise.batching import fingerprint
 from headwise.errors import HeadwiseError
 from headwise.heads import Heads, eager
+from headwise.io.identity import identity, weights
 from headwise.methods.iat import check_share
 from headwise.methods.method import Method
 from headwise.model import MultiTaskModel, Output
 from headwise.plan import Plan
-from headwise.store import digest
 from headwise.tasks.answer import Answer
 from headwise.tasks.sentence import Classify, Regress
 from headwise.tasks.token import Tag
@@ -69,10 +68,10 @@ class Distill(Method):
         if not temperature > 0:
             raise HeadwiseError(f"temperature={temperature}", "a number above 0")
         self.teacher, self.share, self.layers, self.temperature = teacher, share, layers, temperature
-        self.projections, self.identity = nn.ModuleDict(), _identity(teacher)
+        self.projections, self.identity = nn.ModuleDict(), weights(teacher)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.projections, self.identity = nn.ModuleDict(), _identity(self.teacher)  # not those of an earlier run
+        self.projections, self.identity = nn.ModuleDict(), weights(self.teacher)  # not those of an earlier run
         if self.share == 0 or model.config.hidden_size == self.teacher.config.hidden_size:
             return []
         with torch.random.fork_rng(devices=[]):
@@ -130,10 +129,6 @@ class Distill(Method):
     def describe(self) -> dict[str, Any]:
         settings = {"share": self.share, "layers": list(self.layers or ()), "temperature": self.temperature}
         return {"method": self.name, "teacher": self.identity, **settings}
-
-
-def _identity(teacher: MultiTaskModel) -> str:
-    return digest({name: f"{float(p.detach().double().sum()):.6e}" for name, p in teacher.named_parameters()})
 
 
 def _depth(model: MultiTaskModel) -> int:
@@ -266,7 +261,7 @@ def _check_pair(student: MultiTaskModel, teacher: MultiTaskModel, stage_two: boo
     missing = [name for name in student.tasks if name not in teacher.tasks]
     if missing:
         raise HeadwiseError(f"a teacher without {', '.join(missing)}", f"its tasks: {', '.join(teacher.tasks)}")
-    if fingerprint(student.tokenizer) != fingerprint(teacher.tokenizer):
+    if identity(student.tokenizer) != identity(teacher.tokenizer):
         raise HeadwiseError("a teacher and a student that cut texts differently", "one tokenizer for both")
     for name, task in student.tasks.items():
         if task.kind.labels != teacher.tasks[name].kind.labels:

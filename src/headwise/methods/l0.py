@@ -9,6 +9,7 @@ import math
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,6 +21,7 @@ from headwise.importance import Importance, Sample
 from headwise.methods.concrete import EDGE, HardConcrete, cut, draw
 from headwise.methods.iat import check_share
 from headwise.methods.method import Method
+from headwise.stability import Blocks
 
 if TYPE_CHECKING:
     from headwise.model import MultiTaskModel
@@ -232,7 +234,8 @@ def l0_importance(
         price.move(gates.open_share(), ramp)
     halves = gates.chances().detach().float().cpu()
     stderr = (halves[0] - halves[1]).abs() / 2
-    return Importance(sample.task, "l0", halves.mean(0), stderr, len(sample.items), halves)
+    blocks = Blocks(halves.double().numpy(), np.ones(2))
+    return Importance(sample.task, "l0", halves.mean(0), stderr, len(sample.items), blocks)
 
 
 def _gate_step(

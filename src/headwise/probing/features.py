@@ -5,9 +5,7 @@ Legend: B batch, T tokens, L layers, H heads, D head size (twice for pairs read 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -22,12 +20,13 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from headwise.batching import Encoded, batches, fingerprint
+from headwise.batching import Encoded, batches
 from headwise.causality import default_pooling
 from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.evaluate import TOKENS, evaluating
 from headwise.heads import Heads, captured, unwrap
+from headwise.io.identity import identity
 from headwise.memory import Budget
 from headwise.model import MultiTaskModel, pool
 from headwise.probing import mapped
@@ -124,21 +123,14 @@ class Reader:
 
     @property
     def model_key(self) -> str:
-        """What the model is now, as a hash of its configuration and every weight."""
-        config: Any = self.encoder.config
-        about = json.loads(config.to_json_string())
-        told = {k: v for k, v in about.items() if k not in ("_name_or_path", "transformers_version")}
-        sha = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
-        for name, tensor in sorted(self.encoder.state_dict().items()):
-            sha.update(name.encode())
-            sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return digest(sha.hexdigest(), self.heads.alive.tolist())
+        """What the model is now: its weights and configuration, and the heads it has."""
+        return digest(identity(self.encoder), self.heads.alive.tolist())
 
     def key(self, rows: Sequence[Row]) -> str:
         """What features are made from, as a hash: the model, the texts and the way they are read."""
         texts = [[row["text"], row.get("text_b")] for row in rows]
         way = [self.at, self.pair, self.max_length, self.precision]
-        return digest(self.model_key, fingerprint(self.tokenizer), texts, way)
+        return digest(self.model_key, identity(self.tokenizer), texts, way)
 
     def read(self, rows: Sequence[Row], *, cache: bool | str | Path = False, memory: int | None = None) -> Features:
         """The features of rows ``{"text", "text_b"?}``, on the model's device; on disk where they do not fit.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 
+from headwise.correlation import Correlation, correlation
 from headwise.errors import HeadwiseError
-from headwise.stats import Correlation, correlation
 from headwise.store import plain
 
 SURFACE = ("sentence_length", "word_content")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +17,10 @@ from headwise.registry import Registry
 from headwise.report import tables
 from headwise.report.page import render_recipe
 from headwise.results import Results
-from headwise.store import write
+from headwise.store import digest, write
 
+LONGEST = 100  # letters of a table's or a figure's file name
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
 SIZES = ("smoke", "small", "full")
 
 
@@ -101,7 +104,9 @@ def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "
     records, folder = list(results), Path(folder)
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
-    sections = [_drawn(part, recipe.name, folder) for part in recipe.parts(results)]
+    parts = recipe.parts(results)
+    _require_distinct(parts)
+    sections = [_drawn(part, recipe.name, folder) for part in parts]
     again = _reproduce(records)
     lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
     for section in sections:
@@ -112,6 +117,17 @@ def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "
     lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
     write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
     return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
+
+
+def _require_distinct(parts: Sequence[Part]) -> None:
+    """Raise where two tables, or two figures, would be written to one file."""
+    titles_of_tables = [table["title"] for part in parts for table in part.tables]
+    for titles in (titles_of_tables, [name for part in parts for name in part.figures]):
+        taken: dict[str, str] = {}
+        for title in titles:
+            if (file := _file_name(title)) in taken:
+                raise HeadwiseError(f"{title!r} and {taken[file]!r} would be one file, {file}", "titles that differ")
+            taken[file] = title
 
 
 def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
@@ -158,4 +174,7 @@ def _reproduce(records: list[Any]) -> str:
 
 
 def _file_name(title: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")[:60]
+    """The title in ASCII; what is too long for a file is cut, and told apart by the hash of all of it."""
+    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", title.lower()))
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c)).strip("-")
+    return name if 0 < len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest(title, length=8)}".strip("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,13 @@ def student(values: Iterable[float | None]) -> tuple[Any, Any]:
     kept = dict(enumerate(value for value in values if value is not None))
     found = over_seeds(kept, dict.fromkeys(kept, 0.0))
     return (found.low, found.high) if found else (None, None)
+
+
+def student_p(values: Iterable[float | None]) -> float:
+    """Student's two-sided p-value that the mean over seeds is zero; NaN for one seed."""
+    kept = dict(enumerate(value for value in values if value is not None))
+    found = over_seeds(kept, dict.fromkeys(kept, 0.0))
+    return float(found.p) if found else math.nan  # type: ignore[arg-type]
 
 
 def table(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, missing_extra, unknown
-from headwise.report.form import checked, nearest, relative
+from headwise.report.form import checked, lesion_columns, nearest, relative
 from headwise.report.palette import RAMP, task_colour
 from headwise.store import write
 
@@ -117,19 +117,17 @@ def lesions(study: Mapping, fraction: float | None = None) -> Figure:
     """Relative performance of every task (rows) when the heads of each (columns) are silenced, in percent."""
     part = _dissociation(study)
     at = nearest(part["fractions"], part["default"] if fraction is None else fraction)
-    columns = [j for j, lesion in enumerate(part["lesions"]) if lesion != "none"]
-    values = [[_percent(row[j]) for j in columns] for row in relative(part, at)]
+    places = {lesion: at for lesion, at in lesion_columns(part).items() if lesion != "none"}
+    values = [[_mean([_percent(row[j]) for j in at]) for at in places.values()] for row in relative(part, at)]
     with house_style() as plots:
-        figure, (axis,) = _sheet(plots, 1, 1, 0.9 + 0.5 * len(columns), 0.8 + 0.33 * len(values))
+        figure, (axis,) = _sheet(plots, 1, 1, 0.9 + 0.5 * len(places), 0.8 + 0.33 * len(values))
         axis.pcolormesh(values, cmap=_ramp(plots, falling=True), vmax=100, edgecolors="white", linewidth=1.5)
         low = min((v for row in values for v in row if not math.isnan(v)), default=0.0)
         for i, row in enumerate(values):
             for j, value in enumerate(row):
                 pale = (100 - value) / max(1e-9, 100 - low) < 0.45
                 axis.text(j + 0.5, i + 0.5, f"{value:.0f}", ha="center", va="center", color=INK if pale else "white")
-        axis.set_xticks(
-            [j + 0.5 for j in range(len(columns))], [part["lesions"][j] for j in columns], rotation=30, ha="right"
-        )
+        axis.set_xticks([j + 0.5 for j in range(len(places))], list(places), rotation=30, ha="right")
         axis.set_yticks([i + 0.5 for i in range(len(values))], part["tasks"])
         axis.invert_yaxis()
         _quiet(axis)
@@ -248,6 +246,10 @@ def _sheet(plots: Any, columns: int, rows: int, width: float, height: float) -> 
 def _ramp(plots: Any, falling: bool = False) -> Any:
     """Pale for little, dark for much; the other way round when falling."""
     return plots.colors.LinearSegmentedColormap.from_list("headwise", RAMP if falling else RAMP[::-1])
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _percent(value: float | None) -> float:

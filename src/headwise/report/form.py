@@ -4,8 +4,11 @@ A study is one dict of plain values. Matrices are lists of layers, each a list o
 NaN or None. Shares, relative performances and D are fractions (0.1 is ten percent); performances are in the unit of the
 metric. An interval ``low``/``high`` in ``iat`` is that of the difference ``iat - plain`` and ``p`` the difference's
 two-sided p-value, both of one task alone; ``trust.random_band`` is the relative performance under random lesions,
-``trust.split_half`` and ``trust.seeds`` are overlaps of head sets. ``similarity`` is what `Against.to_record` of
-``headwise.similarity`` gives; of its p-values the page shows ``p_mantel``, that by exchanged tasks.
+``trust.stability`` and ``trust.seeds`` are overlaps of head sets. ``dissociation`` is what `Dissociation.to_record`
+gives: its ``null`` says what p is over, and without one the page calls nothing significant. ``scores`` are the intact
+scores with their baselines, ``withheld`` the tasks of which nothing is claimed, with the reason, and ``failed`` the
+stages that failed, with their messages. ``similarity`` is what `Against.to_record` of ``headwise.similarity`` gives; of
+its p-values the page shows ``p_mantel``, that by exchanged tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ REQUIRED = ("model", "tasks", "importance")
 PARTS = (
     *("title", "created", *REQUIRED, "dissociation", "probes", "gates", "attention", "examples", "compare"),
     *("training", "iat", "prune", "similarity", "tables", "trust", "verdict", "reproduce"),
+    *("scores", "withheld", "failed"),
 )
 
 
@@ -58,6 +62,8 @@ def _matrices(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"importance of {task!r}", entry["scores"]
         if entry.get("stderr") is not None:
             yield f"standard errors of {task!r}", entry["stderr"]
+        if entry.get("top_probability") is not None:
+            yield f"top probabilities of {task!r}", entry["top_probability"]
     for name, entry in (data.get("probes") or {}).items():
         yield f"probe {name!r}", entry["accuracy"]
     for task, matrix in (data.get("gates") or {}).items():
@@ -96,6 +102,15 @@ def _check_dissociation(data: dict[str, Any]) -> None:
 def nearest(fractions: list[float], wanted: float) -> int:
     """The position of the stored fraction nearest to the wanted one, the smaller of two equally near."""
     return min(range(len(fractions)), key=lambda i: (abs(fractions[i] - wanted), i))
+
+
+def lesion_columns(part: dict[str, Any]) -> dict[str, list[int]]:
+    """The lesions by name with their positions; random lesions are one column."""
+    found: dict[str, list[int]] = {}
+    for position, lesion in enumerate(part["lesions"]):
+        random = lesion.startswith("random ") and lesion not in part["tasks"]
+        found.setdefault("random" if random else lesion, []).append(position)
+    return found
 
 
 def relative(part: dict[str, Any], fraction: int, field: str = "performance") -> list[list[float | None]]:

@@ -20,6 +20,7 @@ from headwise.report.form import checked
 from headwise.report.palette import RAMP, TASKS, task_class, task_rules
 from headwise.report.tables import FORMS, decimals, numeric, shown
 from headwise.store import finite
+from headwise.verdict import kind_of
 
 SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -64,9 +65,18 @@ def prepared(study: Mapping) -> dict[str, Any]:
     """The checked study with what only the page needs: a title, fewer digits, packed attention."""
     data = {part: finite(v, SCORE_DIGITS if part == "importance" else DIGITS) for part, v in checked(study).items()}
     data.setdefault("title", f"Where the tasks of {data['model']['name']} live")
+    data["withheld"] = data.get("withheld") or {}
+    _name_pairs(data.get("dissociation") or {}, data["withheld"])
     if data.get("examples"):
         data["examples"], data["examples_left_out"] = _fitting([_packed(example) for example in data["examples"]])
     return data
+
+
+def _name_pairs(part: Mapping[str, Any], withheld: Mapping[str, str]) -> None:
+    """What the verdict calls a pair of tasks, at every fraction and on every score."""
+    for entries in (part.get("D") or [], *(part.get("on") or {}).values()):
+        for pair in (pair for entry in entries for pair in entry.get("pairs") or []):
+            pair["kind"] = kind_of(pair, part.get("null"), withheld)
 
 
 def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,16 +5,21 @@ A table is a dict: ``title``, ``note``, ``columns``, ``rows`` and, where there i
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.report.form import checked, nearest, relative
+from headwise.report.form import checked, lesion_columns, nearest, relative
 from headwise.report.words import fixed
+from headwise.spreadsheet import csv_text
 
 Table = Mapping[str, Any]
+TESTS = {"p": "p", "p_layers": "p (layers matched)", "p_rows": "p (rows)"}
+NULLS = {
+    "p": "p against random head sets of the same size",
+    "p_layers": "p (layers matched) against sets with as many heads in every layer",
+    "p_rows": "p (rows) over development rows",
+}
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
@@ -22,7 +27,13 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "[": "{[}",  # bare, at the start of a row, it would be an option of the line before, as a star would
+    "]": "{]}",
+    "*": "{*}",
+    **dict.fromkeys("\n\r\t\v\f\x85\u2028\u2029", " "),
     "α": r"$\alpha$",
+    "δ": r"$\delta$",
+    "σ": r"$\sigma$",
     "−": "$-$",
     "–": "--",
     "≥": r"$\geq$",
@@ -63,7 +74,11 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """The table as csv, its numbers as they are; published numbers in columns of their own."""
+    """The table as csv, its numbers as they are; published numbers in columns of their own.
+
+    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.spreadsheet.read_cell` takes
+    it off.
+    """
     published = table.get("published")
     columns = [*table["columns"]]
     rows = [[*row] for row in table["rows"]]
@@ -72,9 +87,7 @@ def comma_separated(table: Table) -> str:
         compared = [i for i in compared if numeric(table)[i]]
         columns += [f"{columns[i]} (published)" for i in compared]
         rows = [row + [other[i] for i in compared] for row, other in zip(rows, published)]
-    out = io.StringIO()
-    csv.writer(out).writerows([columns, *rows])
-    return out.getvalue()
+    return csv_text([columns, *rows])
 
 
 FORMS: dict[str, Callable[[Table], str]] = {"Markdown": markdown, "LaTeX": latex, "CSV": comma_separated}
@@ -116,7 +129,8 @@ def _beside(value: Any, published: Any, digits: int, column: str) -> str:
 
 
 def _markdown_cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    text = " ".join(str(value).splitlines())
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _latex_text(value: Any) -> str:
@@ -139,7 +153,7 @@ def of(study: Mapping, fraction: float | None = None) -> list[dict[str, Any]]:
         rows = [[row.get(k) for k in ("task", "metric", "plain", "iat", "low", "high")] for row in data["iat"]["rows"]]
         made.append(_table("IAT against plain training", ["task", "metric", "plain", "IAT", "low", "high"], rows))
     if data.get("prune"):
-        made.append(_prune(data["prune"]["rows"]))
+        made += _prune(data["prune"])
     return made + list(data.get("tables") or [])
 
 
@@ -151,34 +165,58 @@ def _dissociation(part: dict[str, Any], fraction: float | None) -> list[dict[str
     wanted = part["default"] if fraction is None else fraction
     at = nearest(part["fractions"], wanted)
     label = f"α = {part['fractions'][at]:g}"
-    rows = [[name, *row] for name, row in zip(part["tasks"], part["performance"][at])]
-    ratios = [[name, *row] for name, row in zip(part["tasks"], relative(part, at))]
-    made = [
-        _table(f"Performance under lesions, {label}", ["task", *part["lesions"]], rows),
-        _table(f"Relative performance under lesions, {label}", ["task", *part["lesions"]], ratios),
-    ]
+    places = lesion_columns(part)
+    note = f"Random is the mean of {len(places['random'])} random head sets." if "random" in places else ""
+    made = []
+    for title, values in (("Performance", part["performance"][at]), ("Relative performance", relative(part, at))):
+        rows = [[_mean([row[i] for i in lesions]) for lesions in places.values()] for row in values]
+        rows = [[name, *row] for name, row in zip(part["tasks"], rows)]
+        made.append(_table(f"{title} under lesions, {label}", ["task", *places], rows, note))
+    if part.get("cells"):
+        made.append(_changes(part["cells"][at], label))
     for entry in part.get("D") or []:
         if entry["fraction"] == part["fractions"][at]:
-            made += _scores(entry, label)
+            made += _scores(entry, label, bool(part.get("null")))
     return made
 
 
-def _scores(entry: dict[str, Any], label: str) -> list[dict[str, Any]]:
+def _mean(values: list[float | None]) -> float | None:
+    return None if None in values else sum(values) / len(values)  # type: ignore[arg-type]
+
+
+def _changes(cells: dict[str, dict[str, Any]], label: str) -> dict[str, Any]:
+    fields = ("change", "low", "high", "p", "p_holm")
+    rows = [[task, lesion, *map(cell.get, fields)] for task, row in cells.items() for lesion, cell in row.items()]
+    names = ["task", "heads ablated", "change", "low", "high", "p", "p (Holm)"]
+    return _table(f"Change under lesions, {label}", names, rows, "Paired over development rows.")
+
+
+def _scores(entry: dict[str, Any], label: str, tested: bool) -> list[dict[str, Any]]:
+    """Without a null of head sets, as in older studies, p is over development rows alone."""
+    tests = TESTS if tested else {"p": "p (rows)"}
+    note = f"One-sided p: {'; '.join(NULLS[name] for name in (TESTS if tested else ['p_rows']))}."
     named = {**entry["tasks"], **({"mean": entry["mean"]} if entry.get("mean") else {})}
-    rows = [[name, *(score.get(k) for k in ("value", "low", "high", "p"))] for name, score in named.items()]
-    made = [_table(f"Dissociation per task, {label}", ["task", "D", "low", "high", "p"], rows)]
+    rows = [[name, *map(score.get, ("value", "low", "high", *tests))] for name, score in named.items()]
+    made = [_table(f"Dissociation per task, {label}", ["task", "D", "low", "high", *tests.values()], rows, note)]
     if entry.get("pairs"):
-        fields = ("a", "b", "d_a", "d_b", "d", "verdict", "p")
-        pairs = [[pair.get(field) for field in fields] for pair in entry["pairs"]]
-        made.append(_table(f"Dissociation per pair, {label}", ["A", "B", "D_A", "D_B", "D", "verdict", "p"], pairs))
+        rows = [[*map(pair.get, ("a", "b", "d_a", "d_b", "d", "verdict", *tests))] for pair in entry["pairs"]]
+        names = ["A", "B", "D_A", "D_B", "D", "verdict", *tests.values()]
+        made.append(_table(f"Dissociation per pair, {label}", names, rows, note))
     return made
 
 
-def _prune(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _prune(part: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = part["rows"]
     tasks = list(rows[0].get("task scores") or {}) if rows else []
     lines = []
     for row in rows:
         scores = row.get("task scores") or {}
         middle = [scores.get(task) for task in tasks]
         lines.append([row.get("fraction"), row.get("kept"), *middle, row.get("speedup"), row.get("ceiling")])
-    return _table("Cutting heads", ["fraction cut", "heads kept", *tasks, "speed-up", "ceiling"], lines)
+    made = [_table("Pruning heads", ["fraction cut", "heads kept", *tasks, "speed-up", "ceiling"], lines)]
+    if part.get("held out"):
+        fields = ("value", "low", "high", "n", "split")
+        rows = [[task, *map(change.get, fields)] for task, change in part["held out"].items()]
+        names = ["task", "change", "low", "high", "rows", "split"]
+        made.append(_table(f"Pruning {part['chosen']:.0%} of heads, measured on held-out rows", names, rows))
+    return made

@@ -7,7 +7,6 @@ from typing import Any
 from headwise.report.form import nearest
 
 MISSING = "–"
-STEADY, FAIR = 0.8, 0.6
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -52,13 +51,6 @@ def big(value: float | None) -> str:
     return str(value)
 
 
-def stability(overlap: float | None) -> str:
-    """One word for how much of a head set comes back when it is found again on other examples."""
-    if overlap is None:
-        return MISSING
-    return "steady" if overlap >= STEADY else "fair" if overlap >= FAIR else "shaky"
-
-
 FILTERS = {
     "number": number,
     "fixed": fixed,
@@ -66,7 +58,6 @@ FILTERS = {
     "points": points,
     "chance": chance,
     "big": big,
-    "stability": stability,
 }
 
 
@@ -92,32 +83,50 @@ def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
     trust = study["trust"]
     rows = []
     for name, entry in study["importance"].items():
-        used, needed = entry.get("examples"), trust.get("examples_needed", {}).get(name)
+        stable = trust.get("stability", {}).get(name) or {"split_half": trust.get("split_half", {}).get(name)}
         rows.append(
             {
                 "task": name,
-                "split_half": trust.get("split_half", {}).get(name),
+                "split_half": stable.get("split_half"),
+                "expected": stable.get("expected"),
                 "seeds": trust.get("seeds", {}).get(name),
                 "band": trust.get("random_band", {}).get(name),
-                "used": used,
-                "needed": needed,
-                "enough": None if used is None or needed is None else used >= needed,
+                "always": always(entry.get("top_probability")),
+                "used": entry.get("examples"),
+                "needed": needed(stable),
+                "enough": stable.get("enough"),
             }
         )
     return rows
 
 
+def needed(stable: dict[str, Any]) -> str:
+    """How many examples would do, or that it cannot be foreseen."""
+    if stable.get("enough") is None:
+        return MISSING
+    count = stable.get("needed")
+    return f"about {number(count)}" if count else f"more than {number(20 * stable['used'])}"
+
+
+def always(chances: list[list[float | None]] | None) -> int | None:
+    """How many heads are among the top heads in 95 % of samples or more."""
+    if chances is None:
+        return None
+    return sum(chance is not None and chance >= 0.95 for row in chances for chance in row)
+
+
 def summary(study: dict[str, Any]) -> dict[str, Any]:
-    """One line of a comparison of studies: size, and D at the default fraction."""
+    """One line of a comparison of studies: D at the default fraction, and the pairs that come apart by their test."""
     part = study.get("dissociation") or {}
     entries = part.get("D") or []
-    at = nearest([entry["fraction"] for entry in entries], part["default"]) if entries else None
-    mean = entries[at].get("mean") or {} if at is not None else {}
+    if not entries:
+        return {"fraction": None, "mean": {}, "significant": None, "pairs": None}
+    entry = entries[nearest([entry["fraction"] for entry in entries], part["default"])]
+    kinds = [pair["kind"] for pair in entry.get("pairs") or []]
+    significant = sum(kind == "significant" for kind in kinds) if part.get("null") else None
     return {
-        "fraction": entries[at]["fraction"] if at is not None else None,
-        "mean": mean,
-        "distinct": sum(pair.get("verdict", "") in ("double", "distinct") for pair in entries[at].get("pairs") or [])
-        if at is not None
-        else None,
-        "pairs": len(entries[at].get("pairs") or []) if at is not None else None,
+        "fraction": entry["fraction"],
+        "mean": entry.get("mean") or {},
+        "significant": significant,
+        "pairs": len(kinds),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from headwise.metrics import answer_f1
 from headwise.tasks.known import Known
-from headwise.tasks.layouts import hub, one, parquet, per_split, sizes, table
+from headwise.tasks.layouts import by_index, hub, one, parquet, per_split, sizes, table
 from headwise.tasks.sources import Layout
 
 ENTITIES = ("PER", "ORG", "LOC")
@@ -157,10 +158,13 @@ ANSWER = {field: field for field in ("id", "question", "context", "answers", "st
 PACKED_ANSWER = {**ANSWER, "starts": "answer_starts"}
 
 
-def question(name: str, files: dict[str, str], size: tuple, **rest) -> Known:
-    """Extractive answers from SQuAD's json."""
+def question(
+    name: str, files: dict[str, str], size: tuple, language: str = "en", metric: str | None = None, **rest
+) -> Known:
+    """Extractive answers from SQuAD's json, compared by the rules of their language."""
     layouts = (parquet(name, PACKED_ANSWER), Layout("squad", files, ANSWER))
-    return Known(name, "answer", "answer_f1", layouts, sizes=sizes(*size), **rest)
+    metric = metric or answer_f1(language)
+    return Known(name, "answer", metric, layouts, language=language, sizes=sizes(*size), **rest)
 
 
 def mlqa(language: str) -> Known:
@@ -170,21 +174,20 @@ def mlqa(language: str) -> Known:
     where = hub(
         "facebook/mlqa", f"mlqa.{language}.{language}", ANSWER, branch=True, files={"dev": "validation", "test": "test"}
     )
-    return question(f"mlqa_{language}", files, size, language=language, parallel="mlqa", hub=where)
+    own = f"answer_f1_{language}"  # MLQA's script, in English too
+    return question(f"mlqa_{language}", files, size, language, own, parallel="mlqa", hub=where)
 
 
 def xquad(language: str) -> Known:
     files = {"test": f"xquad.{language}.json|xquad/xquad.{language}.json"}
     where = hub("google/xquad", f"xquad.{language}", ANSWER, files={"test": "validation"})
-    return question(
-        f"xquad_{language}", files, (None, None, 1190), language=language, parallel="xquad", hub=where, dev="test"
-    )
+    return question(f"xquad_{language}", files, (None, None, 1190), language, parallel="xquad", hub=where, dev="test")
 
 
 def tydiqa(language: str) -> Known:
     name = f"tydiqa.goldp.{language}.{{split}}.json"
     files = per_split(f"{name}|tydiqa-goldp-v1.1-{{split}}/{name}|tydiqa/tydiqa-goldp-v1.1-{{split}}/{name}", test="")
-    return question(f"tydiqa_{language}", files, (3696, 440) if language == "en" else (), language=language)
+    return question(f"tydiqa_{language}", files, (3696, 440) if language == "en" else (), language)
 
 
 SQUAD = {"train": "train-v1.1.json|squad/train-v1.1.json", "dev": "dev-v1.1.json|squad/dev-v1.1.json"}
@@ -249,16 +252,15 @@ def xprobe(language: str, name: str) -> Known:
     size = SHORT_XPROBE.get(language, {}).get(name, (12000, 2000, 4000))
     text = table(per_split(f"xprobe/{language}/{name}/{{split}}.txt", "tr", "va", "te"), one("text"), "text", "label")
     depths = ("3", "4", "5", "6", "7") if name == "tree_depth" else ()
-    packed = parquet(f"{suite}/{name}", size=size if language in SHORT_XPROBE else ())
+    packed = by_index(parquet(f"{suite}/{name}", size=size if language in SHORT_XPROBE else ()), depths)
     return probe(suite, name, packed, text, labels=depths, language=language, note="annotated by machine")
 
 
 def gold(name: str) -> Known:
     depths = tuple(map(str, range(4, 11))) if name == "tree_depth" else ()
     note = "SentEval's properties from the gold trees of EWT and GUM"
-    return probe(
-        "probing_gold", name, parquet(f"probing_gold/{name}"), labels=depths, sizes=sizes(*GOLD_SIZES[name]), note=note
-    )
+    packed = by_index(parquet(f"probing_gold/{name}"), depths)
+    return probe("probing_gold", name, packed, labels=depths, sizes=sizes(*GOLD_SIZES[name]), note=note)
 
 
 XPROBE = [name for name in PROPERTIES if name not in ("top_constituents", "odd_man_out")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -49,6 +50,11 @@ def parquet(folder: str, columns: Columns = PACKED, without: str = "", size: tup
 
     files = {split: file(split) for split in SPLITS}
     return Layout("parquet", files, columns, leave_out={without: (None,)} if without else {}, sizes=sizes(*size))
+
+
+def by_index(layout: Layout, labels: Sequence[str]) -> Layout:
+    """A layout whose numbers are places in ``labels``, although these are numbers themselves."""
+    return replace(layout, names={str(place): label for place, label in enumerate(labels)})
 
 
 def table(

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.metrics import bio_spans
+from headwise.metrics import answer_f1, bio_spans
 from headwise.tasks.catalog import catalog
 from headwise.tasks.catalog_words import universal
 from headwise.tasks.known import Finder, Known, data_folder
+from headwise.tasks.labels import meaning, row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.probes import PROPERTIES, build
 from headwise.tasks.shape import row_texts
@@ -194,9 +195,10 @@ def _labels(row: Row) -> list[str]:
     if "tree" in row:
         return [label.strip("(") for label in row["tree"].replace(")", " ").split() if label.startswith("(")]
     if "labels" in row:
-        entities = all(label == "O" or label[:2] in ("B-", "I-") for label in row["labels"])
-        return [label for _, _, label in bio_spans(row["labels"])] or ["O"] if entities else row["labels"]
-    return [str(row["label"])]
+        labels = row_labels(row["labels"])
+        entities = all(label == "O" or label[:2] in ("B-", "I-") for label in labels)
+        return [label for _, _, label in bio_spans(labels)] or ["O"] if entities else labels
+    return row_labels([row["label"]])
 
 
 FEW = 20  # rows, from which on a label for nearly every one is no label
@@ -216,8 +218,9 @@ def own(spec: str, language: str = "en") -> Task:
 
     Columns are ``text,label`` or ``text,text_b,label`` of a csv, tsv, jsonl or parquet file; or ``pos`` and ``dep`` of
     CoNLL-U, ``ner`` of word-per-line columns, ``con`` of bracketed trees, ``srl`` of CoNLL-2012, ``qa`` of SQuAD's
-    json; a folder of pictures needs none. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its
-    other splits; without them the file is cut 80/10/10 by a seed.
+    json; a folder of pictures needs none. A language other than English follows a dot: ``qa.es`` compares answers by
+    the rules of Spanish. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its other splits;
+    without them the file is cut 80/10/10 by a seed.
 
     Example:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
@@ -231,10 +234,13 @@ def own(spec: str, language: str = "en") -> Task:
         raise HeadwiseError(f"no file {path}")
     if path.is_dir():
         return _own_pictures(name, path, language)
-    if columns in OWN_PARTS:
-        form, kind, metric, fields = OWN_PARTS[columns]
-        layout = Layout(form, _beside(path), fields)
-        return Task(name, kind_class(kind)(), Files(layout, path.parent, kind), metric, language)
+    part, _, code = columns.partition(".")
+    if part in OWN_PARTS:
+        form, kind, metric, fields = OWN_PARTS[part]
+        layout, language = Layout(form, _beside(path), fields), code or language
+        source = Files(layout, path.parent, kind)
+        metric = answer_f1(language) if part == "qa" else metric
+        return Task(name, kind_class(kind)(), source, metric, language)
     return _own_table(name, path, columns or "text,label", language)
 
 
@@ -272,12 +278,15 @@ def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels
     if count >= FEW and 2 * len(labels) > count:
         seen = f"{path}: {len(labels)} labels in {count} rows, such as {labels[0][:40]!r}"
         raise HeadwiseError(seen, f"classes in the column {column!r}, which is the last one named")
-    spelled = {label: " ".join(label.split()).casefold() for label in labels}
+    spelled = {label: meaning(label) for label in labels}
     ways = Counter(spelled.values())
     alike = [label for label in labels if ways[spelled[label]] > 1]
     trained = {row["label"] for row in rows.get("train", [])}
     unseen = [label for label in labels if label not in trained]
-    told = {"labels that differ only in spaces or case": alike, "labels that no training row has": unseen}
+    told = {
+        "labels that differ only in spaces or case, or in how a number is written": alike,
+        "labels that no training row has": unseen,
+    }
     for what, found in ((what, found) for what, found in told.items() if found):
         warnings.warn(f"{path.name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
 

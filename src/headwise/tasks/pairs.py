@@ -112,7 +112,7 @@ def _cut(name: str, sides: Sides, data: str | None) -> Task:
     if sides.train[0] == sides.dev[0] and (sides.train[1], sides.dev[1]) == ("train", "dev"):
         return replace(train, name=name, note=sides.note)
     rows = Rows(train=train.rows(sides.train[1]), dev=dev.rows(sides.dev[1]))
-    return replace(train, name=name, source=rows, sizes={}, note=sides.note)
+    return replace(train, name=name, source=rows, metric=dev.metric, sizes={}, note=sides.note)
 
 
 def _cut_by_item(name: str, sides: Sides, data: str | None) -> Task:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.columns import Columns, Ragged
+from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.task import Hidden, Row, label_set
 
 
@@ -64,7 +65,7 @@ class Classify:
     inner: bool = False
 
     def ready(self, rows: Sequence[Row]) -> Classify:
-        labels = label_set([str(row["label"])] for row in rows)
+        labels = label_set([label_text(row["label"])] for row in rows)
         if len(labels) < 2:
             raise HeadwiseError(f"only one label, {labels}, in the training rows", "two labels or more")
         return replace(self, labels=labels)
@@ -76,7 +77,8 @@ class Classify:
     def check_label(self, row: Row) -> None:
         if row.get("label") is None:
             raise HeadwiseError("a row without a label", "a class name")
-        if self.labels and str(row["label"]) not in self.labels:
+        (label,) = row_labels([row["label"]], self.labels)
+        if self.labels and label not in self.labels:
             raise unknown("label", row["label"], self.labels)
 
     def encode(self, rows: Sequence[Row], tokenizer, max_length: int) -> Columns:
@@ -93,7 +95,7 @@ class Classify:
 
     def gold(self, rows: Sequence[Row]) -> list:
         index = {label: i for i, label in enumerate(self.labels)}
-        return [index[str(row["label"])] for row in rows]
+        return [index[label] for label in row_labels((row["label"] for row in rows), self.labels)]
 
 
 @dataclass(frozen=True)

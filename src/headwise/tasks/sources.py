@@ -13,8 +13,9 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.formats import Record, formats
+from headwise.tasks.labels import LabelNames
 from headwise.tasks.leakage import normalised
-from headwise.tasks.shape import SHAPES, label_names, row_texts
+from headwise.tasks.shape import SHAPES, row_texts
 from headwise.tasks.task import SPLITS, Row
 
 PARQUET_BRANCH = "refs/convert/parquet"  # where the Hub keeps what used to need a loading script
@@ -66,8 +67,7 @@ def rows_of(
     counts: Counter,
 ) -> list[Row]:
     """Records as checked rows; an error names the record's place, what is left out or empty is counted."""
-    shape = SHAPES[kind]
-    names = label_names(labels, layout.names) if labels or layout.names else {}
+    shape, names = SHAPES[kind], LabelNames(labels, layout.names)
     rows = []
     for place, record in records:
         if record is None:

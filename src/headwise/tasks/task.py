@@ -147,19 +147,25 @@ class Task:
             rows = self.source.read(split)
             if not rows:
                 raise HeadwiseError(f"task {self.name!r} has no {split} rows ({self.source.origin})")
-            for number, row in enumerate(rows):
-                try:
-                    self.kind.check(row)
-                except HeadwiseError as error:
-                    raise HeadwiseError(f"{self.name}/{split} row {number}: {error}") from None
+            self._check(split, rows)
             self._read[split] = rows
         return self._read[split]
+
+    def _check(self, split: str, rows: Sequence[Row]) -> None:
+        for number, row in enumerate(rows):
+            try:
+                self.kind.check(row)
+            except HeadwiseError as error:
+                raise HeadwiseError(f"{self.name}/{split} row {number}: {error}") from None
 
     def ready(self) -> Task:
         """The task with its label set known (read from the training rows where the kind names none)."""
         if self.kind.labels:
             return self
-        return replace(self, kind=self.kind.ready(self.rows("train")))
+        known = replace(self, kind=self.kind.ready(self.rows("train")))
+        for split in SPLITS:  # rows that were read before the labels were known
+            known._check(split, self._read.get(split, ()))
+        return known
 
 
 def label_set(rows: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import Span, bio_spans
 from headwise.tasks.biaffine import Biaffine, cross_entropy, marked, masked_mean
 from headwise.tasks.columns import Columns, Ragged
+from headwise.tasks.labels import row_labels
 from headwise.tasks.task import Hidden, Row, label_set
 from headwise.tasks.wordlevel import (
     Batch,
@@ -56,14 +57,14 @@ class Tag:
         check_pool(self.pool)
 
     def ready(self, rows: Sequence[Row]) -> Tag:
-        return replace(self, labels=label_set(row["labels"] for row in rows), learnt=True)
+        return replace(self, labels=label_set(row_labels(row["labels"]) for row in rows), learnt=True)
 
     def check(self, row: Row) -> None:
         check_words(row, "labels")
-        check_known(row["labels"], self)
+        check_known(row_labels(row["labels"], self.labels), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        labels = numbered((row["labels"] for row in rows), self.labels)
+        labels = numbered((row_labels(row["labels"], self.labels) for row in rows), self.labels)
         return {**encode_words(rows, tokenizer, max_length), "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
@@ -77,7 +78,7 @@ class Tag:
         return [[self.labels[i] for i in row[:count]] for row, count in found]
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
-        return [list(row["labels"]) for row in rows]
+        return [row_labels(row["labels"], self.labels) for row in rows]
 
 
 # -- labelled spans
@@ -139,7 +140,7 @@ class Spans:
     def check(self, row: Row) -> None:
         check_words(row, "labels")
         for tag in row["labels"]:
-            if tag != "O" and tag[:2] not in ("B-", "I-", "E-", "S-"):
+            if tag != "O" and str(tag)[:2] not in ("B-", "I-", "E-", "S-"):
                 raise HeadwiseError(f"label {tag!r}", "O, or B- or I- and a type")
         check_known((label for _, _, label in bio_spans(row["labels"])), self)
 

@@ -14,6 +14,7 @@ from headwise.metrics import Span
 from headwise.tasks.biaffine import Biaffine, Projection, cross_entropy, marked, masked_mean
 from headwise.tasks.bracketing import CHAIN, Tree
 from headwise.tasks.columns import Columns, Ragged
+from headwise.tasks.labels import row_labels
 from headwise.tasks.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
 from headwise.tasks.shape import check_heads
 from headwise.tasks.task import Hidden, Row, label_set
@@ -74,16 +75,16 @@ class Dependencies:
         check_pool(self.pool)
 
     def ready(self, rows: Sequence[Row]) -> Dependencies:
-        return replace(self, labels=label_set(row["labels"] for row in rows), learnt=True)
+        return replace(self, labels=label_set(row_labels(row["labels"]) for row in rows), learnt=True)
 
     def check(self, row: Row) -> None:
         check_words(row, "heads", "labels")
         check_heads(row["heads"])
-        check_known(row["labels"], self)
+        check_known(row_labels(row["labels"], self.labels), self)
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
         columns = encode_words(rows, tokenizer, max_length)
-        labels = numbered((row["labels"] for row in rows), self.labels)
+        labels = numbered((row_labels(row["labels"], self.labels) for row in rows), self.labels)
         return {**columns, "heads": Ragged.of(row["heads"] for row in rows), "labels": Ragged.of(labels)}
 
     def head(self, hidden: int) -> nn.Module:
@@ -104,7 +105,7 @@ class Dependencies:
         return [[(h, self.labels[i]) for h, i in zip(row[:n], names)] for row, names, n in found]
 
     def gold(self, rows: Sequence[Row]) -> list[list[tuple[int, str]]]:
-        return [list(zip(row["heads"], row["labels"])) for row in rows]
+        return [list(zip(row["heads"], row_labels(row["labels"], self.labels))) for row in rows]
 
 
 def _at_heads(labels_BWHL: Tensor, heads_BW: Tensor) -> Tensor:

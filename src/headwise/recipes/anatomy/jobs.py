@@ -12,9 +12,8 @@ from headwise.probing.utilization import TUNING
 from headwise.recipes import Scale
 from headwise.recipes.anatomy.published import TASKS
 from headwise.store import plain
-from headwise.works import training
+from headwise.works import data_of, weights_of
 
-HOME = "headwise.recipes.anatomy.works"
 PROPERTIES = tuple(name for name, _, _ in TASKS.values())
 TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
 EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
@@ -92,9 +91,9 @@ class Build:
         self.size, self.model, self.at = size, model, at
 
     def inventory(self) -> Job:
-        known = training(self.model, [*self.size.probes], self.size.plan, at=self.at).config
-        config = {"model": self.model, "weights": known["weights"], "tasks": known["tasks"], "limit": self.size.limit}
-        return self._job("inventory", "inventory", config)
+        tasks = {name: data_of(name, self.at, whole=True) for name in self.size.probes}
+        common = {"model": self.model, "weights": weights_of(self.model, self.at)}
+        return self._job("inventory", "inventory", common | {"tasks": tasks, "limit": self.size.limit})
 
     def probes(self) -> list[Job]:
         return [self._job("probed", f"probe {task}", self._common(task, self.size.limit)) for task in self.size.probes]
@@ -118,10 +117,10 @@ class Build:
         return made
 
     def _common(self, task: str, limit: int | None) -> dict[str, Any]:
-        s, known = self.size, training(self.model, [task], self.size.plan, at=self.at).config
-        config = {"model": self.model, "weights": known["weights"], "task": task, "data": known["tasks"][task]}
+        s, rows = self.size, data_of(task, self.at, whole=True)  # probes are judged on test rows
+        config = {"model": self.model, "weights": weights_of(self.model, self.at), "task": task, "data": rows}
         way = {"protocol": s.protocol, "options": dict(s.options), "at": POSITION.get(self.model), "seed": 0}
         return config | way | {"limit": limit, "max_length": s.max_length}
 
     def _job(self, work: str, title: str, config: dict[str, Any]) -> Job:
-        return Job(f"{HOME}:{work}", config, {**self.at, "title": f"{self.model} {title}"})
+        return Job(f"anatomy.{work}", config, {**self.at, "title": f"{self.model} {title}"})

@@ -34,12 +34,12 @@ class Records:
         self.tuned: dict[tuple[str, str, int], Record] = {}  # by model, task and seed
         for record in results:
             c = record.config
-            if record.kind.endswith("anatomy.works:inventory"):
+            if record.work == "anatomy.inventory":
                 self.inventory[c["model"]] = record
-            elif record.kind.endswith("anatomy.works:probed"):
+            elif record.work == "anatomy.probed":
                 found = self.converged if c["protocol"] == "sklearn" else self.probed
                 found[c["model"], c["task"]] = record
-            elif record.kind.endswith("anatomy.works:tuned"):
+            elif record.work == "anatomy.tuned":
                 self.tuned[c["model"], c["task"], c["plan"]["seed"]] = record
         if not self.probed:  # nothing was stopped early
             self.probed, self.converged = self.converged, {}

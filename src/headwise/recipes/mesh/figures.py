@@ -29,7 +29,7 @@ def recovery(records: Records) -> Figure:
     figure, axes = _sheet(len(models), 3.0, 2.4)
     for axis, (model, found) in zip(axes, models.items()):
         cut = [record for each in found.values() for record in each]
-        if whole := same_seeds(records.part(model, "table", "multi-task"), cut):
+        if whole := same_seeds(records.starts(model), cut):
             axis.axhline(_percent(whole, PAIRS).mean(), color=INK, linewidth=0.6, linestyle=":")
         for by, colour in zip(dict.fromkeys(key[0] for key in found), TASKS):
             x = [100 * key[2] for key in found if key[0] == by]

@@ -8,16 +8,15 @@ from typing import Any
 
 from headwise.causality import pooling_by_name
 from headwise.errors import HeadwiseError
+from headwise.io.identity import data
 from headwise.jobs import Job
 from headwise.plan import Plan
 from headwise.recipes import Scale
 from headwise.recipes.mesh.published import PAIRS
 from headwise.recipes.mesh.works import found_pair
 from headwise.store import plain
-from headwise.study import data_digest
 from headwise.works import weights_of
 
-HOME = "headwise.recipes.mesh.works"
 ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
     "multi-task": None,
     "prune least important 30 %": {"prune": 0.3},
@@ -179,9 +178,9 @@ class Build:
         """Languages and tasks, in the model trained on all pairs."""
         s, base = self.size, self._row("multi-task")
         config = {"of": base.key, "training": base.config, "examples": s.examples, "fractions": list(s.fractions)}
-        config |= {"random": 3, "dev": s.dev, "seed": self.seed, "model": self.model}
+        config |= {"random": None, "dev": s.dev, "seed": self.seed, "model": self.model}
         at = {**base.at, "title": f"languages and tasks {self.model} seed {self.seed}"}
-        return Job(f"{HOME}:apart", config, at, (base,))
+        return Job("mesh.apart", config, at, (base,))
 
     def _trim(self, **trim: Any) -> dict[str, Any]:
         return {**trim, "examples": self.size.examples}
@@ -216,7 +215,7 @@ class Build:
         adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev}
         config |= {"adapt": adapt} if held else {}
         at = {**self.at, "title": f"{part} {name} {self.model} seed {self.seed}"}
-        return Job(f"{HOME}:train", config, at, (start,) if start else ())
+        return Job("mesh.train", config, at, (start,) if start else ())
 
     def _digests(self, pairs: Sequence[str], config: Mapping[str, Any]) -> dict[str, str | None]:
         return {name: digest_of(name, config, self.at) for name in pairs}
@@ -230,7 +229,7 @@ def digest_of(name: str, config: Mapping[str, Any], at: Mapping[str, str]) -> st
     where = (name, config["source"], at.get("data"), str(config["rows"]))
     if where not in _digests:
         try:
-            _digests[where] = data_digest(found_pair(name, config, at))
+            _digests[where] = data(found_pair(name, config, at))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from headwise.intervals import interval
 from headwise.metatest import drawn_means
 from headwise.recipes.mesh import published as paper
-from headwise.recipes.mesh.jobs import HELD, HOME, ROWS, STARTS
+from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS
 from headwise.recipes.summary import mean_sd, over_seeds, student, table
 from headwise.results import Record, Results
-from headwise.stats import above_zero, interval
+from headwise.stats import above_zero
 
 Table = dict[str, Any]
 LABELS = {"nli": "NLI", "qa": "QA", "ner": "NER", "pa": "PA"}
@@ -36,17 +37,24 @@ class Records:
     """The recipe's records, by what they are."""
 
     def __init__(self, results: Results):
-        found = [record for record in results if record.kind in (f"{HOME}:train", f"{HOME}:apart")]
-        self.trained = [record for record in found if record.kind.endswith(":train")]
-        self.apart = [record for record in found if record.kind.endswith(":apart")]
+        found = [record for record in results if record.work in ("mesh.train", "mesh.apart")]
+        self.trained = [record for record in found if record.work == "mesh.train"]
+        self.apart = [record for record in found if record.work == "mesh.apart"]
 
     def models(self) -> list[str]:
         return list(dict.fromkeys(record.config["model"] for record in self.trained))
 
     def part(self, model: str, part: str, name: str | None = None) -> list[Record]:
-        """The trainings of a part of the recipe, one for each seed."""
+        """The trainings of a part of the recipe, one for each name and seed: the newest where data changed since."""
         wanted = {"model": model, "part": part} | ({"name": name} if name else {})
         found = [r for r in self.trained if all(r.config[k] == v for k, v in wanted.items())]
+        newest = {(record.config["name"], record.config["plan"]["seed"]): record for record in found}
+        return sorted(newest.values(), key=lambda record: record.config["plan"]["seed"])
+
+    def starts(self, model: str) -> list[Record]:
+        """The multi-task trainings that a model's recoveries went on from, one for each seed."""
+        keys = {record.config.get("start") for record in self.part(model, "recovery")}
+        found = [r for r in self.trained if r.key in keys] or self.part(model, "table", "multi-task")
         return sorted(found, key=lambda record: record.config["plan"]["seed"])
 
     def sources(self, model: str) -> str:
@@ -83,6 +91,13 @@ def pairs_table(records: Records, model: str) -> Table | None:
     return table(f"Pairs, {model}", columns, rows, note, published)
 
 
+def english_rules(records: Sequence[Record]) -> str:
+    """A sentence where answers in other languages were scored by the rules for English."""
+    scores = [(pair, score) for record in records for pair, score in record.result["scores"].items()]
+    pairs = {label(pair) for pair, score in scores if not pair.endswith("_en") and score.get("metric") == "answer_f1"}
+    return f" {', '.join(sorted(pairs))}: scored by the rules for English." if pairs else ""
+
+
 def table_one(records: Records, model: str) -> Table | None:
     """Table I and the combination of pruning and training that its text speaks of."""
     base = records.part(model, "table", "multi-task")
@@ -103,6 +118,7 @@ def table_one(records: Records, model: str) -> Table | None:
         f"All pairs trained together on {records.sources(model)}; each pair by its own metric. Gain: of the mean over "
     )
     note += "multi-task, p over seeds (Student's paired t, two-sided). The published ± are not real and left out."
+    note += english_rules(records.part(model, "table"))
     return table(f"Table I, {model}", columns, rows, note, published)
 
 
@@ -143,7 +159,7 @@ def seeds_of(found: Mapping[Any, Sequence[Record]]) -> str:
 
 def recovery_table(records: Records, model: str) -> Table | None:
     """Heads closed in the trained model: mean scores of both languages before and after recovery."""
-    found, base = recovered(records, model), records.part(model, "table", "multi-task")
+    found, base = recovered(records, model), records.starts(model)
     if not found or not base:
         return None
     sides = {language: [p for p in paper.PAIRS if p.endswith(language)] for language in ("en", "es")}
@@ -175,7 +191,7 @@ def models_table(records: Records) -> Table | None:
     models = {model: found for model in records.models() if (found := recovered(records, model))}
     if len(models) < 2:
         return None
-    bases = {model: records.part(model, "table", "multi-task") for model in models}
+    bases = {model: records.starts(model) for model in models}
     rows = []
     for key in dict.fromkeys(key for found in models.values() for key in found):
         kept = [_kept(bases[model], found[key]) if key in found else None for model, found in models.items()]

@@ -14,6 +14,7 @@ from headwise.recipes.specialization import jobs as build
 from headwise.recipes.specialization import ours as ours
 from headwise.recipes.specialization import tables as apart
 from headwise.recipes.specialization import training as training
+from headwise.recipes.specialization.headsets import head_set_table
 from headwise.recipes.specialization.records import Records
 from headwise.recipes.specialization.similarity import similarity_table
 from headwise.results import Results
@@ -33,7 +34,7 @@ WORDS = {
         if the form decided, D against a task of pairs would fall where the news come in pairs.""",
     "Similarity of tasks": """Do tasks that are alike share heads? Similarity by the vectors of single-task models
         (DSE, CRA), by transfer between them (AHP), by shared top heads and by ranks, against D of each pair
-        (Figures 3 and 5 to 7).""",
+        (Figures 3 and 5 to 7), on accuracy as F1 jumps when a lesion shifts answers.""",
     "Training important heads": """GLUE's tasks trained together: plainly, with important-head training (IAT) and its
         variants, and by the baselines (Tables 5, 7, 12 and 13, Figures 8 to 10). Scores are on development sets; files
         for the server, which alone has the test labels, come from headwise.glue. A method is set against plain training
@@ -98,7 +99,7 @@ def _five(records: Records) -> Part:
         if found := records.five(model):
             drawn[f"layers {model}"] = partial(figures.layers, found)
             drawn[f"shares {model}"] = partial(figures.shares, found)
-    return _part("All tasks", [*tables, estimating.permutation_table(records)], drawn)
+    return _part("All tasks", [*tables, head_set_table(records), estimating.permutation_table(records)], drawn)
 
 
 def _paired_news(records: Records) -> Part:

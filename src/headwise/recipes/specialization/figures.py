@@ -86,8 +86,8 @@ def shares(found: Sequence[Lesioned]) -> Figure:
 
 
 def scatter(records: Records, model: str) -> Figure:
-    """Figures 3 and 5 to 7: D of each pair against their similarity, one panel per measure."""
-    measures, d = similarities(records, model), pairwise_d(records.five(model))
+    """Figures 3 and 5 to 7: D of each pair, on accuracy, against their similarity, one panel per measure."""
+    measures, d = similarities(records, model), pairwise_d(records.five(model), "accuracy")
     figure, axes = _sheet(len(measures), 2.3, 2.2)
     for axis, (by, one) in zip(axes, measures.items()):
         x, y = np.array([[alike, 100 * d[pair]] for pair, alike in one.pairs().items() if pair in d]).reshape(-1, 2).T
@@ -100,7 +100,7 @@ def scatter(records: Records, model: str) -> Figure:
         ends = np.array([min(x), max(x)])
         axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)
         axis.set_title(f"r = {fit.r:.2f}")
-    axes[0].set_ylabel("D, percentage points")
+    axes[0].set_ylabel("D on accuracy, percentage points")
     return figure
 
 

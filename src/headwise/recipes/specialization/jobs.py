@@ -19,7 +19,6 @@ from headwise.transfer import PLAN as SHOT_PLAN
 from headwise.transfer import SHOTS
 from headwise.works import lesioning, training
 
-HOME = "headwise.recipes.specialization.works"
 ESTIMATORS = (
     *("gradient", "token", "batch", "weight", "fisher", "taylor", "ablation", "mean_ablation", "all_but_one", "l0"),
     *("random", "magnitude", "confidence"),
@@ -361,7 +360,7 @@ class Build:
 
     def _job(self, work: str, title: str, *after: Job, **config: Any) -> Job:
         at = {**self.at, "title": f"{title} {self.model} seed {self.seed}"}
-        return Job(f"{HOME}:{work}", {"model": self.model, **config}, at, after)
+        return Job(f"specialization.{work}", {"model": self.model, **config}, at, after)
 
 
 _VARIANTS = (("random", "update"), ("bottom", "update"), ("top", "grad"))

@@ -124,17 +124,19 @@ class Records:
 
     def __init__(self, results: Results):
         self.all = list(results)
-        made = [trained(r.config) for r in self.all if r.kind == "train"]
+        made = [trained(r.config) for r in self.all if r.work == "train"]
         self.usual = {model: Counter(t.setting for t in made if t.model == model) for model in {t.model for t in made}}
-        found = [
-            Lesioned(trained(r.config["training"]), r.result)
-            for r in self.all
-            if r.kind == "lesions" and r.config["trained"] and r.config["by"] == "gradient"
-        ]
+        measured: dict[str, list[Record]] = {}
+        for r in self.all:
+            if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient":
+                measured.setdefault(r.config["of"], []).append(r)
+        # Where a training was made and lesioned again, its first numbers stay in the tables.
+        found = [Lesioned(trained(r[0].config["training"]), r[0].result) for r in measured.values()]
+        self._newest = [Lesioned(trained(r[-1].config["training"]), r[-1].result) for r in measured.values()]
         found = [one for one in found if self._usual(one.trained)]
         self.lesioned = [one for one in found if not one.fell]
         fell = [one.trained for one in found if one.fell]  # heads of a model that learned nothing would dilute D
-        fell += [trained(r.config) for r in self.all if r.kind == "train" and _fell(r.result["scores"])]
+        fell += [trained(r.config) for r in self.all if r.work == "train" and _fell(r.result["scores"])]
         self.fell = list(dict.fromkeys(fell))
 
     def _usual(self, one: Trained, setting: tuple | None = None) -> bool:
@@ -145,7 +147,7 @@ class Records:
     @cached_property
     def _branched(self) -> list[Trained]:
         """Trainings with plain training's own losses until they branch off: no noise of retraining is in a gap."""
-        made = {trained(r.config): r for r in self.all if r.kind == "train" and not _fell(r.result["scores"])}
+        made = {trained(r.config): r for r in self.all if r.work == "train" and not _fell(r.result["scores"])}
         found = []
         for one, record in made.items():
             delta, base = (record.config["method"] or {}).get("delta", 1.0), made.get(one._replace(method="multi"))
@@ -162,11 +164,11 @@ class Records:
 
     def of(self, work: str) -> list[Record]:
         """Records of a work of this recipe."""
-        return [record for record in self.all if record.kind.endswith(f"specialization.works:{work}")]
+        return [record for record in self.all if record.work == f"specialization.{work}"]
 
     def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
         """The values that a setting of a method has in a model's trainings where the method has these, in order."""
-        used = [r.config.get("method") or {} for r in self.all if r.kind == "train" and r.config["model"] == model]
+        used = [r.config.get("method") or {} for r in self.all if r.work == "train" and r.config["model"] == model]
         return sorted({one[name] for one in used if name in one and fixed.items() <= one.items()})
 
     def models(self) -> list[str]:
@@ -186,6 +188,11 @@ class Records:
         }
         return list(found.values())
 
+    def head_sets(self, model: str) -> list[Lesioned]:
+        """The newest lesions of all tasks trained together that have tests over random head sets, one for each seed."""
+        usual = {one.trained for one in self.five(model)}
+        return [one for one in self._newest if one.trained in usual and one.result["dissociation"].get("random")]
+
     def pairs(self, model: str, frozen: bool = False) -> dict[tuple[str, str], list[Lesioned]]:
         """The lesions of every two tasks trained together, by pair and seed."""
         found: dict[tuple[str, str], dict[int, Lesioned]] = {}
@@ -202,8 +209,8 @@ class Records:
         other = {r.config["of"]: r.result["scores"] for r in self.of("mismatched")}
         own = {"mtdnn": "mt-dnn", "distilled": "distilled"}
         for r in self.all:
-            name = own.get(r.kind.rpartition(":")[2], "")
-            if (r.kind == "train" or name) and set(r.config["tasks"]) in sets and not _fell(r.result["scores"]):
+            name = own.get(r.work.rpartition(".")[2], "")
+            if (r.work == "train" or name) and set(r.config["tasks"]) in sets and not _fell(r.result["scores"]):
                 t = trained(r.config, name)
                 if not (self._usual(t, setting) or (name and setting is None)):
                     continue
@@ -219,7 +226,7 @@ class Records:
         """Scores of models trained on one task each, put together."""
         found: dict[tuple[str, int], dict[str, float]] = {}
         for r in self.all:
-            if r.kind == "train" and len(r.config["tasks"]) == 1 and not r.config["method"]:
+            if r.work == "train" and len(r.config["tasks"]) == 1 and not r.config["method"]:
                 t = trained(r.config)
                 if t.tasks[0] in (*GLUE, *CORPUS_GLUE) and self._usual(t):
                     scores = _values({**r.result["scores"], **other.get(r.key, {})})

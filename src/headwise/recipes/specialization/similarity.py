@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,15 +61,22 @@ def similarity_table(records: Records, model: str) -> Table | None:
     found = records.five(model)
     if not found:
         return None
-    rows = []
-    for by, alike in similarities(records, model).items():
-        try:
-            one = alike.against(pairwise_d(found))
-        except HeadwiseError:  # a pair without D
-            rows.append([by, None, None])
-            continue
-        rows.append([by, one.fit.r, one.p_mantel])
-    note = "Pearson correlation of similarity with D over pairs of tasks; p by exchanged tasks, as pairs that share a "
-    note += "task are not independent. CNM needs brain data of one's own: headwise.similarity.cnm."
-    columns = ["measure", "r", "p"]
+    scores = [pairwise_d(found, on) for on in ("accuracy", "")]
+    measures = similarities(records, model).items()
+    rows = [[by, *(value for d in scores for value in _fit(alike, d))] for by, alike in measures]
+    note = (
+        "Pearson correlation of similarity with D over pairs of tasks, with D on accuracy, which all tasks have, and "
+    )
+    note += "with D by each task's own metric (F1 for QQP); p by exchanging tasks, as pairs that share a task are not "
+    note += "independent. CNM needs brain data of your own: headwise.similarity.cnm."
+    columns = ["measure", "r (accuracy)", "p (accuracy)", "r (own metric)", "p (own metric)"]
     return table(f"Similarity of tasks against D, {model}", columns, rows, note)
+
+
+def _fit(alike: Similarity, d: Mapping[tuple[str, str], float]) -> tuple[float | None, float | None]:
+    """Correlation with D and its p, or nothing where a pair has no D."""
+    try:
+        one = alike.against(d)
+    except HeadwiseError:
+        return None, None
+    return one.fit.r, one.p_mantel

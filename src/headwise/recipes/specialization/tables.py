@@ -13,8 +13,8 @@ from headwise.dissociation import Dissociation, verdict
 from headwise.recipes.specialization import published as paper
 from headwise.recipes.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
 from headwise.recipes.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
-from headwise.recipes.summary import mean_sd, student, table
-from headwise.stats import overlap_test, p_value
+from headwise.recipes.summary import mean_sd, student, student_p, table
+from headwise.stats import adjust, over_trainings, overlap_test, p_value
 
 Table = dict[str, Any]
 Pair = tuple[str, str]
@@ -57,25 +57,30 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
         d, exact, lifted = pair_d(one), pair_d(one, "accuracy"), pair_d(one, "chance_corrected")
         said = verdict((d["d_a"] or 0) / 100, (d["d_b"] or 0) / 100) if d["d_a"] is not None else ""
         rows.append([label(a), label(b), d["d_a"], d["d_b"], d["d"], d["sd"], exact["d"], lifted["d"], said])
-        rows[-1] += [_sure(one), collapsed(one), int(d["n"] or 0)]
+        rows[-1] += [double_p(one), collapsed(one), int(d["n"] or 0)]
         published.append([None, None, *_published_pair(model, frozen, a, b), *[None] * 7])
-    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", "", "", None])
+    for row, p in zip(rows, adjust(np.array([row[9] for row in rows], float))):
+        row[9] = p
+    rows.append([f"mean of {len(rows)}", "", *_means(rows, (2, 3, 4)), None, *_means(rows, (6, 7)), "", None, "", None])
     published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 7])
     columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance"]
-    columns += ["verdict", "p < 0.05", "collapsed", "seeds"]
+    columns += ["verdict", "p", "collapsed", "seeds"]
     same = real(task for pair in found for task in pair)
-    note = "In percent, α = 0.3, means over seeds; the verdict is on the means, beside it in how many seeds both D_A "
-    note += "and D_B are above zero with p < 0.05 over examples." + (
+    note = (
+        "In percent, α = 0.3, means over seeds; the verdict is on the means. P: that both D_A and D_B are above zero, "
+    )
+    note += f"one-sided by Student's t over trainings (seeds), Holm-corrected over {len(rows) - 1} pairs." + (
         f" Beside: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)} of Table 9." if same else ""
     )
     kind = "a frozen encoder" if frozen else "training two tasks together"
     return table(f"D after {kind}, {model}", columns, rows, note, published)
 
 
-def _sure(found: Sequence[Lesioned]) -> str:
-    """In how many seeds a pair's double dissociation is beyond chance."""
-    each = [one.entry()["pairs"][0].get("p") for one in found]
-    return f"{sum(p is not None and p < 0.05 for p in each)} of {len(each)}"
+def double_p(found: Sequence[Lesioned]) -> float:
+    """The p-value over trainings of "not both D_A and D_B are above zero"; NaN for one training."""
+    each = [one.entry()["pairs"][0] for one in found]
+    known = [(pair["d_a"], pair["d_b"]) for pair in each if pair["d_a"] is not None and pair["d_b"] is not None]
+    return max(float(over_trainings(np.array(values)).p) for values in zip(*known)) if known else math.nan  # type: ignore[arg-type]
 
 
 def _means(rows: Sequence[Sequence[Any]], places: Sequence[int]) -> list[float | None]:
@@ -211,11 +216,13 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         rows.append([name, *(e[0] for e in each)])
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
+            rows.append(["p", *adjust(np.array([student_p(_values(found, task)) for task in tasks]))])
     lines = _table_3() if real(tasks) and method == "multi" and not frozen else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
         f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
-        "seeds whose own interval over examples lies above zero. "
+        "seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
+        f"trainings (seeds), Holm-corrected over {len(tasks)} tasks. "
     )
     note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
@@ -245,15 +252,16 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
         above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
-        rows.append([model, found[0].heads, *shown, above, len(found)])
-    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "above 0", "seeds"]
+        rows.append([model, found[0].heads, *shown, student_p(means), above, len(found)])
+    for row, joint in zip(rows, adjust(np.array([row[-3] for row in rows]))):
+        row[-3] = joint
+    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0", "seeds"]
     note = (
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
+        "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
+        f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
+        "interval over examples above zero."
     )
-    note += (
-        "of the mean over seeds; above 0: tasks and seeds whose D by their own metric has an interval over examples "
-    )
-    note += "above zero."
     return table("D in all encoders", columns, rows, note)
 
 
@@ -272,9 +280,18 @@ def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[f
 
 def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
     """D_i over seeds in percent: mean, spread, Student's interval; how many seeds' intervals over examples are > 0."""
+    each = _values(found, task, on)
+    return [
+        *mean_sd(each),
+        *student(each),
+        _above_zero([one.entry(on)["tasks"][task] for one in found if one.entry(on)]),
+    ]
+
+
+def _values(found: Sequence[Lesioned], task: str, on: str = "") -> list[float]:
+    """D_i of every seed that has one, in percent."""
     cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
-    each = [100 * c["value"] for c in cells if c["value"] is not None]
-    return [*mean_sd(each), *student(each), _above_zero(cells)]
+    return [100 * cell["value"] for cell in cells if cell["value"] is not None]
 
 
 def _above_zero(cells: Sequence[Mapping[str, Any]]) -> str:
@@ -305,11 +322,11 @@ def mutual_table(records: Records, model: str) -> Table | None:
     return table(f"D of every two tasks trained with all, {model}", ["B", *map(label, tasks)], rows, note, published)
 
 
-def mutual(found: Sequence[Lesioned]) -> dict[Pair, float]:
-    """D_A(B) over the seeds in which it is defined, by (A, B)."""
+def mutual(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
+    """D_A(B) over the seeds in which it is defined, by (A, B); ``on`` as in `Lesioned.entry`."""
     seen: dict[Pair, list[float]] = {}
     for one in found:
-        for pair in one.entry()["pairs"]:
+        for pair in one.entry(on).get("pairs", ()):
             for a, b, d in ((pair["a"], pair["b"], pair["d_a"]), (pair["b"], pair["a"], pair["d_b"])):
                 if d is not None:
                     seen.setdefault((a, b), []).append(d)
@@ -375,7 +392,7 @@ def layer_table(records: Records, model: str) -> Table | None:
     return table(f"Top heads per layer, {model}", columns, rows, note)
 
 
-def pairwise_d(found: Sequence[Lesioned]) -> dict[Pair, float]:
+def pairwise_d(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
     """D of each pair of tasks trained with all, over seeds; pairs with an undefined D are not there."""
-    d, pairs = mutual(found), combinations(in_order(found[0].trained.tasks), 2)
+    d, pairs = mutual(found, on), combinations(in_order(found[0].trained.tasks), 2)
     return {(a, b): (d[a, b] + d[b, a]) / 2 for a, b in pairs if {(a, b), (b, a)} <= set(d)}

@@ -196,7 +196,7 @@ def estimator(place: Place) -> dict[str, Any]:
         values = [score.value for score in evaluate(made, name, gates, limit=c["dev"])]
         found[name] = {"scores": scores.tolist(), "seconds": seconds, "curve": values}
     maps = {name: torch.tensor(one["scores"]) for name, one in found.items()}
-    apart = dissociate(made, maps, 0.3, random=0, limit=c["dev"], seed=c["seed"], undefined="leave")
+    apart = dissociate(made, maps, 0.3, random=0, matched=0, limit=c["dev"], seed=c["seed"], undefined="leave")
     return short({"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()})
 
 
@@ -205,7 +205,7 @@ def relabelling(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"])
     maps = {name: torch.tensor(one["scores"]) for name, one in place.before(c["lesions"]).result["importance"].items()}
-    plain = dissociate(made, maps, c["fraction"], random=0, limit=c["dev"], undefined="leave")
+    plain = dissociate(made, maps, c["fraction"], random=0, matched=0, limit=c["dev"], undefined="leave")
     null = null_matrices(made, maps, c["fraction"], c["draws"], limit=c["dev"], seed=c["seed"])
     return plain.permutation_test(null) | {"D": plain.mean(), "draws": c["draws"]}
 

@@ -14,7 +14,6 @@ from headwise.recipes.stem_cell.published import TASKS
 from headwise.works import training
 
 Sets = Sequence[tuple[str, ...]]
-HOME = "headwise.recipes.stem_cell.works"
 HUB = {
     "bert-base": "google-bert/bert-base-cased",
     "roberta-base": "FacebookAI/roberta-base",
@@ -162,4 +161,4 @@ class Build:
 
     def _job(self, work: str, words: Sequence[str], config: dict[str, Any], after: tuple[Job, ...] = ()) -> Job:
         title = " ".join(word for word in words if word)
-        return Job(f"{HOME}:{work}", config, {**self.at, "title": title}, after)
+        return Job(f"stem_cell.{work}", config, {**self.at, "title": title}, after)

@@ -42,9 +42,9 @@ class Records:
         self.trained: dict[Trained, Record] = {}
         self.probed: list[Record] = []
         for record in results:
-            if record.kind.endswith("stem_cell.works:trained"):
+            if record.work == "stem_cell.trained":
                 self.trained[Trained.of(record.config)] = record
-            elif record.kind.endswith("stem_cell.works:probed"):
+            elif record.work == "stem_cell.probed":
                 self.probed.append(record)
 
     def models(self) -> list[str]:

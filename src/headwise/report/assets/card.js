@@ -1,4 +1,4 @@
-/* The card beside the map: a kept head in full, or how the heads divide when none is kept. */
+/* The card beside the map: a pinned head in full, or how the heads divide when none is pinned. */
 function pin(view, head) {
   view.state.pinned = head;
   view.cells.forEach((cell, i) => {
@@ -20,23 +20,23 @@ function summaryCard(view) {
   const many = (test) => counts.filter(test).length;
   const n = view.tasks.length;
   const facts = [
-    [taken(view), n > 1 ? "heads taken for each task" : "heads taken"],
-    ...(n > 1 ? [[many((c) => c === 1), "serve one task only"]] : []),
-    ...(n > 2 ? [[many((c) => c > 1 && c < n), "serve several tasks"]] : []),
-    ...(n > 1 ? [[many((c) => c === n), "serve all tasks"]] : []),
-    [many((c) => c === 0), "serve none at this α"],
+    [taken(view), n > 1 ? "top heads per task" : "top heads"],
+    ...(n > 1 ? [[many((c) => c === 1), "are top heads of one task only"]] : []),
+    ...(n > 2 ? [[many((c) => c > 1 && c < n), "of several tasks"]] : []),
+    ...(n > 1 ? [[many((c) => c === n), "of all tasks"]] : []),
+    [many((c) => c === 0), "of no task at this α"],
   ];
   return [
     el("h3", {}, `${view.L * view.H} heads`),
     n === 0 ? null : el("dl", { class: "counts" }, facts.map(([count, text]) => [el("dt", {}, `${count}`), el("dd", {}, text)])),
-    el("p", { class: "hint" }, "Arrow keys walk over the map, Enter keeps a head here, Escape lets it go."),
+    el("p", { class: "hint" }, "Arrow keys move over the map, Enter pins a head here, Escape unpins it."),
   ];
 }
 
 function headCard(view, head) {
   return [
     el("header", {}, el("h3", {}, `Head ${headName(view, head)}`),
-      el("button", { type: "button", class: "quiet", "aria-label": "Let this head go", on: { click: () => pin(view, null) } }, "×")),
+      el("button", { type: "button", class: "quiet", "aria-label": "Unpin this head", on: { click: () => pin(view, null) } }, "×")),
     el("p", { class: "about" }, ownerSentence(view, head)),
     importanceRows(view, head),
     neighbours(view, head),
@@ -47,7 +47,7 @@ function headCard(view, head) {
 function headDetail(view, head) {
   const { probes, gates } = view.study;
   return [
-    measureRows("Probes", Object.entries(probes || {}).map(([name, probe]) => probeRow(view, name, probe, head)), "Upright line: chance."),
+    measureRows("Probes", Object.entries(probes || {}).map(([name, probe]) => probeRow(view, name, probe, head)), "Vertical line: chance."),
     measureRows("Gates", Object.entries(gates || {}).map(([name, values]) => gateRow(view, name, values, head))),
     attentionRows(view, head),
     exampleView(view, head),
@@ -56,10 +56,10 @@ function headDetail(view, head) {
 
 function ownerSentence(view, head) {
   const first = owner(view, head);
-  if (!first) return "This head is cut.";
+  if (!first) return "This head was pruned.";
   const names = view.members[head].map((task) => task.name);
-  const among = names.length ? `Taken for ${names.join(", ")} at α = ${percent(view.state.alpha)}.` : `Taken for no task at α = ${percent(view.state.alpha)}.`;
-  return view.tasks.length > 1 ? `Needed most by ${first.name}. ${among}` : among;
+  const among = names.length ? `Top head of ${names.join(", ")} at α = ${percent(view.state.alpha)}.` : `Top head of no task at α = ${percent(view.state.alpha)}.`;
+  return view.tasks.length > 1 ? `Most important to ${first.name}. ${among}` : among;
 }
 
 /* A name, a bar, a number: the one kind of row a card is made of. */
@@ -75,12 +75,21 @@ function importanceRows(view, head) {
     const error = task.stderr && known(task.stderr[head]) ? ` ± ${scoreText(task, task.stderr[head])}` : "";
     const then = task.other && task.other.rank[head] ? ` (${task.other.rank[head]})` : "";
     return barRow({ name: task.name, mark: dot(task.position), colour: taskClass(task.position), value: scoreText(task, task.scores[head]), error,
-      share: task.scores[head] / task.high, note: task.rank[head] ? `#${task.rank[head]}${then}` : "cut",
+      share: task.scores[head] / task.high, note: task.rank[head] ? `#${task.rank[head]}${then}${topChance(view, task, head)}` : "cut",
       second: task.other ? task.other.scores[head] / task.other.high : null });
   });
-  const compare = view.study.compare;
+  const compare = view.study.compare, chances = view.tasks.some((task) => task.entry.top_probability);
   return [el("h4", {}, "Importance and rank"), el("div", { class: "bars" }, rows),
+    chances ? el("p", { class: "hint" }, `Percent: how often among the top ${percent(startAlpha(view))} when examples are resampled.`) : null,
     compare ? el("p", { class: "hint" }, `Thin bar and rank in brackets: ${compare.name}.`) : null];
+}
+
+/* The probability to be a top head was measured at the fraction that the study starts from. */
+const startAlpha = (view) => (view.study.dissociation ? view.study.dissociation.default : ((view.study.reproduce || {}).settings || {}).alpha);
+
+function topChance(view, task, head) {
+  const chances = task.entry.top_probability;
+  return chances && known(flat(chances)[head]) ? `, ${percent(flat(chances)[head])}` : "";
 }
 
 const measureRows = (title, rows, note) => (rows.length ? [el("h4", {}, title), el("div", { class: "bars" }, rows), note ? el("p", { class: "hint" }, note) : null] : null);
@@ -115,7 +124,7 @@ function exampleView(view, head) {
   return [el("h4", {}, "Attention in a sentence"),
     usable.length > 1 ? el("div", { class: "segments small" }, segments(usable.map((_, i) => ({ key: `${i}`, label: `${i + 1}` })), `${at}`, choose)) : null,
     attentionLines(usable[at].tokens, unpack(usable[at].attention[name])),
-    left ? el("p", { class: "hint" }, `${left} more left out to keep the page small.`) : null];
+    left ? el("p", { class: "hint" }, `${left} more omitted to keep the page small.`) : null];
 }
 
 const unpack = (text) => Array.from(atob(text), (c) => c.charCodeAt(0) / 255);

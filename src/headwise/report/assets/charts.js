@@ -57,7 +57,7 @@ function drawSimilarity(view) {
   const measures = [...new Set(data.points.map((point) => point.measure))];
   const figures = measures.map((measure) => {
     const fit = (data.fits || {})[measure];
-    const sure = fit && known(fit.p_mantel) ? `, ${chance(fit.p_mantel)} by exchanged tasks` : ""; /* fit.p takes pairs that share a task for independent */
+    const sure = fit && known(fit.p_mantel) ? `, ${chance(fit.p_mantel)} by permuted tasks` : ""; /* fit.p takes pairs that share a task for independent */
     const note = fit ? `r = ${number(fit.r, 2)}${known(fit.low) ? ` (${number(fit.low, 2)} to ${number(fit.high, 2)})` : ""}${sure}` : "";
     return el("figure", {}, el("figcaption", {}, el("h3", {}, measure), el("p", {}, note)), el("div", { class: "chart" }));
   });

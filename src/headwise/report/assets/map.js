@@ -25,9 +25,9 @@ function drawChoices(view, names) {
   const place = show(view, "choices", names.map((name) => {
     const task = view.byName[name];
     const pressed = !byOwner && name === view.state.which;
-    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: byOwner ? `Importance for ${name}` : null,
+    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: (task && view.study.withheld[name]) || (byOwner ? `Importance for ${name}` : null),
       on: { click: () => setColouring(view, byOwner ? "importance" : view.state.mode, name) } },
-    task && view.state.mode !== "probe" ? dot(task.position) : null, name);
+    task && view.state.mode !== "probe" ? dot(task.position) : null, name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
   }));
   place.setAttribute("aria-label", byOwner ? "Tasks" : MODES[view.state.mode]);
 }
@@ -164,17 +164,17 @@ function legendScale(view, scale) {
     el("span", {}, number(scale.low)), el("i", { class: "rampbar", style: { background: rampBar() } }),
     el("span", {}, `${scale.more ? "≥ " : ""}${number(scale.high)}`), el("span", { class: "about" }, scale.title),
     scale.note ? el("span", { class: "about" }, scale.note) : null,
-    scale.ring ? el("span", { class: "about" }, el("i", { class: `swatch ringed ${taskClass(view.byName[view.state.which].position)}` }), `among the ${taken(view)} taken`) : null);
+    scale.ring ? el("span", { class: "about" }, el("i", { class: `swatch ringed ${taskClass(view.byName[view.state.which].position)}` }), `among the top ${taken(view)}`) : null);
 }
 
 function legendOwners(view) {
   const stripes = view.tasks.slice(0, 2).map((task, i) => `${taskColour(task.position)} ${50 * i}% ${50 * i + 50}%`);
   const colour = taskColour(view.tasks[0].position);
   show(view, "legend",
-    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: colour } }), "taken for this task"),
+    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: colour } }), "top head of this task"),
     view.tasks.length > 1 ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: `linear-gradient(115deg, ${stripes.join(", ")})` } }), "shared") : null,
-    view.tasks.length > mostStripes(view) ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: manyPaint(0.7) } }), "shared by as many as it says") : null,
-    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: `color-mix(in srgb, ${colour} 14%, var(--panel))` } }), "taken for none, in the tint of the task that needs it most"));
+    view.tasks.length > mostStripes(view) ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: manyPaint(0.7) } }), "shared by that many tasks") : null,
+    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: `color-mix(in srgb, ${colour} 14%, var(--panel))` } }), "of no task, tinted by the task it matters most to"));
 }
 
 function spoken(view, head) {

@@ -9,8 +9,8 @@ function drawOverlap(view) {
     tasks.slice(0, -1).map((other, j) => (j <= i ? overlapCell(view, i + 1, j, k) : el("td", { class: "void" })))));
   show(view, "overlap", el("table", { class: upright ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
   const living = new Set(tasks.flatMap((task) => task.order)).size; /* cut heads have no score, and no set can hold them */
-  const from = living < view.L * view.H ? ` among the ${living} that are not cut` : "";
-  show(view, "overlap-note", `Of the ${k} heads taken for each; ${number((k * k) / living, 2)} would be shared by chance${from}.`);
+  const from = living < view.L * view.H ? `, as ${living} heads remain` : "";
+  show(view, "overlap-note", `Of ${k} heads each; two random sets would share ${number((k * k) / living, 2)}${from}.`);
 }
 
 function overlapCell(view, i, j, k) {

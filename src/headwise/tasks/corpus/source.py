@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.metrics import answer_f1
 from headwise.tasks.corpus import derive, entailment, paraphrase, probing
 from headwise.tasks.corpus.answers import ASKED, answer
 from headwise.tasks.corpus.derive import GRAMMARS, Draft
@@ -78,13 +79,12 @@ METRICS = {
     "acceptability": "mcc",
     "paraphrase": "f1",
     "similarity": "spearman",
-    "qa": "answer_f1",
     "pos": "tag_accuracy",
     "ner": "span_f1",
     "dep": "las",
     "con": "bracket_f1",
     "srl": "srl_f1",
-}  # accuracy for the rest
+}  # accuracy for the rest; answers by the rules of their language
 
 
 def render(meaning: Meaning, language: str = "en") -> Sentence:
@@ -191,7 +191,7 @@ def tasks(language: str = "en", size: Mapping[str, int] | None = None, seed: int
     for name in NAMES:
         source = Corpus(name, language, size, seed)
         full = f"corpus.{name}" if language == "en" else f"corpus.{name}.{language}"
-        metric = METRICS.get(name, "accuracy")
+        metric = answer_f1(language) if name == "qa" else METRICS.get(name, "accuracy")
         found[full] = Task(full, _kind(name, language), source, metric, language, source.sizes)
     return found
 

@@ -1,0 +1,1 @@
+"""Files, records and what they are known by (no torch)."""

@@ -1,0 +1,65 @@
+"""Records of an older format, written again in the present one under their new keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.io.records import ARRAYS, JSON, Folder, Record, record_key
+from headwise.store import folder, read_arrays, read_json
+
+
+def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Write the records of format 1 under a folder again in another; their new keys by their old ones.
+
+    Format 1 named a record by the place of its code and the version of the package. Configurations name other records
+    by key, so these are replaced as well.
+
+    Args:
+        root: the records to read; they stay as they are.
+        into: folder for the upgraded records.
+        works: registered names by the place of the code, ``module:function``.
+        known: other hashes that configurations hold and that changed, by their old value.
+    """
+    old = {path.parent.name: read_json(path) for path in sorted(root.glob(f"*/{JSON}"))}
+    for key, record in old.items():
+        if not isinstance(record, dict) or record.get("format") != 1:
+            raise HeadwiseError(f"the record {root / key} is not of format 1", "records that were not upgraded before")
+
+    @cache
+    def config_of(key: str) -> dict[str, Any]:
+        return replaced(old[key]["config"])
+
+    def key_of(key: str) -> str:
+        return record_key(works.get(old[key]["kind"], old[key]["kind"]), config_of(key))
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: replaced(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [replaced(part) for part in value]
+        if isinstance(value, str):
+            return key_of(value) if value in old else (known or {}).get(value, value)
+        return value
+
+    store = Folder(into)
+    for key, record in old.items():
+        file = root / key / ARRAYS
+        work = works.get(record["kind"], record["kind"])
+        new = Record(key_of(key), work, 1, config_of(key), replaced(record["result"]), record.get("about", {}))
+        store.write(new, read_arrays(file)[0] if file.exists() else {})
+    return {key: key_of(key) for key in old}
+
+
+def upgrade_run(root: Path, works: Mapping[str, str]) -> int:
+    """Upgrade the records of a run in place, and rename the models and checkpoints that their keys name."""
+    with folder(root, replace=True) as scratch:
+        keys = upgrade(root, scratch, works)
+    for beside in (root.parent / "models", root.parent / "work"):
+        for old, new in keys.items():
+            if (beside / old).exists() and not (beside / new).exists():
+                (beside / old).rename(beside / new)
+    return len(keys)
