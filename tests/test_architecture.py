@@ -16,6 +16,9 @@ LAYERS = [
     {"errors", "registry", "store", "progress", "display", "io", "stopping", "spreadsheet"},
     {
         "families",
+        "samples",
+        "tracing",
+        "proven",
         "finding",
         "heads",
         "encoders",

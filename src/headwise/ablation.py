@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from headwise.errors import HeadwiseError
+from headwise.families import input_width
 from headwise.heads import Heads, captured, eager, gated, touched, whole_maps
 from headwise.importance import Importance, Moments, Sample
 from headwise.stability import Blocks
@@ -62,7 +64,7 @@ def mean_ablation(sample: Sample) -> Importance:
                     if layer != at:
                         return None
                     z = z.clone()
-                    z[..., place, :] = means_LHD[at, head].to(z)
+                    z[..., place, :] = means_LHD[at, head, : z.shape[-1]].to(z)
                     return z
 
                 with touched(sample.model.encoder, touch, sample.heads):
@@ -123,11 +125,17 @@ def _zero(sample: Sample) -> torch.Tensor:
 
 
 def _gram(site: Any, heads: Heads) -> torch.Tensor:
+    whole = torch.zeros(heads.num_heads, heads.head_dim, heads.head_dim)
+    if site.module is None:
+        return whole
+    if input_width(site.module) is None:
+        raise HeadwiseError(f"the magnitude of heads before {site.name}, which is no projection", "by gradient, say")
     weight = site.module.weight.detach()
     weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
-    per_head = weight.view(len(site.kept), heads.head_dim, weight.shape[1])
-    whole = weight.new_zeros(heads.num_heads, heads.head_dim, heads.head_dim)
-    whole[list(site.kept)] = per_head @ per_head.transpose(1, 2)
+    own = weight[site.start : site.start + len(site.kept) * site.head_dim]
+    per_head = own.reshape(len(site.kept), site.head_dim, weight.shape[1])
+    whole = whole.to(weight)
+    whole[list(site.kept), : site.head_dim, : site.head_dim] = per_head @ per_head.transpose(1, 2)
     return whole
 
 

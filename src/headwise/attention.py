@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headwise.evaluate import evaluating
-from headwise.heads import Heads, eager, whole_maps
+from headwise.heads import Heads, attended, eager, whole_maps
 from headwise.model import MultiTaskModel
 
 FEATURES = ("entropy", "previous", "next", "first", "separator")
@@ -96,7 +96,7 @@ def _example(model: MultiTaskModel, heads: Heads, maps: Any, text: str) -> dict[
     found = maps(**batch)
     attention = {
         f"{site.layer}.{head}": [[round(x, 2) for x in row] for row in matrix.tolist()]
-        for site, layer in zip(heads.sites, found)
+        for site, layer in zip(attended(heads), found)
         for head, matrix in zip(site.kept, layer[0])
     }
     return {"tokens": words, "attention": attention}

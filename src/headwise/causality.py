@@ -23,8 +23,8 @@ from headwise.encoders import empty_model, evaluating, find_config, first_line, 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.families import declared_causal, text_config
 from headwise.finding import unwrap
+from headwise.samples import token_ids
 
-LENGTH = 6  # tokens of a text that is measured
 ROUNDING = 1e-5  # relative; experts compute tokens in groups, whose size moves the last digits of a state
 COARSE = 2e-2  # the same in half precision, where rounding and a weak dependence cannot be told apart
 SMALL = 200_000_000  # parameters of a random model that is still quick to build
@@ -102,7 +102,7 @@ def _first_state_rests(model: nn.Module) -> bool:
         raise Unmeasured("its weights are on the meta device")
     if positions(model) < 2:
         return False
-    text, other, other_first = (_states_of(model, ids) for ids in _three_texts(model))
+    text, other, other_first = (_states_of(model, ids) for ids in token_ids(model))
     half = text.dtype not in (torch.float32, torch.float64)
     moved = _distance(text[0], other[0])
     if moved > (COARSE if half else ROUNDING):
@@ -129,26 +129,6 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     if distance != distance:
         raise Unmeasured("its states are NaN")
     return distance
-
-
-def _three_texts(model: Any) -> torch.Tensor:
-    """Token ids, (3, T), none of them special: a text, one that shares its first token, one that shares all others."""
-    words = model.get_input_embeddings().weight
-    special = set(_special_ids(model.config))
-    free = [i for i in range(len(words)) if i not in special]
-    if len(free) < 2:
-        raise Unmeasured(f"a vocabulary of {len(words)}")
-    length = min(LENGTH, positions(model))
-    one = [free[i % len(free)] for i in range(length)]
-    other = [one[0], *(free[-1 - i % (len(free) - 1)] for i in range(1, length))]
-    return torch.tensor([one, other, [free[-1], *one[1:]]], device="cpu" if words.is_meta else words.device)
-
-
-def _special_ids(config: Any) -> Iterable[int]:
-    for part in (config, text_config(config)):
-        for name, value in vars(part).items():
-            if re.search(r"_token(_id|_index|s_ids)?$|_ids?$", name):
-                yield from (i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
 
 
 def _state(model: nn.Module) -> int:

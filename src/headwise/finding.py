@@ -5,6 +5,8 @@ Legend: L layers, H query heads, G key-value groups, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
@@ -23,8 +25,9 @@ from headwise.families import (
     input_width,
     qkv_parts,
 )
+from headwise.proven import Placed, Proven, proven
 
-STACKS = ("encoder", "decoder", "cross", "text", "vision")
+STACKS = ("encoder", "decoder", "cross", "text", "vision", "audio", "qformer")
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,140 @@ class Site:
     name: str
     module: Any
     attention: Any
-    kept: tuple[int, ...]  # original numbers of the heads still there
+    kept: tuple[int, ...]  # original numbers of the heads still there; none in a layer without attention
     parts: dict[str, Part] = field(repr=False)
+    head_dim: int = 0
+    start: int = 0  # of the first head's slice in the module's input
 
 
-def find(model: nn.Module, pattern: str | None, stack: str | None) -> dict[str, Any]:
-    """The fields of `headwise.heads.Heads` for a model, or an error with the candidates listed."""
+def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[str, Any] | None) -> dict[str, Any]:
+    """The fields of `headwise.heads.Heads` for a model, or an error that says why its heads cannot be reached."""
     inner = unwrap(model)
-    config = getattr(inner, "config", None)
-    family = getattr(config, "model_type", type(inner).__name__)
+    family = family_of(inner)
     if family in NO_HEADS:
         raise HeadwiseError(f"{family} models are out of reach: {NO_HEADS[family]}")
-    stacks = _stacks(inner, family, pattern)
-    name = _choose(stacks, stack, inner, family)
-    return _measured(inner, family, name, stacks[name])
+    if any(hasattr(module, "headwise_kept") for module in inner.modules()):  # proven before it was cut
+        return _named(inner, family, pattern, stack) | {"verified": True}
+    facts = proven(inner, sample)
+    if facts.why:
+        return _by_name(facts, inner, family, pattern, stack) | {"verified": False}
+    stacks = _matching(facts, inner, pattern)
+    others = _unreached(facts, inner, family) if pattern is None else {}
+    if not stacks and not others:
+        raise _refusal(facts, inner, family)
+    name = _choose(stacks | others, stack, inner, family)
+    named = [name for stack in others.values() for name, _ in stack]
+    unseen = [tower for tower in facts.unseen if not any(site.startswith(f"{tower}.") for site in named)]
+    more = {"uncovered": (*_globs(facts.refused), *unseen)}
+    if name in others:
+        return _measured(inner, family, name, others[name]) | more | {"verified": False}
+    return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | more | {"verified": True}
+
+
+def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Stacks by their names, of towers that no sample went through."""
+    if facts.unreached is None:
+        stacks: dict[str, list[tuple[str, nn.Module]]] = {}
+        with suppress(HeadwiseError):
+            stacks = _stacks(model, family, None)
+        facts.unreached = {}
+        for stack, found in stacks.items():
+            names = [name for name, _ in found]
+            if stack not in facts.stacks and not _was_near(names[0], facts.reached):
+                with suppress(HeadwiseError):
+                    _measured(model, family, stack, found)
+                    facts.unreached[stack] = names
+    return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
+
+
+def _was_near(name: str, reached: set[str]) -> bool:
+    """Whether a forward went through a module's layer: then it called the module, or used its weights without it."""
+    parts = name.split(".")
+    layer = ".".join(parts[: 1 + next(i for i, part in enumerate(parts) if part.isdigit())])
+    return any(each.startswith(f"{layer}.") for each in reached)
+
+
+def family_of(model: nn.Module) -> str:
+    return getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+
+
+def _by_name(facts: Proven, model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
+    """What names say where nothing could be proven; what they do not know, a sample of the user's shows."""
+    try:
+        return _named(model, family, pattern, stack)
+    except HeadwiseError as error:
+        if "pattern=" not in error.hint:
+            raise
+        seen = f"{error.seen}, and nothing could be proven ({facts.why})"
+        raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs of this model") from None
+
+
+def _named(model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
+    """What names and the configuration say."""
+    stacks = _stacks(model, family, pattern)
+    name = _choose(stacks, stack, model, family)
+    return _measured(model, family, name, stacks[name])
+
+
+def _matching(facts: Proven, model: nn.Module, pattern: str | None) -> dict[str, list[Placed]]:
+    """The stacks whose sites a pattern names, which must be whole ones; all without a pattern."""
+    if pattern is None:
+        return facts.stacks
+    names = {
+        name for name, module in model.named_modules() if fnmatch(name, pattern) and input_width(module) is not None
+    }
+    proofs = {placed.name for stack in facts.stacks.values() for placed in stack}
+    chosen = {name: stack for name, stack in facts.stacks.items() if any(placed.name in names for placed in stack)}
+    wrong = sorted(names - proofs)
+    if wrong or not chosen:
+        why = facts.refused.get(wrong[0], "closing a head does not close one slice of its input") if wrong else ""
+        seen = f"{wrong[0]} does not hold the outputs of heads: {why}" if wrong else f"no proven site fits {pattern!r}"
+        raise HeadwiseError(seen, f"one of the proven sites: {', '.join(_globs(proofs)) or '(none)'}")
+    for name, stack in chosen.items():
+        if missing := [placed.name for placed in stack if placed.name not in names]:
+            seen = f"{len(stack) - len(missing)} output projections of the {len(stack)} of the {name} stack"
+            raise HeadwiseError(seen, "one per layer", f'Heads.of(model, pattern="{_globs([missing[0]])[0]}")')
+    return chosen
+
+
+def _globs(names: Iterable[str]) -> list[str]:
+    return sorted({".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names})
+
+
+def _refusal(facts: Proven, model: nn.Module, family: str) -> HeadwiseError:
+    if not facts.refused:
+        return HeadwiseError(
+            f"{family} models are out of reach: no attention was seen in a forward of {type(model).__name__}"
+        )
+    name, why = next(iter(facts.refused.items()))
+    return HeadwiseError(f"{family} models are out of reach: {_globs([name])[0]} is behind their attention, and {why}")
+
+
+def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], layers: int) -> dict[str, Any]:
+    """As names and the configuration say where they agree with what was proven; else by what was proven alone."""
+    modules = {each.name: model.get_submodule(each.name) for each in placed}
+    fields: dict[str, Any] = {"sites": ()}
+    if all(input_width(module) for module in modules.values()):  # else a norm stands before the projection
+        with suppress(HeadwiseError, RuntimeError, AttributeError):
+            fields = _measured(model, family, stack, list(modules.items()))
+    found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
+    if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
+        return fields
+    heads = max(each.heads for each in placed)
+    by_layer = {each.layer: each for each in placed}
+    sites = tuple(_proven_site(model, i, by_layer.get(i)) for i in range(layers))
+    groups = getattr(_stack_config(model, stack), "num_key_value_heads", None)
+    sizes = {"num_layers": layers, "num_heads": heads, "head_dim": max(each.head_dim for each in placed)}
+    sizes["num_kv_heads"] = groups if isinstance(groups, int) and groups and heads % groups == 0 else heads
+    shared = len({id(module) for module in modules.values()}) < len(placed)
+    return sizes | {"stack": stack, "family": family, "exact": False, "shared": shared, "sites": sites}
+
+
+def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
+    if placed is None:
+        return Site(layer, "", None, None, (), {})
+    module, attention = model.get_submodule(placed.name), model.get_submodule(placed.name.rpartition(".")[0])
+    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, placed.head_dim, placed.start)
 
 
 def unwrap(model: Any) -> Any:
@@ -67,8 +190,18 @@ def unwrap(model: Any) -> Any:
 def stacks_of(model: nn.Module) -> list[str]:
     """The names of the attention stacks a model has."""
     inner = unwrap(model)
-    family = getattr(getattr(inner, "config", None), "model_type", type(inner).__name__)
-    return sorted(_stacks(inner, family, None), key=STACKS.index)
+    cut = any(hasattr(module, "headwise_kept") for module in inner.modules())
+    facts, family = Proven(why="cut") if cut else proven(inner), family_of(inner)
+    if facts.why:
+        return _sorted(_stacks(inner, family, None))
+    stacks = facts.stacks | _unreached(facts, inner, family)
+    if not stacks:
+        raise _refusal(facts, inner, family)
+    return _sorted(stacks)
+
+
+def _sorted(stacks: Iterable[str]) -> list[str]:
+    return sorted(stacks, key=lambda name: (STACKS.index(name) if name in STACKS else len(STACKS), name))
 
 
 def _stacks(model: nn.Module, family: str, pattern: str | None) -> dict[str, list[tuple[str, nn.Module]]]:
@@ -114,7 +247,7 @@ def _choose(stacks: dict, stack: str | None, model: nn.Module, family: str) -> s
     if stack is None and len(stacks) == 1:
         return next(iter(stacks))
     if stack is None:
-        names = sorted(stacks, key=STACKS.index)
+        names = _sorted(stacks)
         raise HeadwiseError(
             f"{type(model).__name__} has several attention stacks: {', '.join(names)}",
             "one of them by name",
@@ -223,7 +356,7 @@ def _site(
     if parts:
         axis = 0 if type(module).__name__ == "Conv1D" else 1
         parts["o"] = Part(module, axis, torch.arange(len(kept) * head_dim).view(-1, head_dim))
-    return Site(layer, name, module, attention, kept, parts)
+    return Site(layer, name, module, attention, kept, parts, head_dim)
 
 
 def _kv_heads(sites: tuple[Site, ...], config, num_heads: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,8 @@ class Heads:
     exact: bool  # q, k, v and o slices are known: training masks and cuts are possible
     shared: bool  # several layers use one set of weights (ALBERT)
     sites: tuple[Site, ...] = field(repr=False)
+    uncovered: tuple[str, ...] = field(default=(), repr=False)  # attention that no stack covers, by module names
+    verified: bool = False  # closing each head changed one slice of one input and nothing beside it, in a forward
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -55,22 +57,29 @@ class Heads:
 
     @property
     def alive(self) -> torch.Tensor:
-        """Bool (L, H): the heads that have not been cut."""
+        """Bool (L, H): the heads that exist: neither cut nor absent, as in layers without attention."""
         mask = torch.zeros(self.shape, dtype=torch.bool)
         for site in self.sites:
             mask[site.layer, list(site.kept)] = True
         return mask
 
     @classmethod
-    def of(cls, model: nn.Module, pattern: str | None = None, stack: str | None = None) -> Heads:
-        """Find every head of a model, or raise with the candidates listed; never guesses.
+    def of(
+        cls,
+        model: nn.Module,
+        sample: dict[str, Any] | None = None,
+        pattern: str | None = None,
+        stack: str | None = None,
+    ) -> Heads:
+        """Find every head of a model by closing heads in a forward of one short input, or raise with the reason.
 
         Args:
             model: any Hugging Face model, also wrapped in DDP, PEFT or torch.compile.
-            pattern: a glob for the output projections' names, for an architecture that is not known.
-            stack: which attention of a model that has several: encoder, decoder, cross, text or vision.
+            sample: inputs of the model, where none can be made from its configuration.
+            pattern: a glob for the names of the modules that read the heads' outputs; they must be proven ones.
+            stack: which attention of a model that has several: encoder, decoder, cross, text, vision, ...
         """
-        return cls(**find(model, pattern, stack))
+        return cls(**find(model, pattern, stack, sample))
 
     def require_exact(self, purpose: str) -> None:
         """Raise unless single heads' parameters can be told apart."""
@@ -82,7 +91,7 @@ class Heads:
             )
         if not self.exact:
             raise HeadwiseError(
-                f"{purpose} needs the q, k, v and o slices of each head, which are not verified for {self.family}",
+                f"{purpose} needs the q, k, v and o slices of each head, which are not known for {self.family}",
                 f"one of: {', '.join(sorted(EXACT))}",
                 "use gates (headwise.gated), which work here",
             )
@@ -140,7 +149,8 @@ def captured(
 ) -> Iterator[list[torch.Tensor]]:
     """Collect ``reduce(out_BTHD)`` of every layer inside the block, so that nothing large is kept.
 
-    The list holds, per forward, one entry per layer in order. Heads that were cut away are NaN.
+    The list holds, per forward, one entry per layer in order. Heads that were cut away or never were are NaN; where
+    head sizes differ between layers, smaller heads end in zeros.
 
     Example:
         >>> with captured(model, lambda out_BTHD: out_BTHD[:, 0].detach()) as first_token:
@@ -150,9 +160,18 @@ def captured(
     """
     heads = heads or Heads.of(model)
     kept: list[torch.Tensor] = []
+    there = [site.layer for site in heads.sites if site.module is not None]
+    absent = {layer: layer - before - 1 for before, layer in zip([-1, *there], there)}  # layers skipped before each
 
     def touch(layer: int, out_BTHD: torch.Tensor) -> None:
-        kept.append(reduce(_whole(out_BTHD, heads.sites[layer], heads.num_heads)))
+        narrow = heads.head_dim - out_BTHD.shape[-1]
+        if narrow and heads.sites[layer].kept:
+            out_BTHD = torch.nn.functional.pad(out_BTHD, (0, narrow))
+        one = reduce(_whole(out_BTHD, heads.sites[layer], heads.num_heads))
+        kept.extend(torch.full_like(one, float("nan")) for _ in range(absent[layer]))
+        kept.append(one)
+        if layer == there[-1]:
+            kept.extend(torch.full_like(one, float("nan")) for _ in range(heads.num_layers - 1 - layer))
 
     with touched(model, touch, heads):
         yield kept
@@ -174,8 +193,8 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
             layer = calls.layer(site)
             hits[layer] += 1
             _refuse_split(args[0])
-            out = touch(layer, args[0].unflatten(-1, (len(site.kept), heads.head_dim)))
-            return None if out is None else (out.flatten(-2), *args[1:])
+            out = touch(layer, _split(args[0], site))
+            return None if out is None else (_joined(args[0], out, site), *args[1:])
 
         return hook
 
@@ -184,10 +203,10 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
         inner = unwrap(model)
         stack.callback(inner.register_forward_pre_hook(Lent(_refuse_old_masks), with_kwargs=True).remove)
         stack.callback(inner.register_forward_pre_hook(Lent(calls.restart)).remove)
-        for site in {id(site.module): site for site in heads.sites}.values():
+        for site in {id(site.module): site for site in heads.sites if site.module is not None}.values():
             stack.callback(site.module.register_forward_pre_hook(Lent(hook_for(site))).remove)
         yield heads
-        unreached = [site.layer for site in heads.sites if not hits[site.layer]]
+        unreached = [site.layer for site in heads.sites if site.module is not None and not hits[site.layer]]
         if unreached:
             raise HeadwiseError(
                 f"no forward reached the heads of layers {unreached} of the {heads.stack} stack",
@@ -196,8 +215,30 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
             )
 
 
+def _split(outputs: torch.Tensor, site: Site) -> torch.Tensor:
+    """The outputs of a layer's heads, (B, T, H, D), out of what its module is given."""
+    own = outputs.narrow(-1, site.start, len(site.kept) * site.head_dim) if _beside(outputs, site) else outputs
+    return own.unflatten(-1, (len(site.kept), site.head_dim))
+
+
+def _joined(outputs: torch.Tensor, own_BTHD: torch.Tensor, site: Site) -> torch.Tensor:
+    """What a module is given, with other outputs of its heads."""
+    own = own_BTHD.flatten(-2)
+    if not _beside(outputs, site):
+        return own
+    stop = site.start + own.shape[-1]
+    return torch.cat([outputs[..., : site.start], own, outputs[..., stop:]], -1)
+
+
+def _beside(outputs: torch.Tensor, site: Site) -> bool:
+    """Whether a module is given more than the outputs of heads, such as a convolution's."""
+    return outputs.shape[-1] != len(site.kept) * site.head_dim
+
+
 class Lent:
     """A hook for the time of a block: it acts on forwards of the thread that opened the block, and no copy keeps it."""
+
+    lent = True
 
     def __init__(self, hook: Callable):
         self.hook, self.thread = hook, threading.get_ident()
@@ -268,6 +309,11 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
 
     def maps(**inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = inner(**inputs, output_attentions=True).attentions
+        if found and any(a is None for a in found):  # of layers that have no attention, where those are known
+            with suppress(HeadwiseError):
+                sites = Heads.of(inner).sites
+                there = [site.module is not None for site in sites]
+                found = tuple(a for a, kept in zip(found, there) if kept) if len(there) == len(found) else found
         if not found or any(a is None for a in found):
             raise HeadwiseError(f"{type(inner).__name__} gives no attention maps", "a model with eager attention")
         return found
@@ -280,9 +326,17 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
 
 
 def whole_maps(maps: Iterable[torch.Tensor], heads: Heads) -> list[torch.Tensor]:
-    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that were cut away are NaN."""
-    pairs = zip(maps, heads.sites, strict=True)
-    return [_whole(a.flatten(2), site, heads.num_heads).unflatten(2, a.shape[2:]) for a, site in pairs]
+    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that are not there are NaN."""
+    maps = list(maps)
+    pairs = zip(maps, attended(heads), strict=True)
+    found = {s.layer: _whole(a.flatten(2), s, heads.num_heads).unflatten(2, a.shape[2:]) for a, s in pairs}
+    nothing = torch.full_like(next(iter(found.values())), float("nan"))
+    return [found.get(layer, nothing) for layer in range(heads.num_layers)]
+
+
+def attended(heads: Heads) -> list[Site]:
+    """The layers that have attention."""
+    return [site for site in heads.sites if site.module is not None]
 
 
 class _Calls:
@@ -291,7 +345,8 @@ class _Calls:
     def __init__(self, heads: Heads):
         self.layers: dict[int, list[int]] = {}
         for site in heads.sites:
-            self.layers.setdefault(id(site.module), []).append(site.layer)
+            if site.module is not None:
+                self.layers.setdefault(id(site.module), []).append(site.layer)
         self.count = dict.fromkeys(self.layers, 0)
 
     def restart(self, *_: object) -> None:

@@ -23,6 +23,7 @@ from headwise.families import (
     POSITION_PROJECTIONS,
     RETURNS_LIST,
     WIDTHS,
+    input_width,
     transposed,
 )
 from headwise.heads import Heads, Site, inside_block, unwrap
@@ -82,12 +83,20 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
         heads.require_exact("folding gates")
     if tuple(gates.shape) != heads.shape:
         raise HeadwiseError(f"gates of shape {tuple(gates.shape)}", f"(layers, heads) = {heads.shape}")
-    for site in heads.sites:
+    for site in (site for site in heads.sites if site.module is not None):
+        if input_width(site.module) is None:
+            raise HeadwiseError(
+                f"folding gates into {site.name}, a {type(site.module).__name__} over all heads of a layer",
+                "heads whose outputs go straight into a projection",
+                "use gates (headwise.gated), which work here",
+            )
         _require_plain(site.module, site.name)
         weight: Any = site.module.weight
-        columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(heads.head_dim)
+        columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(site.head_dim)
+        axis = 0 if transposed(site.module) else 1
         with torch.no_grad():
-            weight.mul_(columns[:, None] if transposed(site.module) else columns)
+            own = weight.narrow(axis, site.start, len(columns))
+            own.mul_(columns[:, None] if axis == 0 else columns)
     return model
 
 

@@ -50,8 +50,10 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
             "gate": True,
             "capture": True,
             "train_and_cut": h.exact,
+            "verified": h.verified,
+            "uncovered": list(h.uncovered),
             "alive": h.alive.tolist(),
-            "output_projections": [site.name for site in h.sites],
+            "output_projections": [site.name for site in h.sites if site.module is not None],
         }
         for h in found
     ]

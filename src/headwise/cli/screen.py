@@ -79,8 +79,14 @@ class Screen:
             able = "gate, capture" + (", train single heads, cut" if row["train_and_cut"] else "")
             self.say(f"  can: {able}")
             if not row["train_and_cut"]:
-                self.say("  cannot: train or cut single heads (slices not verified, or layers share weights)")
+                self.say(
+                    "  cannot: train or cut single heads (their q, k, v slices are not known, or layers share weights)"
+                )
             self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
+            if not row["verified"]:
+                self.say("  unverified: found by name, because no forward could be run")
+            if row["uncovered"]:
+                self.say(f"  attention not covered: {', '.join(row['uncovered'])}")
 
     def score_map(self, scores: Any, line: str) -> None:
         """Importance as a shaded map, layer 0 at the bottom."""

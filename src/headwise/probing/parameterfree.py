@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.batching import batches, encode, sample
 from headwise.errors import HeadwiseError
 from headwise.evaluate import evaluating
-from headwise.heads import Heads, captured, eager
+from headwise.heads import Heads, attended, captured, eager
 from headwise.probing.features import INPUTS, Reader
 from headwise.probing.measure import Probe
 from headwise.probing.terminal import heat_map
@@ -280,14 +280,16 @@ def arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor, size: int, heads: Head
     slot_BT = torch.where(word_of_BT >= 0, word_of_BT + 1, size + 1)  # the last slot takes what is no word
     slot_BT[:, 0] = torch.where(word_of_BT[:, 0] < 0, 0, slot_BT[:, 0])
     absent = torch.ones_like(slot_BT[:, :1]).repeat(1, size + 2).scatter_(1, slot_BT, 0).bool()[:, :-1]
-    found = []
-    for number, a_BHTT in enumerate(maps):
+    found: dict[int, Tensor] = {}
+    layers = range(len(maps)) if heads is None else [site.layer for site in attended(heads)]
+    for layer, a_BHTT in zip(layers, maps, strict=True):
         queries = _grouped(a_BHTT, slot_BT, size)  # sums in place of means: the order of keys is the same
         between = _grouped(queries.transpose(2, 3), slot_BT, size)  # (B, H, keys, queries)
         between = between.masked_fill_(absent[:, None, :, None], -1).transpose(2, 3).contiguous()
         to = between.max(-1).indices.transpose(1, 2)
-        found.append(to if heads is None else _whole(to, heads.sites[number].kept, heads.num_heads))
-    return torch.stack(found, 2)
+        found[layer] = to if heads is None else _whole(to, heads.sites[layer].kept, heads.num_heads)
+    nothing = torch.zeros_like(next(iter(found.values())))
+    return torch.stack([found.get(i, nothing) for i in range(len(maps) if heads is None else heads.num_layers)], 2)
 
 
 def _grouped(rows_BHTN: Tensor, slot_BT: Tensor, size: int) -> Tensor:

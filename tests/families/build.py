@@ -1,0 +1,179 @@
+"""A tiny random model of any type that transformers has, built from its own configuration with small sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
+    (r"^(num_|n_)?(encoder_|decoder_|hidden_|text_|vision_|transformer_|backbone_)*(layers|layer|blocks)$", 2),
+    (r"^(num_hidden_layers|n_layers?|num_layers|depth|num_blocks|layers)$", 2),
+    (r"(kv_heads|key_value_heads|n_head_kv|num_kv_heads)$", 2),
+    (r"(attention_heads|num_heads|n_heads?|num_head)$", 4),
+    (r"^(head_dim|d_kv|attention_head_size|kv_channels|head_size|qk_nope_head_dim|v_head_dim)$", 8),
+    (r"^(qk_rope_head_dim|rotary_dim|rope_head_dim)$", 4),
+    (r"^(q_lora_rank|kv_lora_rank|qk_lora_rank)$", 16),
+    (
+        r"^(hidden_size|d_model|n_embd|embed_dim|dim|emb_dim|hidden_dim|model_dim|width|embedding_size|word_embed_proj_dim)$",
+        32,
+    ),
+    (r"(intermediate_size|ffn_dim|d_ff|d_inner|n_inner|ffn_hidden_size|mlp_dim|ff_dim|dim_feedforward)$", 32),
+    (r"(vocab_size|vocab_size_per_layer_input)$|^num_embeddings$", 96),
+    (r"^(codebook_size|num_hash_buckets)$", 64),
+    (r"^(num_queries|num_object_queries|num_proposals)$", 10),
+    (r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts)$", 4),
+    (r"(experts_per_tok|num_experts_per_token|top_k|moe_topk|moe_k)$", 2),
+    (r"^(n_group|topk_group|num_expert_group)$", 1),
+    (r"^(image_size|input_size|crop_size)$", 32),
+    (r"^(frames_per_clip|num_frames)$", 4),
+    (r"^(patch_size)$", 8),
+    (r"^(projection_dim|out_hidden_size|output_dim)$", 32),
+    (r"^(max_source_positions)$", 20),
+    (r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions)$", 64),
+    (r"^(num_mel_bins)$", 16),
+]
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8}
+SWIN = {"embed_dim": 24, "depths": [1, 2], "num_heads": [3, 6], "image_size": 32, "patch_size": 4, "window_size": 4}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+}
+TEXT |= {"num_hidden_layers": 3, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+THREE = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+HYBRID = TEXT | THREE | MAMBA
+NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "head_dim": 8}
+ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_rank": 8, "num_key_value_heads": 4}
+PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
+GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
+WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which derives more from them
+    "granitemoehybrid": HYBRID | {"shared_intermediate_size": 32},
+    "zamba2": TEXT | ZAMBA | {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
+    "nemotron_h": TEXT | NEMOTRON | {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+    "gemma4_text": TEXT | PLE | GEMMA4 | {"per_layer_config": {"02": {"head_dim": 16}}},
+    "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
+    "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
+    "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
+}
+OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "bamba": MAMBA | {"attn_layer_indices": [1], "attn_rotary_emb": 8},
+    "falcon_h1": MAMBA | {"mamba_d_ssm": 64, "mamba_n_heads": 8},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "conv1d_width": 4},
+    "olmo_hybrid": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "qwen3_next": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+    "canine": {"num_hash_functions": 4},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "esm": {"pad_token_id": 1, "mask_token_id": 2},
+    "xmod": {"default_language": "en_XX"},
+    "yolos": {"image_size": [32, 32]},
+    "swin": SWIN,
+    "swinv2": SWIN,
+    "swin2sr": SWIN | {"num_channels": 3},
+    "donut-swin": SWIN,
+    "maskformer-swin": SWIN,
+}
+EMPTY = {"head_dim": 8, "vocab_size": 96}  # left to others, or to a checkpoint
+LARGEST = 100_000_000  # parameters
+TOKEN = re.compile(r"_token_id$|_token_index$")
+
+
+def shrunk(config: Any) -> Any:
+    """The configuration with small sizes in all its parts."""
+    for part in parts(config):
+        for name, value in list(vars(part).items()):
+            if value is None and name in EMPTY:
+                setattr(part, name, EMPTY[name])
+            if isinstance(value, bool) or not isinstance(value, int):
+                continue
+            small = next((size for pattern, size in SMALL if re.search(pattern, name)), None)
+            if TOKEN.search(name):
+                small = value % 96
+            if small is not None and (small < value or TOKEN.search(name)):
+                try:
+                    setattr(part, name, small)
+                except Exception:
+                    continue
+        _lists(part)
+    return config
+
+
+def _lists(part: Any) -> None:
+    """What is given for every layer, for as many as are left; of several kinds of layers one each."""
+    held = vars(part)
+    kinds = held.get("layer_types")
+    if isinstance(kinds, list) and len(set(kinds)) > 1:
+        kinds = [*dict.fromkeys(kinds)]
+        part.num_hidden_layers, part.layer_types = len(kinds), kinds
+    layers = held.get("num_hidden_layers")
+    for name, value in list(held.items()):
+        if isinstance(layers, int) and isinstance(value, list) and len(value) > layers and "layer" in name:
+            setattr(part, name, value[:layers])
+    if held.get("per_layer_config"):
+        part.per_layer_config = {"00": {"head_dim": 16}}
+    if held.get("qk_rope_head_dim") and isinstance(held.get("head_dim"), int):
+        part.head_dim = part.qk_rope_head_dim
+    if held.get("kv_lora_rank") and held.get("num_key_value_heads"):
+        part.num_key_value_heads = part.num_attention_heads
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = held.get(name)
+        if isinstance(rope, dict) and "rope_type" in rope and held.get("num_attention_heads"):
+            half = int(held.get("head_dim") or part.hidden_size // part.num_attention_heads) // 2
+            half = int(half * (rope.get("partial_rotary_factor") or 1))
+            setattr(part, name, rope | {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]})
+
+
+def parts(config: Any) -> list[Any]:
+    """A configuration and those inside it."""
+    inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return [config, *(part for each in inner if each is not None for part in parts(each))]
+
+
+def build(family: str, **settings: Any) -> Any:
+    """A tiny model with random weights, none of them zero."""
+    import transformers
+
+    whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
+    ways = [lambda config: config] if whole else [shrunk, shallow]
+    failure = None
+    for way in ways:
+        torch.manual_seed(0)
+        try:
+            config = way(transformers.AutoConfig.for_model(family, **(whole or {})))
+            for name, value in own.items():
+                setattr(config, name, value)
+            return _random(config)
+        except Exception as error:
+            failure = failure or error
+    raise failure or ValueError(family)
+
+
+def _random(config: Any) -> Any:
+    import transformers
+
+    with torch.device("meta"):
+        size = sum(p.numel() for p in transformers.AutoModel.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{size:,} parameters")
+    model = transformers.AutoModel.from_config(config)
+    for parameter in model.parameters():
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * parameter.shape[-1] ** -0.5
+        parameter.data += scale * torch.randn_like(parameter)
+    return model.float().eval()
+
+
+def shallow(config: Any) -> Any:
+    """The configuration with two layers and few words in all its parts, and its own sizes otherwise."""
+    for part in parts(config):
+        layers = vars(part).get("num_hidden_layers")
+        if isinstance(layers, int):
+            for name, value in list(vars(part).items()):
+                if isinstance(value, list) and len(value) == layers:
+                    setattr(part, name, value[:2])
+            part.num_hidden_layers = min(2, layers)
+    return config

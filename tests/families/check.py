@@ -1,0 +1,152 @@
+"""Whether gates do what closing a head inside its attention call does, for every stack of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads import Heads, gated, stacks_of
+from headwise.samples import samples
+from headwise.tracing import _Attention
+
+OUTPUTS = ("last_hidden_state", "logits", "text_embeds", "image_embeds", "encoder_last_hidden_state", "pooler_output")
+
+
+def verdict(model: nn.Module) -> tuple[str, str]:
+    """right, wrong, refused, unproven (names alone), or crash; and why."""
+    try:
+        stacks = [Heads.of(model, stack=name) for name in stacks_of(model)]
+    except HeadwiseError as error:
+        return "refused", str(error)
+    except Exception as error:
+        return "crash", f"{type(error).__name__}: {error}"[:200]
+    words = []
+    for heads in stacks:
+        if not heads.verified:
+            return "unproven", f"{heads.stack}: {len(heads.sites)} layers"
+        try:
+            wrong = _wrong(model, heads)
+        except HeadwiseError as error:
+            return "crash", str(error)
+        if wrong:
+            return "wrong", f"{heads.stack}: {wrong}"
+        present = [site for site in heads.sites if site.kept]
+        words.append(f"{heads.stack} {len(present)}/{heads.num_layers} x {heads.num_heads} x {heads.head_dim}")
+    return "right", "; ".join(words)
+
+
+def _wrong(model: nn.Module, heads: Heads) -> str:
+    runner, inputs, groups = _run(model, heads)
+    torch.manual_seed(0)
+    base = _values(runner, inputs)
+    present = [site for site in heads.sites if site.kept]
+    for site in (present[0], present[-1]):
+        for head in dict.fromkeys((0, len(site.kept) - 1)):
+            gates = torch.ones(heads.shape)
+            gates[site.layer, site.kept[head]] = 0
+            with gated(model, gates, heads=heads):
+                here = _values(runner, inputs)
+            there = _closed_inside(runner, inputs, groups[site.layer], head, len(site.kept))
+            if there is None:
+                return f"layer {site.layer}: no attention call has {len(site.kept)} heads"
+            if not torch.allclose(here, there, rtol=1e-3, atol=1e-5 * float(base.abs().max())):
+                return f"layer {site.layer}, head {head}: {float((here - there).abs().max()):.2g}"
+    return ""
+
+
+def _run(model: nn.Module, heads: Heads) -> tuple[nn.Module, dict[str, Any], dict[int, list[int]]]:
+    """The model or a tower of it that reaches the sites, its inputs, and the attention calls before every site."""
+    for runner in _runners(model, heads):
+        try:
+            tried = list(samples(runner))
+        except Exception:
+            continue
+        for inputs in tried:
+            try:
+                groups = _groups(runner, inputs, heads)
+            except Exception:
+                continue
+            if all(site.layer in groups for site in heads.sites if site.kept):
+                return runner, inputs, groups
+    raise HeadwiseError("no sample reaches the sites")
+
+
+def _runners(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
+    yield model
+    first = next(site.name for site in heads.sites if site.kept)
+    for name, module in model.named_modules():
+        if name and first.startswith(f"{name}.") and hasattr(module, "config") and hasattr(module, "main_input_name"):
+            yield module
+
+
+def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads) -> dict[int, list[int]]:
+    calls, groups, last = [0], {}, [0]
+    by_module: dict[int, list[int]] = {}
+    for site in heads.sites:
+        if site.kept:
+            by_module.setdefault(id(site.module), []).append(site.layer)
+
+    def attended(out: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        return out
+
+    def hook(module: nn.Module, *_: Any) -> None:
+        if layers := by_module.get(id(module)):
+            layer = layers.pop(0) if len(layers) > 1 else layers[0]
+            groups.setdefault(layer, []).extend(range(min(last[0], calls[0] - 1), calls[0]))
+        last[0] = calls[0]
+
+    with ExitStack() as stack, torch.no_grad(), _Attention(attended):
+        modules = [module for module in runner.modules() if isinstance(module, nn.Linear) or id(module) in by_module]
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(hook).remove)
+        torch.manual_seed(0)
+        runner(**inputs)
+    return groups
+
+
+def _closed_inside(
+    runner: nn.Module, inputs: dict[str, Any], group: list[int], head: int, heads: int
+) -> torch.Tensor | None:
+    calls, hits = [0], [0]
+
+    def attended(out: torch.Tensor) -> torch.Tensor:
+        number, calls[0] = calls[0], calls[0] + 1
+        if number not in group:
+            return out
+        axes = [axis for axis in (1, 2, 0) if axis < out.ndim - 1 and out.shape[axis] == heads]
+        if not axes:
+            return out
+        hits[0] += 1
+        mask = torch.ones(heads)
+        mask[head] = 0
+        return out * mask.view([-1 if i == axes[0] else 1 for i in range(out.ndim)]).to(out)
+
+    torch.manual_seed(0)
+    with _Attention(attended):
+        values = _values(runner, inputs)
+    return values if hits[0] else None
+
+
+@torch.no_grad()
+def _values(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    torch.manual_seed(0)
+    out = runner(**inputs)
+    if isinstance(out, torch.Tensor):
+        return out.flatten().double()
+    found = [getattr(out, name, None) for name in OUTPUTS]
+    found = [one for one in found if isinstance(one, torch.Tensor)] or list(_tensors(out))
+    return torch.cat([one.flatten().double() for one in found]).nan_to_num()
+
+
+def _tensors(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield from [out] if out.is_floating_point() else []
+    elif isinstance(out, dict | list | tuple):
+        for part in out.values() if isinstance(out, dict) else out:
+            yield from _tensors(part)

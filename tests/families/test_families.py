@@ -1,0 +1,53 @@
+"""Over the model types of transformers: gates close what closing a head inside its attention call closes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from families.build import build
+from families.check import verdict
+from families.sweep import FILE, PAGE, page, types, verdicts
+
+KNOWN = json.loads(FILE.read_text())
+FAST = (
+    "afmoe albert apertus arcee bamba bart bert big_bird bigbird_pegasus bitnet blip bloom clip convbert "
+    "cpmant ctrl cvt deberta-v2 deepseek_v3 distilbert falcon falcon_h1 gemma3_text gemma4_text glm4 glpn "
+    "gpt2 gpt_neox gpt_oss granite granitemoehybrid jamba kosmos-2 led lfm2 llama longformer minimax "
+    "mixtral mllama modernbert mpnet nemotron_h olmo3 olmo_hybrid pegasus_x phi3 qwen2_vl qwen3_5 "
+    "qwen3_next recurrent_gemma roberta siglip smollm3 swin t5 vit vit_mae whisper xlm zamba2"
+)
+
+
+@pytest.mark.parametrize("family", FAST.split())
+def test_gates_close_heads(family):
+    kind, why = verdict(build(family))
+    assert kind == "right", why
+
+
+@pytest.mark.parametrize(
+    "family", ["diffllama", "nystromformer", "xlnet", "wavlm", "squeezebert", "mamba", "fnet", "resnet"]
+)
+def test_what_cannot_be_reached_is_refused(family):
+    kind, why = verdict(build(family))
+    assert kind == "refused" and why
+
+
+def test_nothing_is_known_to_be_wrong():
+    assert not [name for name, (kind, _) in KNOWN.items() if kind in ("wrong", "crash")]
+    assert sorted(KNOWN) == types()
+
+
+def test_the_page_says_what_was_found():
+    assert PAGE.read_text() == page(KNOWN), "run: python tests/families/sweep.py"
+
+
+@pytest.mark.soak
+def test_every_type_is_as_it_was():
+    changed = {
+        name: (KNOWN.get(name, ["not known"])[0], kind, why)
+        for name, kind, why in verdicts(types())
+        if kind != KNOWN.get(name, [""])[0]
+    }
+    assert not changed
