@@ -43,6 +43,19 @@ class Site:
     head_dim: int = 0
     start: int = 0  # of the first head's slice in the module's input
 
+    def heads_of(self, given: torch.Tensor) -> torch.Tensor:
+        """The outputs of the heads, (B, T, H, D), out of what the module is given."""
+        size = len(self.kept) * self.head_dim
+        own = given if given.shape[-1] == size else given.narrow(-1, self.start, size)
+        return own.unflatten(-1, (len(self.kept), self.head_dim))
+
+    def with_heads(self, given: torch.Tensor, own_BTHD: torch.Tensor) -> torch.Tensor:
+        """What the module is given, with other outputs of the heads; a convolution's beside them stay."""
+        own = own_BTHD.flatten(-2)
+        if given.shape[-1] == own.shape[-1]:
+            return own
+        return torch.cat([given[..., : self.start], own, given[..., self.start + own.shape[-1] :]], -1)
+
 
 def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[str, Any] | None) -> dict[str, Any]:
     """The fields of `headwise.heads.Heads` for a model, or an error that says why its heads cannot be reached."""
@@ -152,8 +165,11 @@ def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], l
     modules = {each.name: model.get_submodule(each.name) for each in placed}
     fields: dict[str, Any] = {"sites": ()}
     if all(input_width(module) for module in modules.values()):  # else a norm stands before the projection
-        with suppress(HeadwiseError, RuntimeError, AttributeError):
+        try:
             fields = _measured(model, family, stack, list(modules.items()))
+        except (HeadwiseError, RuntimeError, AttributeError) as error:  # ragged heads
+            if "in the configuration" in str(error):
+                raise
     found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
     if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
         return fields

@@ -193,8 +193,8 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
             layer = calls.layer(site)
             hits[layer] += 1
             _refuse_split(args[0])
-            out = touch(layer, _split(args[0], site))
-            return None if out is None else (_joined(args[0], out, site), *args[1:])
+            out = touch(layer, site.heads_of(args[0]))
+            return None if out is None else (site.with_heads(args[0], out), *args[1:])
 
         return hook
 
@@ -213,26 +213,6 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
                 "a forward of this model inside the block",
                 "run model(...) inside the with-block, in its thread, and not through a function compiled before it",
             )
-
-
-def _split(outputs: torch.Tensor, site: Site) -> torch.Tensor:
-    """The outputs of a layer's heads, (B, T, H, D), out of what its module is given."""
-    own = outputs.narrow(-1, site.start, len(site.kept) * site.head_dim) if _beside(outputs, site) else outputs
-    return own.unflatten(-1, (len(site.kept), site.head_dim))
-
-
-def _joined(outputs: torch.Tensor, own_BTHD: torch.Tensor, site: Site) -> torch.Tensor:
-    """What a module is given, with other outputs of its heads."""
-    own = own_BTHD.flatten(-2)
-    if not _beside(outputs, site):
-        return own
-    stop = site.start + own.shape[-1]
-    return torch.cat([outputs[..., : site.start], own, outputs[..., stop:]], -1)
-
-
-def _beside(outputs: torch.Tensor, site: Site) -> bool:
-    """Whether a module is given more than the outputs of heads, such as a convolution's."""
-    return outputs.shape[-1] != len(site.kept) * site.head_dim
 
 
 class Lent:
