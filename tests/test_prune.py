@@ -138,7 +138,7 @@ def test_position_projections_of_deberta():
 def test_cross_attention_of_a_bert_decoder():
     model = tiny("bert", is_decoder=True, add_cross_attention=True)
     batch = padded(model) | {"encoder_hidden_states": torch.randn(3, 5, 24)}
-    for stack in ("decoder", "cross"):
+    for stack in ("encoder", "cross"):
         heads = Heads.of(model, stack=stack)
         mask = mask_of(heads, "first layer empty")
         cut = prune(copy.deepcopy(model), mask, stack)
@@ -262,7 +262,9 @@ class TestRefusals:
         with pytest.raises(HeadwiseError, match=r"shape \(2, 3\)"):
             fold(model, torch.ones(2, 3))
 
-    @pytest.mark.parametrize(("family", "reason"), [("albert", "share one set of weights"), ("opt", "not verified")])
+    @pytest.mark.parametrize(
+        ("family", "reason"), [("albert", "share one set of weights"), ("opt", "not known for opt")]
+    )
     def test_families_that_cannot_be_cut(self, family, reason):
         model = tiny(family)
         with pytest.raises(HeadwiseError, match=reason):

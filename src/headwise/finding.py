@@ -63,6 +63,7 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
     family = family_of(inner)
     if family in NO_HEADS:
         raise HeadwiseError(f"{family} models are out of reach: {NO_HEADS[family]}")
+    _number(getattr(inner, "config", None), "encoder", "num_attention_heads")  # a number below one is refused
     if any(hasattr(module, "headwise_kept") for module in inner.modules()):  # proven before it was cut
         return _named(inner, family, pattern, stack) | {"verified": True}
     facts = proven(inner, sample)

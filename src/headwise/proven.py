@@ -82,7 +82,7 @@ def _key(model: Any) -> int:
     """What a trace depends on: the configuration, and every module's place, type, shape and device."""
     config = getattr(model, "config", None)
     told = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
-    parts: list[Any] = [told, getattr(config, "_attn_implementation", None)]
+    parts: list[Any] = [told]  # eager attention or fused, heads lie where they lie
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
         parts.append((name, type(module), None if weight is None else (type(weight), weight.shape, weight.device)))

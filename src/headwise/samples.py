@@ -28,7 +28,9 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
     """
     accepted = inspect.signature(model.forward).parameters
     config: Any = getattr(model, "config", None)
-    fixed = {"use_cache": False} if "use_cache" in accepted else {}
+    fixed: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    if "encoder_hidden_states" in accepted and getattr(config, "add_cross_attention", False):
+        fixed["encoder_hidden_states"] = _noise(1, LENGTH, _width(config))
     choices: dict[str, list[dict[str, Any]]] = {}
     if "input_ids" in accepted:
         choices["text"] = [{"input_ids": token_ids(model)[:1]}]

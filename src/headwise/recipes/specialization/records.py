@@ -126,10 +126,10 @@ class Records:
         self.all = list(results)
         made = [trained(r.config) for r in self.all if r.work == "train"]
         self.usual = {model: Counter(t.setting for t in made if t.model == model) for model in {t.model for t in made}}
-        measured: dict[str, list[Record]] = {}
+        measured: dict[Trained, list[Record]] = {}
         for r in self.all:
             if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient":
-                measured.setdefault(r.config["of"], []).append(r)
+                measured.setdefault(trained(r.config["training"]), []).append(r)
         # Where a training was made and lesioned again, its first numbers stay in the tables.
         found = [Lesioned(trained(r[0].config["training"]), r[0].result) for r in measured.values()]
         self._newest = [Lesioned(trained(r[-1].config["training"]), r[-1].result) for r in measured.values()]
