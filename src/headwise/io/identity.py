@@ -86,8 +86,8 @@ def _tensor(tensor: Any) -> list[Any]:
 
 def settings(module: Any) -> dict[str, Any]:
     """What decides how a module computes and trains beside its weights: configuration, dropout, frozen parameters."""
-    config = getattr(module, "config", None)
-    about = json.loads(config.to_json_string()) if hasattr(config, "to_json_string") else {}
+    to_json = getattr(getattr(module, "config", None), "to_json_string", None)
+    about = json.loads(to_json()) if to_json else {}
     about = {name: value for name, value in about.items() if name not in PROVENANCE and not name.endswith("dtype")}
     frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
     return {"config": plain(about), "dropout": _dropout(module), "frozen": frozen}
@@ -123,7 +123,7 @@ def checkpoint(name: str | Path) -> str | None:
     return digest({name: _content(path) for name, path in files.items() if path.is_file()})
 
 
-def _content(path: Path) -> str:
+def _content(path: Path) -> str | None:
     """The hash of a file, less what says who wrote it and, of a tokenizer, how it was last called."""
     if path.name == "tokenizer.json":
         rules = path.read_bytes()
@@ -167,7 +167,8 @@ def tokenizer(value: Any) -> str | None:
     backend = getattr(value, "backend_tokenizer", None)
     if not hasattr(backend, "to_str") and not hasattr(value, "save_pretrained"):
         return None
-    rules = backend.to_str() if hasattr(backend, "to_str") else _saved(value)
+    to_str = getattr(backend, "to_str", None)
+    rules = to_str() if to_str else _saved(value)
     sides = [getattr(value, name, None) for name in ("truncation_side", "padding_side", "pad_token_id")]
     return _rules(type(value).__name__, rules, json.dumps(sides))
 

@@ -151,7 +151,10 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes | None:
 
 
 def _hashes(body: Mapping[str, Any], packed: bytes | None) -> dict[str, str | None]:
-    return {"record": _sha(_line(plain(body), sort_keys=True).encode()), "arrays": packed and _sha(packed)}
+    return {
+        "record": _sha(_line(plain(body), sort_keys=True).encode()),
+        "arrays": None if packed is None else _sha(packed),
+    }
 
 
 def _sha(content: bytes) -> str:
