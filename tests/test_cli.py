@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -568,6 +569,11 @@ def test_ls_lists_filters_and_exports(headwise, place, studied):
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]
     assert headwise(f"ls {studied} --export all.csv")[0] == 0 and (place / "all.csv").exists()
+    assert headwise(f"ls {studied} --where work=importance --export some.csv")[0] == 0
+    with (place / "some.csv").open(newline="") as file:
+        assert [row["work"] for row in csv.DictReader(file)] == ["importance"] * 2, (
+            "what is filtered out is not exported"
+        )
     refused(headwise(f"ls {studied} --export all.xls"), ".csv or .parquet")
     refused(headwise(f"ls {studied} --where importance"), "name=value")
 

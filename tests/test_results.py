@@ -66,7 +66,7 @@ def test_broken_records_are_named(results):
     with pytest.raises(HeadwiseError, match=key):
         results[key]
     (results.root / key / "record.json").write_text(json.dumps({"key": key}))
-    with pytest.raises(HeadwiseError, match="no record"):
+    with pytest.raises(HeadwiseError, match="not a headwise record"):
         results[key]
     with pytest.raises(HeadwiseError, match="unknown record"):
         results["ffff"]

@@ -9,7 +9,7 @@ import math
 import platform
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,15 @@ class Results:
         names = sorted(set(left) | set(right))
         return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
-    def export(self, path: str | Path) -> Path:
-        """All records as one table, csv or parquet by the file's ending; lists are cells of JSON.
+    def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
+        """All records, or those given, as one table: csv or parquet by the file's ending; lists are cells of JSON.
 
         In csv, text that a spreadsheet would run as a formula has an apostrophe before it.
         """
-        told = ({"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self)
+        told = (
+            {"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})}
+            for r in (self if records is None else records)
+        )
         rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
         names = list(dict.fromkeys(name for row in rows for name in row))
         path = Path(path)

@@ -45,7 +45,7 @@ SPOILT = {
     "an edited result": (lambda path: rewrite(path, result={"value": 0.9}), "modified"),
     "an edited configuration": (lambda path: rewrite(path, config={"seed": 7}), "modified"),
     "an edited note": (lambda path: rewrite(path, about={}), "modified"),
-    "no hash": (lambda path: rewrite(path, sha256=None), "no record"),
+    "no hash": (lambda path: rewrite(path, sha256=None), "not a headwise record"),
     "an older format": (lambda path: rewrite(path, format=1), "headwise records upgrade"),
     "a future format": (lambda path: rewrite(path, format=3), "format 3"),
     "deleted arrays": (lambda path: (path / "arrays.safetensors").unlink(), "missing"),

@@ -57,7 +57,7 @@ def study(
     delta: Annotated[float, typer.Option(help="final fraction of training with important-head training")] = 0.1,
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
-    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task (default: all)")] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     probes: Annotated[list[str], typer.Option(help="properties to probe every head for, comma-separated")] = [],  # noqa: B006
@@ -85,7 +85,7 @@ def study(
 
 @app.command()
 def demo(
-    quick: Annotated[bool, typer.Option(help="a smaller story, under two minutes")] = False,
+    quick: Annotated[bool, typer.Option(help="use fewer examples and lesions")] = False,
     data: DataOption = None,
     out: OutOption = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,

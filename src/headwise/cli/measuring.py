@@ -136,7 +136,7 @@ def dissociate(
     random: Annotated[
         int | None, typer.Option(min=0, help="random head sets per fraction, which p is against  [20 or more]")
     ] = None,
-    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task")] = None,
+    dev: Annotated[int | None, typer.Option(min=1, help="development rows per task (default: all)")] = None,
     seed: Annotated[int, typer.Option(help="of everything random")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,

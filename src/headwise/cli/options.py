@@ -35,16 +35,21 @@ TasksOption = Annotated[
     list[str], typer.Option("--tasks", "-t", help="names of tasks, with commas; `headwise tasks` lists them")
 ]
 OwnOption = Annotated[list[str], typer.Option("--task", help="a task of your own: mine=reviews.csv:text,label")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data; without it $HEADWISE_DATA")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="folder of task data (default: $HEADWISE_DATA)")]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="cpu, or the accelerator where there is one", callback=_device)
+    str | None,
+    typer.Option(
+        "--device", help="device, e.g. cpu, cuda:1 or mps (default: the accelerator if available)", callback=_device
+    ),
 ]
 PoolingOption = Annotated[
     str | None, typer.Option("--pooling", help="cls, mean or last (default: last for causal models, else cls)")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print plain data for machines")]
-StackOption = Annotated[str | None, typer.Option("--stack", help="encoder, decoder, cross, text or vision")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+StackOption = Annotated[
+    str | None, typer.Option("--stack", help="attention stack, e.g. encoder, decoder, cross, text, vision or audio")
+]
 # Choices are written out where their registries would import torch; a test holds them to those.
 ESTIMATORS = (
     "ablation, all_but_one, attribution, batch, confidence, fisher, gradient, integrated_gradients, l0, magnitude, "

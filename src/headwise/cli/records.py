@@ -171,7 +171,7 @@ def report_page(
 def list_records(
     folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
     where: Annotated[list[str], typer.Option(help="name=value, e.g. work=importance or task=sst2")] = [],  # noqa: B006
-    export: Annotated[Path | None, typer.Option(help="write all records as .csv or .parquet")] = None,
+    export: Annotated[Path | None, typer.Option(help="write these records as .csv or .parquet")] = None,
     compare: Annotated[list[str], typer.Option(help="two keys with a comma: what differs between their records")] = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
@@ -187,7 +187,9 @@ def list_records(
     if export and len(roots) > 1:
         raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
-        Screen(quiet=as_json).say(f"table: {Results(roots[0]).export(writable(export, file=True))}")
+        Screen(quiet=as_json).say(
+            f"table: {Results(roots[0]).export(writable(export, file=True), [record for _, record in found])}"
+        )
     if compare:
         _compare(found, names_in(compare), as_json)
         return

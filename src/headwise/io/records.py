@@ -172,11 +172,13 @@ def _checked(stored: Any, path: Path, arrays: Callable[[], bytes]) -> Record:
         hint = f"headwise records upgrade {path.parent}"
         raise HeadwiseError(f"the record {path} has format 1", f"format {FORMAT}", hint)
     if form != FORMAT:
-        raise HeadwiseError(f"{path} is no record: format {form!r}", f"format {FORMAT}")
+        raise HeadwiseError(f"{path} is not a headwise record: format {form!r}", f"format {FORMAT}")
     hashes = stored.get("sha256")
     wrong = [name for name, kind in FIELDS.items() if not isinstance(stored.get(name), kind)]
     if wrong or not isinstance(hashes, dict) or stored["key"] != path.name:
-        raise HeadwiseError(f"{path} is no record: {', '.join(wrong) or 'key or sha256'} missing or of another type")
+        raise HeadwiseError(
+            f"{path} is not a headwise record: {', '.join(wrong) or 'key or sha256'} missing or of the wrong type"
+        )
     body = {name: stored[name] for name in FIELDS}
     again = f"remove {path} to compute it again, or restore it"
     if hashes.get("record") != _hashes(body, None)["record"]:
