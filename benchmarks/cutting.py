@@ -24,9 +24,9 @@ from importance import SHAPES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, BertConfig
 
-from headwise.exports import export
-from headwise.heads import gated
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.heads.gates import gated
+from headwise.pruning.export import export
 
 SHARES = (0.0, 0.3, 0.5, 0.7)
 

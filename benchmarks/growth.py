@@ -21,14 +21,14 @@ import torch
 from comparing import Row, finish, row
 from transformers import AutoModel, BertConfig
 
-from headwise.batching import encode
-from headwise.evaluate import evaluate
-from headwise.importance import importance
-from headwise.jobs import Job, Place
-from headwise.lesions import dissociate
-from headwise.model import MultiTaskModel
-from headwise.sweep import run
-from headwise.tasks.sentence import Classify
+from headwise.dissociation.lesions import dissociate
+from headwise.experiments.jobs import Job, Place
+from headwise.experiments.sweep import run
+from headwise.measuring.evaluate import evaluate
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny_tokenizer
 

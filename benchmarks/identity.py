@@ -17,8 +17,8 @@ import torch
 from comparing import Row, equal, fastest, finish, row, seconds
 from transformers import AutoModel
 
-from headwise.demo import encoder_folder
 from headwise.io.identity import file_hash, identity, weights
+from headwise.study.demo import encoder_folder
 
 WIDTH = 4096  # of the square matrices of the random state dict
 

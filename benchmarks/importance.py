@@ -18,11 +18,11 @@ import torch
 from comparing import Row, equal, fastest, finish, row, subwords_of
 from transformers import AutoModel, BertConfig
 
-from headwise.batching import Encoded, Order, encode
-from headwise.evaluate import default_tokens, evaluate, evaluating, to_device
-from headwise.importance import CHUNK, Importance, importance
-from headwise.model import MultiTaskModel
-from headwise.tasks.sentence import Classify
+from headwise.measuring.evaluate import default_tokens, evaluate, evaluating, to_device
+from headwise.models.batching import Encoded, Order, encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import CHUNK, Importance, importance
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny_tokenizer
 

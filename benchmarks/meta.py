@@ -21,13 +21,13 @@ from comparing import Row, equal, finish, in_turns, reading
 from training import compare, sentences
 from transformers.utils import logging
 
-from headwise.demo import encoder_folder
 from headwise.errors import HeadwiseWarning
-from headwise.methods.episodes import Episodes
-from headwise.methods.meta import Meta
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.train import Run, _step
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.mesh.episodes import Episodes
+from headwise.papers.mesh.meta import Meta
+from headwise.study.demo import encoder_folder
+from headwise.training.loop import Run, _step
+from headwise.training.plan import Plan
 
 PLAN = Plan(epochs=1000, batch_size=32, clip=1.0)
 STEPS, SUPPORT = 3, 16

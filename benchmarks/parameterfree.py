@@ -20,9 +20,9 @@ from comparing import CLOCK, Row, equal, finish, row
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, BertConfig, PreTrainedTokenizerFast
 
-from headwise.batching import batches, encode
-from headwise.evaluate import TOKENS
-from headwise.heads import captured, eager
+from headwise.heads.gates import captured, eager
+from headwise.measuring.evaluate import TOKENS
+from headwise.models.batching import batches, encode
 from headwise.probing.features import INPUTS, Reader
 from headwise.probing.parameterfree import arg_max, hits, means, named, unit
 from headwise.tasks import Dependencies, Rows, Tag, Task

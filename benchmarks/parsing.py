@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from comparing import Row, equal, fastest, finish, row
 
-from headwise.batching import Order
-from headwise.evaluate import TOKENS
-from headwise.tasks.parsing import chu_liu_edmonds, cky, eisner, marginals
+from headwise.measuring.evaluate import TOKENS
+from headwise.models.batching import Order
+from headwise.tasks.kinds.parsing import chu_liu_edmonds, cky, eisner, marginals
 
 Parser = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 PARSERS: dict[str, tuple[Parser, int, str]] = {  # what, how many more rows than words its scores have, goal

@@ -20,10 +20,10 @@ import torch
 from comparing import Row, equal, fastest, finish, row, subwords_of
 from importance import build
 
-from headwise.batching import Encoded, Order, encode
-from headwise.evaluate import to_device
-from headwise.importance import importance
-from headwise.model import MultiTaskModel
+from headwise.measuring.evaluate import to_device
+from headwise.models.batching import Encoded, Order, encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
 
 SIZES = {  # shape, examples, padded tokens in a batch, device, repeats
     "tiny": ("small", 8, 512, "cpu", 1),

@@ -27,13 +27,13 @@ from torch import nn
 from transformers import AutoModel, BertConfig
 
 from headwise import tasks
-from headwise.batching import sample
-from headwise.demo import encoder_folder
+from headwise.models.batching import sample
 from headwise.probing import probe
 from headwise.probing.descent import Rule
 from headwise.probing.exact import logistic
 from headwise.probing.features import Reader
 from headwise.probing.fitting import PRINTED, Labels, Vectors, fit
+from headwise.study.demo import encoder_folder
 from headwise.tasks import Classify, Rows, Task
 from headwise.testing import tiny_tokenizer
 

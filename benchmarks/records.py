@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from comparing import Row, finish, row
 
-from headwise.dissociation import Counts, Dissociation
-from headwise.jobs import Job, in_order
-from headwise.lesions import GRID
-from headwise.results import Results
-from headwise.sweep import _Queue
+from headwise.dissociation.lesions import GRID
+from headwise.dissociation.result import Counts, Dissociation
+from headwise.experiments.jobs import Job, in_order
+from headwise.experiments.sweep import _Queue
+from headwise.io.records import Results
 
 QUEUE = 20_000  # jobs
 

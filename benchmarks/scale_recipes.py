@@ -13,14 +13,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unittest import mock
 
-from headwise import works
-from headwise.headtests import layer_sets, random_sets
-from headwise.jobs import Job, in_order
-from headwise.recipes import Scale, recipes
-from headwise.recipes.anatomy import jobs as anatomy
-from headwise.recipes.mesh import jobs as mesh
-from headwise.recipes.mesh.published import TABLE_2
-from headwise.recipes.specialization.published import TABLE_1
+from headwise.dissociation.headtests import layer_sets, random_sets
+from headwise.experiments import works
+from headwise.experiments.jobs import Job, in_order
+from headwise.papers.anatomy import jobs as anatomy
+from headwise.papers.mesh import jobs as mesh
+from headwise.papers.mesh.published import TABLE_2
+from headwise.papers.recipe import Scale, recipes
+from headwise.papers.specialization.published import TABLE_1
 
 NAMES = ("specialization", "anatomy", "stem_cell", "mesh")
 LENGTH = 34  # mean sub-words of a sentence in the benchmarks, and so of GLUE's here

@@ -35,18 +35,18 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from headwise.batching import Encoded, Order, encode
-from headwise.demo import encoder_folder
-from headwise.heads import Heads
-from headwise.methods import Method
-from headwise.methods.iat import IAT
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.selection import random_heads
-from headwise.stepping import step
-from headwise.tasks.sentence import Classify
+from headwise.heads.gates import Heads
+from headwise.heads.selection import random_heads
+from headwise.models.batching import Encoded, Order, encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.study.demo import encoder_folder
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
-from headwise.train import Run, fit
+from headwise.training.loop import Run, fit
+from headwise.training.methods import Method
+from headwise.training.methods.iat import IAT
+from headwise.training.plan import Plan
+from headwise.training.step import step
 
 BATCH, WIDTH, EPOCHS = 32, 256, 20
 GOALS = {"cpu": 1.0, "cuda": 0.5}  # of an epoch beside Trainer's

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import headwise
-from headwise.methods import methods
+from headwise.training.methods import methods
 
 MODULES = {  # beyond the names of the package itself
-    "headwise.selection": (
+    "headwise.heads.selection": (
         "random_heads",
         "matched_heads",
         "ties",
@@ -21,15 +21,15 @@ MODULES = {  # beyond the names of the package itself
         "relabelled",
     ),
     "headwise.tasks": ("get", "names", "own", "describe", "statistics", "Rows"),
-    "headwise.study": ("Settings", "Study"),
-    "headwise.results": ("Results", "Record"),
-    "headwise.dissociation": ("Dissociation", "verdict"),
-    "headwise.lesions": ("null_matrices",),
-    "headwise.stats": ("bootstrap", "change", "over_trainings"),
-    "headwise.rounds": ("cut_in_rounds", "Rounds"),
-    "headwise.transfer": ("transfer", "Transfer", "shuffled"),
-    "headwise.glue": ("submit", "write_submission"),
-    "headwise.integrations": ("ImportantHeadCallback",),
+    "headwise.study.study": ("Settings", "Study"),
+    "headwise.io.records": ("Results", "Record"),
+    "headwise.dissociation.result": ("Dissociation", "verdict"),
+    "headwise.dissociation.lesions": ("null_matrices",),
+    "headwise.measuring.stats": ("bootstrap", "change", "over_trainings"),
+    "headwise.pruning.iterative": ("cut_in_rounds", "Rounds"),
+    "headwise.papers.specialization.transfer": ("transfer", "Transfer", "shuffled"),
+    "headwise.papers.specialization.glue": ("submit", "write_submission"),
+    "headwise.integrations.trainer": ("ImportantHeadCallback",),
     "headwise.testing": ("tiny", "tiny_batch", "tiny_tokenizer", "toy_model", "planted", "playground"),
 }
 HEAD = "# Reference\n\nWritten from the docstrings by `python docs/make_api.py`.\n"

@@ -16,14 +16,14 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from headwise import intervals
-from headwise.dissociation import Dissociation
-from headwise.equations import pairwise, per_task
-from headwise.headtests import layer_sets, random_sets
-from headwise.metrics import metrics
-from headwise.rowtests import Counts
-from headwise.stats import Estimate, bootstrap, change
-from headwise.verdict import verdict
+from headwise.dissociation.equations import pairwise, per_task
+from headwise.dissociation.headtests import layer_sets, random_sets
+from headwise.dissociation.result import Dissociation
+from headwise.dissociation.rowtests import Counts
+from headwise.measuring import intervals
+from headwise.measuring.stats import Estimate, bootstrap, change
+from headwise.reporting.verdict import verdict
+from headwise.tasks.metrics import metrics
 
 LAYERS, HEADS, CHOSEN = 6, 12, 21  # a 6 x 12 model, of which a fraction of 0.3 is closed
 BASE, FLOOR = 0.9, 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from headwise.families import EXACT
-from headwise.heads import Heads
+from headwise.heads.families import EXACT
+from headwise.heads.gates import Heads
 
 SEVERAL = ("t5", "bart")
 CASES = [(f, stack) for f in sorted(EXACT) for stack in (("encoder", "decoder", "cross") if f in SEVERAL else (None,))]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.jobs import Job, Place
+from headwise.experiments.jobs import Job, Place
 
 HERE = "handiwork"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.batching import Encoded
-from headwise.heads import Heads, captured
-from headwise.importance import importance
-from headwise.model import MultiTaskModel
-from headwise.prune import fold, prune
-from headwise.tasks.image import Picture
+from headwise.heads.cutting import fold, prune
+from headwise.heads.gates import Heads, captured
+from headwise.models.batching import Encoded
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
+from headwise.tasks.kinds.image import Picture
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_batch, toy_model
 

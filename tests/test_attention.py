@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from headwise.attention import looks
-from headwise.prune import fold, prune
+from headwise.heads.cutting import fold, prune
+from headwise.measuring.looks import looks
 from headwise.testing import toy_model
 
 

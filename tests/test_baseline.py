@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.baseline import against_baseline, best_constant
-from headwise.evaluate import Score
-from headwise.metrics import metrics
+from headwise.measuring.baseline import against_baseline, best_constant
+from headwise.measuring.evaluate import Score
+from headwise.tasks.metrics import metrics
 
 
 @pytest.mark.parametrize(

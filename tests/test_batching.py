@@ -14,16 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.batching import GRAIN, Encoded, Order, Stream, batches, encode, sample
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.plan import Plan
-from headwise.store import cache_folder
+from headwise.io.files import cache_folder
+from headwise.models.batching import GRAIN, Encoded, Order, Stream, batches, encode, sample
 from headwise.tasks.columns import Ragged
-from headwise.tasks.sentence import Classify
+from headwise.tasks.kinds.classify import Classify
+from headwise.tasks.kinds.wordlevel import encode_words
 from headwise.tasks.task import Rows, Task
-from headwise.tasks.wordlevel import encode_words
 from headwise.testing import tiny_tokenizer, toy_model, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=300).map(np.asarray)
 WORDS = [f"w{i}" for i in range(20)]
@@ -216,7 +216,7 @@ def test_the_side_a_tokenizer_cuts_is_part_of_what_it_does():
 
 KIND = """
 from dataclasses import dataclass
-from headwise.tasks.sentence import Classify
+from headwise.tasks.kinds.classify import Classify
 
 def changed(text):
     return {change}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from headwise.heads.cutting import prune
 from headwise.probing.fitting import Labels, Vectors
-from headwise.prune import prune
 
 ROOT = Path(__file__).parent.parent
 SAVED = {file.stem: json.loads(file.read_text()) for file in sorted((ROOT / "docs" / "benchmarks").glob("*.json"))}

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from headwise import causality
-from headwise.causality import _narrow, _random_model, default_pooling, is_causal, pooling_by_name
 from headwise.errors import HeadwiseWarning
-from headwise.model import MultiTaskModel
+from headwise.heads import causality
+from headwise.heads.causality import _narrow, _random_model, default_pooling, is_causal, pooling_by_name
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing.features import Reader
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise import checkpoint
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.methods import Method
-from headwise.plan import Plan
+from headwise.measuring.evaluate import evaluate
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training import checkpoint
+from headwise.training.loop import fit
+from headwise.training.methods import Method
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=24, lr=3e-3, batch_size=16, checkpoint_every=2, evaluate_every=4, weight_decay=0.01)
 
@@ -40,7 +40,7 @@ class Rated(Method):
 @pytest.fixture
 def rated(monkeypatch):
     """Makes evaluations during training give the scores a `Rated` method holds."""
-    from headwise import train
+    from headwise.training import loop as train
 
     real = train.Journal.scores
 

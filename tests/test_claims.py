@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.claims import Claims, dealt, pearson, selectivity, shifts
 from headwise.errors import HeadwiseError
+from headwise.papers.claims import Claims, dealt, pearson, selectivity, shifts
 
 TASKS = ("pos", "ner", "dep", "con", "srl")
 

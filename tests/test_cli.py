@@ -23,15 +23,15 @@ from handiwork import job
 from headwise import cli
 from headwise.cli import options
 from headwise.cli.options import named_folders
-from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
-from headwise.exports import load
-from headwise.heads import Heads
-from headwise.plan import CHOICES, Plan
-from headwise.recipes import Part, recipes
-from headwise.results import Results
-from headwise.store import read_arrays
+from headwise.heads.gates import Heads
+from headwise.io.files import read_arrays
+from headwise.io.records import Results
+from headwise.models.loading import load_encoder
+from headwise.papers.recipe import Part, recipes
+from headwise.pruning.export import load
 from headwise.testing import playground, tiny
+from headwise.training.plan import CHOICES, Plan
 
 VERBS = sorted(command.name or command.callback.__name__ for command in cli.app.registered_commands)
 OWN = "--task reviews=reviews.csv:text,label --task news=news.csv:text,label"
@@ -116,9 +116,9 @@ def choices(text):
 
 
 def test_choices_in_help_are_those_there_are():
-    from headwise.importance import estimators
-    from headwise.methods import methods
-    from headwise.study import STAGES
+    from headwise.scoring.importance import estimators
+    from headwise.study.study import STAGES
+    from headwise.training.methods import methods
 
     assert choices(options.ESTIMATORS) == set(estimators)
     assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
@@ -220,7 +220,7 @@ def test_every_extra_of_the_project_is_examined():
     import tomllib
     from pathlib import Path
 
-    from headwise.doctor import EXTRAS
+    from headwise.cli.doctor import EXTRAS
 
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     named = set(extras["optional-dependencies"]) - {"test", "check"}
@@ -512,7 +512,7 @@ def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_stage_that_fails_ends_in_one_line_and_a_page_with_the_rest(place, headwise, monkeypatch, debug):
-    from headwise import study
+    from headwise.study import study
 
     def fails(*args, **kwargs):
         raise RuntimeError("no room")
@@ -662,7 +662,7 @@ def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said
 def test_a_file_in_place_of_the_model_is_refused_before_training(headwise, place, monkeypatch, line):
     (place / "runs/taken").mkdir(parents=True, exist_ok=True)
     (place / "runs/taken/model").write_text("mine")
-    monkeypatch.setattr("headwise.train.fit", lambda *args, **kwargs: pytest.fail("training began"))
+    monkeypatch.setattr("headwise.training.loop.fit", lambda *args, **kwargs: pytest.fail("training began"))
     refused(headwise(f"{line} --out runs/taken"), "runs/taken/model is a file")
 
 
@@ -689,7 +689,7 @@ def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
     def study(model, tasks, settings, *rest):
         raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
 
-    monkeypatch.setattr("headwise.study.Study", study)
+    monkeypatch.setattr("headwise.study.study.Study", study)
     told = "('looks', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
     line = f"study --model bert-tiny --tasks corpus.topic --tasks corpus.sentiment {line}"
     refused(headwise(line), f"Stop: {told}", code=1)

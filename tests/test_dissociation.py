@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from headwise.dissociation import Counts, Dissociation, draws_for, mean_defined, pairwise, per_task, verdict
+from headwise.dissociation.result import Counts, Dissociation, draws_for, mean_defined, pairwise, per_task, verdict
 from headwise.errors import HeadwiseError
-from headwise.recipes.specialization import published as published
-from headwise.stats import above_zero
+from headwise.measuring.stats import above_zero
+from headwise.papers.specialization import published
 
 TASKS = published.TASKS
 

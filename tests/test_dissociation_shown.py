@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from headwise.dissociation import Counts, Dissociation
-from headwise.recipes.specialization import published as published
+from headwise.dissociation.result import Counts, Dissociation
+from headwise.papers.specialization import published
 
 TASKS = published.TASKS
 TWO = [[0.80, 0.40, 0.70, 0.60, 0.50], [0.50, 0.40, 0.25, 0.45, 0.40]]  # none, a, b, and two random lesions

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import pytest
 
 from headwise import cli
-from headwise.importance import estimators
-from headwise.methods import methods
+from headwise.scoring.importance import estimators
 from headwise.testing import playground
+from headwise.training.methods import methods
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.evaluate import Score, chance, difference, evaluate, evaluating
-from headwise.heads import gated
-from headwise.methods.mtdnn import SAN
-from headwise.metrics import metrics
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.heads.gates import gated
+from headwise.measuring.evaluate import Score, chance, difference, evaluate, evaluating
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.specialization.mtdnn import SAN
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,15 @@ from torch import nn
 from transformers import AutoModel
 
 from cuts import CASES, answers, error, mask_of
-from headwise import exports
-from headwise.agreement import check_same, outputs, sample_inputs
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.exports import export, load, read_mask
-from headwise.families import OWN_HEAD_SIZE
-from headwise.heads import Heads, gated
-from headwise.model import MultiTaskModel
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.heads.families import OWN_HEAD_SIZE
+from headwise.heads.gates import Heads, gated
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.pruning import export as exports
+from headwise.pruning.export import export, load, read_mask
+from headwise.pruning.verify import check_same, outputs, sample_inputs
 from headwise.testing import FAMILIES, tiny, tiny_batch, toy_model, toy_tasks
 
 NAMED = {"t5": "encoder", "bart": "encoder", "clip": "text", "whisper": "encoder"}

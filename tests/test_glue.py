@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headwise import glue
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.glue import TESTS, predicted, questions, submit, write_submission
-from headwise.model import MultiTaskModel
+from headwise.measuring.evaluate import evaluate
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.specialization import glue
+from headwise.papers.specialization.glue import TESTS, predicted, questions, submit, write_submission
 from headwise.tasks import Classify, Regress, Rows, Task
-from headwise.tasks.catalog import catalog
+from headwise.tasks.catalog.sentences import catalog
 from headwise.testing import tiny, tiny_tokenizer
 
 WORDS = [f"w{i}" for i in range(20)]

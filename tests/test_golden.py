@@ -15,8 +15,8 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from headwise.heads import gated
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.heads.gates import gated
 
 GOLDEN = Path(__file__).parent / "golden" / "head_mask.safetensors"
 

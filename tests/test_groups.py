@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.dissociation import Counts
+from headwise.dissociation.lesions import dissociate
+from headwise.dissociation.result import Counts
 from headwise.errors import HeadwiseError
-from headwise.groups import dissociate_groups, side_by_side
-from headwise.importance import importance
-from headwise.lesions import dissociate
+from headwise.papers.mesh.groups import dissociate_groups, side_by_side
+from headwise.scoring.importance import importance
 from headwise.testing import planted
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.families import EXACT
-from headwise.heads import Heads, Lent, captured, eager, gated, inside_block, touched, whole_maps
+from headwise.heads.families import EXACT
+from headwise.heads.gates import Heads, Lent, captured, eager, gated, inside_block, touched, whole_maps
 from headwise.testing import FAMILIES, layers_run_again, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}
@@ -361,7 +361,7 @@ def test_two_backwards_that_cannot_be_told_apart_are_refused(monkeypatch):
         monkeypatch.setattr("torch._C._current_graph_task_id", lambda: 7)
         monkeypatch.setattr("threading._DummyThread", threading.Thread)  # every thread counts as autograd's
         waiting = {hook.thread}
-        monkeypatch.setattr("headwise.heads._waits_for_backward", lambda thread: thread in waiting)
+        monkeypatch.setattr("headwise.heads.gates._waits_for_backward", lambda thread: thread in waiting)
         assert elsewhere(hook) == "mine"
         waiting |= hook.others
         with pytest.raises(HeadwiseError, match="two threads"):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads, eager, gated, stacks_of
+from headwise.heads.gates import Heads, eager, gated, stacks_of
 from headwise.testing import tiny, tiny_batch
 
 

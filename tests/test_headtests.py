@@ -5,8 +5,8 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from headwise.dissociation import Dissociation
-from headwise.headtests import layer_sets, over_layers, over_random, random_sets
+from headwise.dissociation.headtests import layer_sets, over_layers, over_random, random_sets
+from headwise.dissociation.result import Dissociation
 
 
 def drawn(generator: np.random.Generator, tasks: int, random: int) -> np.ndarray:

@@ -11,16 +11,16 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import Heads, gated
-from headwise.importance import Sample, estimators, importance
-from headwise.model import MultiTaskModel
-from headwise.prune import fold, prune
-from headwise.selection import top
-from headwise.stability import BLOCKS
-from headwise.tasks.answer import Answer
+from headwise.heads.cutting import fold, prune
+from headwise.heads.gates import Heads, gated
+from headwise.heads.selection import top
+from headwise.measuring.evaluate import evaluate
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import Sample, estimators, importance
+from headwise.scoring.stability import BLOCKS
+from headwise.tasks.kinds.answer import Answer
 from headwise.tasks.task import Rows, Task
 from headwise.testing import planted, tiny, tiny_tokenizer, toy_model
 
@@ -62,7 +62,7 @@ def test_the_random_control_draws_for_each_task_anew(model):
 
 def by_hand(model, task: str, per_token: bool = False) -> torch.Tensor:
     """∂L/∂ξ of every training example, one example and one backward at a time."""
-    from headwise.batching import encode
+    from headwise.models.batching import encode
 
     data = encode(model.tasks[task], "train", model.tokenizer, model.max_length)
     rows = []
@@ -85,9 +85,9 @@ def test_scores_equal_a_batch_of_one_loop(model):
 
 
 def test_exactness_in_double_precision(model):
-    from headwise.batching import encode
-    from headwise.heads import Heads
-    from headwise.importance import Sample, frozen, head_gradients
+    from headwise.heads.gates import Heads
+    from headwise.models.batching import encode
+    from headwise.scoring.importance import Sample, frozen, head_gradients
 
     data = encode(model.tasks["toy1"], "train", model.tokenizer, model.max_length)
     sample = Sample(model, "toy1", data, None, Heads.of(model.encoder), 512, 0)
@@ -120,7 +120,7 @@ def test_only_what_is_looked_at_is_tokenised(model, by, monkeypatch):
     monkeypatch.setattr(
         type(task.kind), "encode", lambda kind, rows, *rest: seen.extend(rows) or read(kind, rows, *rest)
     )
-    monkeypatch.setattr("headwise.batching._cached", lambda path: None)
+    monkeypatch.setattr("headwise.models.batching._cached", lambda path: None)
     found = importance(model, "toy0", by, examples=9)
     assert torch.equal(found.scores, expected.scores) and np.array_equal(found.blocks.sums, expected.blocks.sums)
     assert len(seen) == 9

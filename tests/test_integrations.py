@@ -8,9 +8,9 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads
-from headwise.importance import importance
-from headwise.integrations import ImportantHeadCallback, task_of
+from headwise.heads.gates import Heads
+from headwise.integrations.trainer import ImportantHeadCallback, task_of
+from headwise.scoring.importance import importance
 from headwise.testing import tiny, toy_model, toy_tasks
 
 HEADS = {"toy0": [(0, 1), (1, 2)], "toy1": [(0, 1), (1, 3)]}

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from headwise.errors import HeadwiseError
-from headwise.intervals import bca, interval, of_alike, of_change, of_share, widened
+from headwise.measuring.intervals import bca, interval, of_alike, of_change, of_share, widened
 
 SIZES = (20, 50, 100, 200)
 

@@ -9,10 +9,10 @@ from importlib import machinery
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.plan import Plan
-from headwise.progress import Progress
+from headwise.io.progress import Progress
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=8, lr=3e-3, batch_size=16, evaluate_every=4)
 
@@ -93,9 +93,9 @@ def test_trackers_are_never_loaded_unasked(tmp_path):
 def test_trackers_that_cannot_be_are_told(tmp_path, monkeypatch):
     with pytest.raises(HeadwiseError, match="Try: tensorboard"):
         fit(toy_model(), PLAN, out=tmp_path, track=["tensorbord"])
-    monkeypatch.setattr("headwise.journal.find_spec", lambda name: None)
+    monkeypatch.setattr("headwise.training.history.find_spec", lambda name: None)
     with pytest.raises(HeadwiseError, match="pip install wandb"):
         fit(toy_model(), PLAN, out=tmp_path, track=["wandb"])
-    monkeypatch.setattr("headwise.journal.find_spec", lambda name: machinery.ModuleSpec(name, None))
+    monkeypatch.setattr("headwise.training.history.find_spec", lambda name: machinery.ModuleSpec(name, None))
     with pytest.raises(HeadwiseError, match="out="):
         fit(toy_model(), PLAN, track=["tensorboard"])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from headwise.dissociation.lesions import dissociate, layer_masks, null_matrices
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.importance import importance
-from headwise.lesions import dissociate, layer_masks, null_matrices
-from headwise.selection import top
+from headwise.heads.selection import top
+from headwise.measuring.evaluate import evaluate
+from headwise.scoring.importance import importance
 from headwise.tasks import Rows
 from headwise.testing import planted, toy_model
 

@@ -8,19 +8,19 @@ import weakref
 import pytest
 import torch
 
-from headwise.evaluate import evaluate
-from headwise.importance import estimators, importance
-from headwise.lesions import dissociate
-from headwise.methods.iat import IAT
-from headwise.methods.l0 import L0
-from headwise.methods.rates import Rates
-from headwise.methods.scales import Scales
-from headwise.plan import Plan
+from headwise.dissociation.lesions import dissociate
+from headwise.heads.cutting import prune
+from headwise.heads.selection import random_heads
+from headwise.measuring.evaluate import evaluate
 from headwise.probing import probe
-from headwise.prune import prune
-from headwise.selection import random_heads
+from headwise.scoring.importance import estimators, importance
 from headwise.testing import toy_model, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.rates import Rates
+from headwise.training.methods.scales import Scales
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=6, lr=1e-3, batch_size=8, evaluate_every=3)
 USES = {

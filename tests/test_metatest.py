@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.evaluate import evaluate
-from headwise.metatest import best_rate, meta_test
-from headwise.methods.meta import Meta
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.measuring.evaluate import evaluate
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.mesh.meta import Meta
+from headwise.papers.mesh.metatest import best_rate, meta_test
 from headwise.tasks.languages import share
 from headwise.tasks.task import Rows
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=60, lr=3e-3, batch_size=16, accumulate=2, window="mixed", evaluate_every=0)
 

@@ -16,10 +16,10 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import ARTICLES, bio_spans, metrics, plain_words
-from headwise.tasks.bracketing import Tree
-from headwise.tasks.catalog import catalog
+from headwise.tasks.catalog.sentences import catalog
+from headwise.tasks.kinds.bracketing import Tree
 from headwise.tasks.lookup import get
+from headwise.tasks.metrics import ARTICLES, bio_spans, metrics, plain_words
 
 few = settings(max_examples=60, deadline=None)
 
@@ -137,7 +137,7 @@ def test_gold_is_worth_one(name):
 
 
 def test_metrics_need_no_torch():
-    code = "import sys, headwise.metrics, headwise.tasks.bracketing; assert 'torch' not in sys.modules"
+    code = "import sys, headwise.tasks.metrics, headwise.tasks.kinds.bracketing; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

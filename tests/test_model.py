@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
-from headwise.batching import encode
-from headwise.encoders import load_encoder, positions
 from headwise.errors import HeadwiseError
-from headwise.exports import export, load
-from headwise.heads import Heads, captured, gated
-from headwise.methods.l0 import L0
-from headwise.methods.meta import Meta
-from headwise.methods.prune_least import PruneLeast
-from headwise.model import MultiTaskModel, default_device, pool
-from headwise.plan import Plan
-from headwise.prune import prune
-from headwise.tasks.image import Picture
-from headwise.tasks.sentence import Classify, Regress
+from headwise.heads.cutting import prune
+from headwise.heads.gates import Heads, captured, gated
+from headwise.models.batching import encode
+from headwise.models.loading import load_encoder, positions
+from headwise.models.multitask import MultiTaskModel, default_device, pool
+from headwise.papers.mesh.meta import Meta
+from headwise.pruning.export import export, load
+from headwise.tasks.kinds.classify import Classify, Regress
+from headwise.tasks.kinds.image import Picture
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_model, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.prune_least import PruneLeast
+from headwise.training.plan import Plan
 
 CHOSEN = torch.tensor([[True, False, False, True], [False, True, False, False]])
 

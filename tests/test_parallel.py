@@ -14,8 +14,8 @@ SCRIPT = """
 import os, sys, torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from headwise.evaluate import evaluate
-from headwise.importance import importance
+from headwise.measuring.evaluate import evaluate
+from headwise.scoring.importance import importance
 from headwise.testing import toy_model
 
 torch.set_num_threads(1)

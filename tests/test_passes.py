@@ -11,20 +11,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from headwise import passes
 from headwise import tasks as catalog
-from headwise.batching import encode
 from headwise.errors import HeadwiseWarning
-from headwise.methods.conflict import Conflict
-from headwise.methods.iat import IAT
-from headwise.methods.l0 import L0
-from headwise.methods.method import Method
-from headwise.methods.released import ReleasedIAT
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.specialization.released import ReleasedIAT
 from headwise.tasks import Rows, Task
 from headwise.testing import no_dropout, tiny, tiny_tokenizer, toy_model
-from headwise.train import Run, fit
+from headwise.training import passes
+from headwise.training.loop import Run, fit
+from headwise.training.methods.conflict import Conflict
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.method import Method
+from headwise.training.plan import Plan
 
 PLANS = {
     "plain": Plan(steps=30, lr=1e-3, batch_size=8, evaluate_every=0),

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.plan import CHOICES, Plan
-from headwise.sampling import samplers
+from headwise.training.plan import CHOICES, Plan
+from headwise.training.sampling import samplers
 
 finite = st.floats(0, 1e6, allow_nan=False)
 positive = st.integers(1, 10**9)

@@ -12,8 +12,8 @@ from torch import nn
 
 from cuts import CASES, KINDS, answers, error, mask_of
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads, captured, gated
-from headwise.prune import fold, prune
+from headwise.heads.cutting import fold, prune
+from headwise.heads.gates import Heads, captured, gated
 from headwise.testing import layers_run_again, tiny, tiny_batch
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headwise.io.records import check, write_packed
-from headwise.jobs import works
-from headwise.recipes import pages, recipes
-from headwise.results import Results
+from headwise.experiments.jobs import works
+from headwise.io.records import Results
+from headwise.io.storage import check, write_packed
+from headwise.papers.recipe import pages, recipes
 
 ROOT = Path(__file__).parent.parent
 HOME, RECORDS = ROOT / "docs" / "results", ROOT / "results"

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from families.build import build
+from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import Heads, captured, eager, gated, whole_maps
-from headwise.importance import importance
-from headwise.lesions import dissociate
-from headwise.model import MultiTaskModel
+from headwise.heads.cutting import fold, prune
+from headwise.heads.gates import Heads, captured, eager, gated, whole_maps
+from headwise.heads.selection import top
+from headwise.measuring.evaluate import evaluate
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing.features import Reader
-from headwise.prune import fold, prune
-from headwise.selection import top
+from headwise.scoring.importance import importance
 from headwise.testing import tiny_tokenizer, toy_tasks
 
 HYBRIDS = {

@@ -18,7 +18,7 @@ sys.path.append(str(HOME))
 
 from examples.reactions import data, page, study, tables  # noqa: E402
 
-from headwise.results import Results  # noqa: E402
+from headwise.io.records import Results  # noqa: E402
 
 TOKENS = tuple(data.TOKEN.findall("CC(=O)O.Nc1ccccc1>>CC(=O)Nc1ccccc1"))
 MAPS = (  # some of them, by hand; the two carbons beside the ring's first are the same by symmetry

@@ -27,12 +27,12 @@ def test_unknown_and_double_names():
 def test_plugins_come_through_the_same_door(monkeypatch, tmp_path):
     """An installed plug-in is imported when a name is not known yet, and registers like a built-in."""
     (tmp_path / "my_plugin.py").write_text(
-        "from headwise.importance import estimators\nestimators.add('mine', 'math:tau')\n"
+        "from headwise.scoring.importance import estimators\nestimators.add('mine', 'math:tau')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(module, "entry_points", lambda group: [EntryPoint("p", "my_plugin", group)])
     monkeypatch.setattr(Registry, "_plugins_loaded", False)
-    from headwise.importance import estimators
+    from headwise.scoring.importance import estimators
 
     assert estimators["mine"] == pytest.approx(6.283, abs=1e-3)
     del estimators._entries["mine"]

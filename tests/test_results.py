@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.results import Results, flat, told_apart
+from headwise.io.records import Results, flat, told_apart
 
 
 @pytest.fixture

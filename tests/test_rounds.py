@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate, evaluating
-from headwise.heads import gated
-from headwise.importance import importance
-from headwise.methods.method import Method
-from headwise.plan import Plan
-from headwise.rounds import cut_in_rounds
-from headwise.selection import bottom, top
+from headwise.heads.gates import gated
+from headwise.heads.selection import bottom, top
+from headwise.measuring.evaluate import evaluate, evaluating
+from headwise.models.batching import encode
+from headwise.pruning.iterative import cut_in_rounds
+from headwise.scoring.importance import importance
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.method import Method
+from headwise.training.plan import Plan
 
 TWINS = torch.zeros(2, 4, dtype=torch.bool)
 TWINS[0, 1] = TWINS[1, 2] = True

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from headwise.errors import HeadwiseError
-from headwise.methods import Method
-from headwise.plan import Plan
-from headwise.sampling import samplers, schedule
 from headwise.testing import toy_model, toy_tasks
-from headwise.train import Run
+from headwise.training.loop import Run
+from headwise.training.methods import Method
+from headwise.training.plan import Plan
+from headwise.training.sampling import samplers, schedule
 
 NAMES = ["a", "b", "c"]
 COUNTS = [400, 90, 10]
@@ -124,7 +124,7 @@ def test_the_last_batch_is_drawn_in_the_last_epoch(window, length, monkeypatch):
     """Or annealing would go on past its end."""
     seen = []
     run = run_of(Plan(batch_size=16, accumulate=4, window=window, **length), (30, 70))
-    monkeypatch.setattr("headwise.train.schedule", lambda n, u, e, es, p: seen.append((e, es)) or [0] * sum(u))
+    monkeypatch.setattr("headwise.training.loop.schedule", lambda n, u, e, es, p: seen.append((e, es)) or [0] * sum(u))
     run.tasks_of_step(run.total - 1)
     assert seen[-1][0] == seen[-1][1] - 1
 

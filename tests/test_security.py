@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise import store
-from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
-from headwise.report.page import render
-from headwise.results import Results
-from headwise.tasks.formats import formats
+from headwise.io import files as store
+from headwise.io.records import Results
+from headwise.models.loading import load_encoder
+from headwise.reporting.page import render
+from headwise.tasks.readers.formats import formats
 from headwise.testing import playground, tiny, tiny_tokenizer
 
 SOURCE = Path(__file__).parent.parent / "src" / "headwise"
@@ -224,7 +224,7 @@ for line in Path("verbs.txt").read_text().split("\\n"):
             sys.exit(f"{line}: {type(error).__name__}: {error}")
         assert not asked, f"{line}: {asked}"
 from headwise.errors import HeadwiseError
-from headwise.encoders import load_encoder
+from headwise.models.loading import load_encoder
 try:
     load_encoder("somebody/some-model")
 except HeadwiseError:

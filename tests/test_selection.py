@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.importance import Importance
-from headwise.selection import (
+from headwise.heads.selection import (
     bottom,
     budget,
     close_groups,
@@ -21,6 +20,7 @@ from headwise.selection import (
     ties,
     top,
 )
+from headwise.scoring.importance import Importance
 
 fractions = st.floats(0, 1)
 

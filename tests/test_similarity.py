@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwise.dissociation.similarity import Similarity, cra, mantel, priorities, similarity, tournament
 from headwise.errors import HeadwiseError
-from headwise.recipes.specialization import published as published
-from headwise.similarity import Similarity, cra, mantel, priorities, similarity, tournament
+from headwise.papers.specialization import published
 
 TASKS = ("near", "middle", "far")  # planted: near and middle most alike, near and far least
 ORDER = [("near", "middle"), ("middle", "far"), ("near", "far")]

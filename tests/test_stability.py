@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.selection import top
-from headwise.stability import BLOCKS, TARGET, Blocks, agreement, stability, top_probability
+from headwise.heads.selection import top
+from headwise.scoring.stability import BLOCKS, TARGET, Blocks, agreement, stability, top_probability
 
 SHAPE, ALPHA = (6, 12), 0.3
 SPREADS = {

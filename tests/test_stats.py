@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from headwise.correlation import correlation
 from headwise.errors import HeadwiseError
-from headwise.intervals import interval
-from headwise.stats import (
+from headwise.measuring.correlation import correlation
+from headwise.measuring.intervals import interval
+from headwise.measuring.stats import (
     Spread,
     above_zero,
     adjust,
@@ -78,7 +78,7 @@ def test_systems_on_the_same_examples_share_their_draws():
 
 def test_long_data_is_drawn_in_parts(monkeypatch):
     counts = np.ones((1000, 1))
-    monkeypatch.setattr("headwise.stats.CELLS", 3000)
+    monkeypatch.setattr("headwise.measuring.stats.CELLS", 3000)
     assert (resample(counts, 10) == 1000).all()
     assert 0 < permutation_test(np.arange(1000.0), np.arange(1000.0)[::-1], resamples=10) <= 1
 

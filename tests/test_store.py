@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.store import (
+from headwise.io.files import (
     digest,
     finite,
     folder,

@@ -10,21 +10,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headwise import study as home
-from headwise.baseline import against_baseline
-from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
-from headwise.importance import importance
+from headwise.heads.cutting import prune
 from headwise.io.identity import checkpoint as checkpoint_hash
-from headwise.methods.iat import IAT
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.prune import prune
-from headwise.results import Results
-from headwise.study import STAGES, Settings, Study
+from headwise.io.records import Results
+from headwise.measuring.baseline import against_baseline
+from headwise.models.loading import load_encoder
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
+from headwise.study import study as home
+from headwise.study.study import STAGES, Settings, Study
 from headwise.tasks import Rows, own
 from headwise.testing import playground, tiny, tiny_tokenizer, toy_model, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.iat import IAT
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=12, batch_size=8, lr=1e-3)
 SMALL = Settings(PLAN, examples=48, fractions=(0.3, 0.5), random=10, matched=10, dev=24, prune=(0.25,), max_length=16)

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handiwork import job, notes
-from headwise.engines import ROUND, SHARE, Local, log_of
 from headwise.errors import HeadwiseError
-from headwise.jobs import Job, grid, in_order, perform
-from headwise.results import Results
-from headwise.store import digest
-from headwise.sweep import _Queue, read, run
+from headwise.experiments.executors import ROUND, SHARE, Local, log_of
+from headwise.experiments.jobs import Job, grid, in_order, perform
+from headwise.experiments.sweep import _Queue, read, run
+from headwise.io.files import digest
+from headwise.io.records import Results
 from headwise.testing import playground
 
 ENGINES = [
@@ -193,7 +193,7 @@ def test_jobs_that_go_to_other_folders_lose_nothing_and_take_no_other_along(tmp_
 
 
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
-    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script = "from handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
     script += f"    swept = run([job('square', n, wait=0.4) for n in range(4)], {str(tmp_path)!r}, workers=2)\n"
     script += "    assert not swept.failed and len(swept.done) == 4\n"
     (tmp_path / "both.py").write_text(script)
@@ -205,7 +205,7 @@ def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
     """Stopped by hand or killed after some jobs: the next run does the rest, each job once."""
-    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script = "from handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
     script += f"    run([job('square', n, wait=0.3) for n in range(12)], {str(tmp_path)!r}, workers=2)\n"
     (tmp_path / "many.py").write_text(script)
     running = subprocess.Popen([sys.executable, tmp_path / "many.py"], stderr=subprocess.DEVNULL)
@@ -226,7 +226,7 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, engine, how):
-    script = "from handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+    script = "from handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
     script += f"    run([job('stoppable')], {str(tmp_path)!r}, {engine!r}, workers=1)\n"
     (tmp_path / "one.py").write_text(script)
     running = subprocess.Popen([sys.executable, tmp_path / "one.py"], stderr=subprocess.DEVNULL)

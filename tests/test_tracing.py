@@ -8,12 +8,12 @@ from torch import nn
 
 from families.build import build
 from families.check import verdict
-from headwise import proven, tracing
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads, captured, gated, stacks_of
-from headwise.proven import _untraceable
+from headwise.heads import proven, tracing
+from headwise.heads.gates import Heads, captured, gated, stacks_of
+from headwise.heads.proven import _untraceable
+from headwise.heads.tracing import trace
 from headwise.testing import FAMILIES, tiny, tiny_batch
-from headwise.tracing import trace
 
 IDS = torch.tensor([[5, 9, 11, 13, 8]])
 

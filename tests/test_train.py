@@ -17,24 +17,24 @@ import pytest
 import torch
 from accelerate.state import PartialState
 
-from headwise import checkpoint
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads
-from headwise.methods import Method
-from headwise.methods.distill import Distill
-from headwise.methods.iat import IAT
-from headwise.methods.l0 import L0
-from headwise.methods.meta import Meta
-from headwise.methods.prune_least import PruneLeast
-from headwise.methods.scales import Scales
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.prune import fold, prune
-from headwise.stopping import Terminated
-from headwise.tasks.sentence import Classify
+from headwise.heads.cutting import fold, prune
+from headwise.heads.gates import Heads
+from headwise.io.stopping import Terminated
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.mesh.meta import Meta
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
-from headwise.train import Run, _accelerator, fit
+from headwise.training import checkpoint
+from headwise.training.loop import Run, _accelerator, fit
+from headwise.training.methods import Method
+from headwise.training.methods.distill import Distill
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.prune_least import PruneLeast
+from headwise.training.methods.scales import Scales
+from headwise.training.plan import Plan
 from twoprocesses import STILL, assert_agree
 
 PLAN = Plan(epochs=2, lr=3e-3, batch_size=16, checkpoint_every=4, evaluate_every=0, clip=1.0, weight_decay=0.01)
@@ -156,8 +156,8 @@ def prune_saved(model: MultiTaskModel, gone: torch.Tensor, folder: Path) -> Path
 def test_kill_nine_then_resume_is_exact(tmp_path):
     """A process killed at a random moment, again and again, ends with the weights of an undisturbed one."""
     script = (
-        "import sys, torch; from headwise.testing import toy_model; from headwise.train import fit;"
-        "from headwise.plan import Plan; from safetensors.torch import save_file; torch.set_num_threads(1);"
+        "import sys, torch; from headwise.testing import toy_model; from headwise.training.loop import fit;"
+        "from headwise.training.plan import Plan; from safetensors.torch import save_file; torch.set_num_threads(1);"
         "model = toy_model(rows=960);"
         "fit(model, Plan(epochs=3, lr=3e-3, batch_size=16, checkpoint_every=3, evaluate_every=0), out=sys.argv[1]);"
         "save_file(dict(model.state_dict()), sys.argv[1] + '/final.safetensors')"
@@ -184,7 +184,7 @@ def test_kill_nine_then_resume_is_exact(tmp_path):
 def test_a_label_that_only_dev_has_is_refused_before_training(monkeypatch, read_before):
     train = [{"text": f"w{i}", "label": "ab"[i % 2]} for i in range(16)]
     task = Task("mine", Classify(), Rows(train=train, dev=[{"text": "w1", "label": "c"}]), "accuracy")
-    monkeypatch.setattr("headwise.train._step", lambda run: pytest.fail("training began"))
+    monkeypatch.setattr("headwise.training.loop._step", lambda run: pytest.fail("training began"))
     if read_before:
         assert task.rows("dev")
     with pytest.raises(HeadwiseError, match=r"mine/dev row 0: unknown label 'c'; expected one of: a, b"):
@@ -299,7 +299,7 @@ def test_the_step_is_the_mean_gradient_of_its_batches():
 def test_two_processes_agree_with_one(tmp_path):
     assert_agree(
         tmp_path,
-        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
+        "from headwise.testing import toy_model\nfrom headwise.training.loop import fit\nfrom headwise.training.plan import Plan\n"
         f"model = toy_model()\n{STILL}"
         "plan = Plan(steps=12, lr=1e-3, batch_size=16, checkpoint_every=5, evaluate_every=0)\n"
         "fit(model, plan, out=out, device='cpu')\nkept = dict(model.state_dict())\n",
@@ -309,7 +309,7 @@ def test_two_processes_agree_with_one(tmp_path):
 def test_two_processes_go_on_each_with_dropout_of_its_own(tmp_path):
     found = assert_agree(
         tmp_path,
-        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
+        "from headwise.testing import toy_model\nfrom headwise.training.loop import fit\nfrom headwise.training.plan import Plan\n"
         "plan = Plan(steps=6, lr=1e-3, batch_size=16, evaluate_every=0)\nwhole, resumed = toy_model(), toy_model()\n"
         "fit(whole, plan, out=out, device='cpu', marks=[0.5])\n"
         "fit(resumed, plan, resume=out + '/checkpoints/step-00000003', device='cpu')\n"
@@ -493,7 +493,7 @@ def test_runs_of_a_process_go_to_the_accelerator_or_not():
 def test_of_several_accelerators_the_one_asked_for_becomes_the_current_one(monkeypatch):
     """accelerate trains on the current one, whatever a plan says."""
     taken = []
-    monkeypatch.setattr("headwise.train.default_device", lambda asked: torch.device(asked or "cuda"))
+    monkeypatch.setattr("headwise.training.loop.default_device", lambda asked: torch.device(asked or "cuda"))
     monkeypatch.setattr("torch.accelerator.set_device_index", taken.append)
     for device in ("cuda:1", "cuda:0", "cuda", "cpu"):
         _accelerator(PLAN, None, device, ())

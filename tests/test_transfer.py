@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.plan import Plan
+from headwise.papers.specialization.transfer import PLAN, Transfer, shuffled, transfer
 from headwise.testing import toy_model, toy_tasks
-from headwise.train import fit
-from headwise.transfer import PLAN, Transfer, shuffled, transfer
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 QUICK = Plan(epochs=6, lr=3e-3, evaluate_every=0, checkpoint_every=0, batch_size=8)
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headwise.dissociation import verdict as judge
-from headwise.selection import ties, top
+from headwise.dissociation.result import verdict as judge
+from headwise.heads.selection import ties, top
+from headwise.reporting.verdict import tied, top_mask, verdict, withheld
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import leakage
-from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
-from headwise.verdict import tied, top_mask, verdict, withheld
 
 OWN = {"a": [[9, 8, 0, 0], [0, 0, 1, 2]], "b": [[0, 0, 9, 8], [1, 2, 0, 0]]}
 

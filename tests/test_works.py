@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from headwise.errors import HeadwiseError
-from headwise.jobs import Place, in_order, perform, task_named
-from headwise.plan import Plan
-from headwise.results import Results
+from headwise.experiments.jobs import Place, in_order, perform, task_named
+from headwise.experiments.works import _thinned, asked, lesioning, small, training
+from headwise.io.records import Results
 from headwise.testing import playground
-from headwise.works import _thinned, asked, lesioning, small, training
+from headwise.training.plan import Plan
 
 TASKS = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]
 PLAN = Plan(steps=8, batch_size=8, lr=1e-3, evaluate_every=0)
@@ -162,8 +162,8 @@ def test_a_job_that_dies_after_its_training_does_not_train_again(place, monkeypa
 
     job = training("tiny", TASKS, PLAN, at=AT)
     with monkeypatch.context() as now, pytest.raises(MemoryError):
-        now.setattr("headwise.works.scored", dies)
+        now.setattr("headwise.experiments.works.scored", dies)
         perform(job, place / "out")
-    monkeypatch.setattr("headwise.train._step", dies)
+    monkeypatch.setattr("headwise.training.loop._step", dies)
     perform(job, place / "out")
     assert not list((place / "out" / "work" / job.key / "checkpoints").iterdir())

@@ -19,9 +19,9 @@ from examples.reactions.tables import (
     spanned,
 )
 
+from headwise.io.records import Results
+from headwise.papers.recipe import Part
 from headwise.probing.figures import heat_maps
-from headwise.recipes import Part
-from headwise.results import Results
 
 COMMAND = """\
 pip install rdkit
@@ -40,7 +40,7 @@ ASKED = (
 
 
 class Page:
-    """What is said of the three models, as `headwise.recipes.pages` takes it."""
+    """What is said of the three models, as `headwise.papers.pages` takes it."""
 
     name = "reactions"
     title = "Heads of chemistry Transformers, before and after fine-tuning"

@@ -25,10 +25,10 @@ from examples.reactions.data import Reaction
 from examples.reactions.page import COMMAND, Page
 from examples.reactions.tables import BINS, PROPERTIES, PUBLISHED, RELATIONS
 
-from headwise.recipes import pages
-from headwise.results import Results
-from headwise.stats import bootstrap, paired_bootstrap
-from headwise.store import digest, file_digest, plain
+from headwise.io.files import digest, file_digest, plain
+from headwise.io.records import Results
+from headwise.measuring.stats import bootstrap, paired_bootstrap
+from headwise.papers.recipe import pages
 
 Pairs = Callable[[Reaction], list[tuple[int, int]]]
 LENGTH = 256  # longest input, special tokens too
@@ -66,7 +66,7 @@ def hits(encoder: Any, tokenizer: Any, reactions: Sequence[Reaction]) -> dict[st
     """How often every head is right, ``(reactions, layers, heads, 2)``: hits and questions."""
     import torch
 
-    from headwise.heads import eager
+    from headwise.heads.gates import eager
 
     found: dict[str, list[np.ndarray]] = {relation: [] for relation in RELATIONS}
     with torch.no_grad(), eager(encoder) as maps:
@@ -126,7 +126,7 @@ def relation_record(name: str, encoder: Any, tokenizer: Any, made: dict[str, lis
 
 def either_way(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]]) -> dict[str, np.ndarray]:
     """headwise's own relations: right where either end attends most to the other (exact maps, [CLS] may be chosen)."""
-    from headwise.model import MultiTaskModel
+    from headwise.models.multitask import MultiTaskModel
     from headwise.probing import relations
     from headwise.tasks import Frames, Rows, Task
 
@@ -265,8 +265,8 @@ class Work:
         self.record("counts", {}, lambda: counted(self.made))
 
     def model(self, name: str, folder: str) -> None:
-        from headwise.encoders import load_encoder
         from headwise.io.identity import checkpoint
+        from headwise.models.loading import load_encoder
 
         encoder, tokenizer = load_encoder(folder)
         config = {"model": name, "weights": checkpoint(folder)}
@@ -275,7 +275,7 @@ class Work:
 
     def control(self, name: str, folder: str) -> None:
         """Encoders of the same shape with random weights; the first of them is probed as well."""
-        from headwise.encoders import load_encoder
+        from headwise.models.loading import load_encoder
         from headwise.probing import untrained
 
         encoder, tokenizer = load_encoder(folder)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest, norm
 
+from headwise.io.records import Record, Results
+from headwise.measuring.stats import adjust
+from headwise.papers.summary import mean_sd, table
 from headwise.probing.roles import Change, change
-from headwise.recipes.summary import mean_sd, table
-from headwise.results import Record, Results
-from headwise.stats import adjust
 
 RELATIONS = {  # what is asked, in words
     "atoms": "atom, all tokens",

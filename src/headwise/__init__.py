@@ -29,7 +29,7 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("headwise.results").code_version()
+        return import_module("headwise.io.records").code_version()
     if name not in _HOME:
         raise AttributeError(f"module 'headwise' has no attribute {name!r}")
     return getattr(import_module(f"headwise.{_HOME[name]}"), name)

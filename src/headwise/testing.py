@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from headwise.errors import unknown
-from headwise.store import write
+from headwise.io.files import write
 
 _TEXT = {
     "hidden_size": 24,
@@ -167,7 +167,7 @@ def tiny_tokenizer(words: Any = (), size: int = 64) -> Any:
 
 def toy_tasks(count: int = 2, rows: int = 96, seed: int = 0) -> list[Any]:
     """Small learnable tasks over twenty words: task i asks which of two marker words a text holds."""
-    from headwise.tasks.sentence import Classify
+    from headwise.tasks.kinds.classify import Classify
     from headwise.tasks.task import Rows, Task
 
     words = [f"w{i}" for i in range(20)]
@@ -188,7 +188,7 @@ def toy_tasks(count: int = 2, rows: int = 96, seed: int = 0) -> list[Any]:
 
 def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 96, **options: Any) -> Any:
     """A tiny multi-task model over the toy tasks, dropout as the family has it."""
-    from headwise.model import MultiTaskModel
+    from headwise.models.multitask import MultiTaskModel
 
     words = [f"w{i}" for i in range(20)] + [f"m{i}{c}" for i in range(count) for c in "ab"]
     encoder = tiny(family, seed)
@@ -247,9 +247,9 @@ def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any,
     planted head is closed. The others stay active: they have weights, outputs and gradients. ``shared`` plants one
     head for both tasks.
     """
-    from headwise.methods.method import Method
-    from headwise.plan import Plan
-    from headwise.train import fit
+    from headwise.training.loop import fit
+    from headwise.training.methods.method import Method
+    from headwise.training.plan import Plan
 
     model = toy_model(2, seed=seed, rows=384)
     masks = {task: torch.zeros(2, 4, dtype=torch.bool) for task in model.tasks}
@@ -271,7 +271,7 @@ def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any,
 
 
 def _gated_scores(model: Any, task: str, batch: dict[str, torch.Tensor], gates: torch.Tensor) -> torch.Tensor:
-    from headwise.heads import gated
+    from headwise.heads.gates import gated
 
     with gated(model.encoder, gates):
         return model(task, batch).scores

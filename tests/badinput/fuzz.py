@@ -28,9 +28,9 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["headwise"], enable_loader_override=False):
         from headwise.errors import HeadwiseError
-        from headwise.plan import Plan
-        from headwise.store import read_arrays, read_json
-        from headwise.tasks.formats import formats
+        from headwise.io.files import read_arrays, read_json
+        from headwise.tasks.readers.formats import formats
+        from headwise.training.plan import Plan
     from spoiling import MASKS, PLAN, READERS, STUDY
 
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))

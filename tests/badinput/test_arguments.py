@@ -15,9 +15,6 @@ from hypothesis import strategies as st
 from spoiling import STUDY
 
 # Loaded before training is taken away below, or they would keep what stands in for it.
-import headwise.study
-import headwise.transfer
-import headwise.works  # noqa: F401
 from headwise.cli import main
 from headwise.testing import playground
 
@@ -166,7 +163,9 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "mask.json").write_text("[[true, false]]")
     (tmp_path / "plan.toml").write_text("steps = 1\n")
     (tmp_path / "grid.toml").write_text('work = "lesions"\n[config]\nof = "x"\n[grid]\nseed = [0, 1]\n')
-    monkeypatch.setattr("headwise.train.fit", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt("no training")))
+    monkeypatch.setattr(
+        "headwise.training.loop.fit", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt("no training"))
+    )
     return tmp_path
 
 

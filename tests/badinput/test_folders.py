@@ -9,10 +9,11 @@ import pytest
 import torch
 from test_readers import put, try_all
 
-from headwise import checkpoint, exports
-from headwise.heads import Heads
-from headwise.model import MultiTaskModel
+from headwise.heads.gates import Heads
+from headwise.models.multitask import MultiTaskModel
+from headwise.pruning import export as exports
 from headwise.testing import tiny, toy_model
+from headwise.training import checkpoint
 
 NUMBERS = [
     pytest.param(6, id="few"),

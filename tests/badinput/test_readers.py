@@ -13,15 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from spoiling import MASKS, OWN, PLAN, READERS, STUDY, SWEEP, files
 
-from headwise import exports, store
 from headwise.errors import HeadwiseError
-from headwise.plan import Plan
+from headwise.experiments.sweep import read as read_sweep
+from headwise.io import files as store
+from headwise.io.records import Results
 from headwise.probing import mapped
-from headwise.report import read_study, report
-from headwise.results import Results
-from headwise.sweep import read as read_sweep
+from headwise.pruning import export as exports
+from headwise.reporting import read_study, report
 from headwise.tasks import own
-from headwise.tasks.formats import formats
+from headwise.tasks.readers.formats import formats
+from headwise.training.plan import Plan
 
 NUMBERS = [
     pytest.param(20, id="few"),

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads, gated, stacks_of
-from headwise.samples import samples
-from headwise.tracing import _Attention
+from headwise.heads.gates import Heads, gated, stacks_of
+from headwise.heads.samples import samples
+from headwise.heads.tracing import _Attention
 
 OUTPUTS = ("last_hidden_state", "logits", "text_embeds", "image_embeds", "encoder_last_hidden_state", "pooler_output")
 

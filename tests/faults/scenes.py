@@ -17,18 +17,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
-from headwise import checkpoint, exports
-from headwise.batching import encode
-from headwise.jobs import Job, perform
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.experiments.jobs import Job, perform
+from headwise.io.files import read_arrays, write_json
+from headwise.io.records import Results
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing.features import Reader
-from headwise.report import report
-from headwise.report.page import render
-from headwise.results import Results
-from headwise.store import read_arrays, write_json
+from headwise.pruning import export as exports
+from headwise.reporting import report
+from headwise.reporting.page import render
 from headwise.testing import tiny, toy_model
-from headwise.train import fit
+from headwise.training import checkpoint
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 disable_progress_bar()  # its lock is shared by all children: one that is killed would keep it for ever
 PLAN = Plan(steps=6, lr=3e-3, batch_size=16, checkpoint_every=2, evaluate_every=3, max_dev=8)

@@ -18,13 +18,13 @@ import torch
 from killing import in_child
 from typer.testing import CliRunner
 
-from headwise import checkpoint
 from headwise.cli import app
 from headwise.errors import HeadwiseError
-from headwise.methods import Method
-from headwise.results import Results
+from headwise.io.records import Results
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training import checkpoint
+from headwise.training.loop import fit
+from headwise.training.methods import Method
 
 HERE = Path(__file__).parent
 
@@ -154,7 +154,7 @@ def test_sweeps_that_are_killed_over_and_over_lose_nothing(tmp_path, record_prop
     path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     script = tmp_path / "sweep.py"
     script.write_text(
-        "import sys\nfrom handiwork import job\nfrom headwise.sweep import run\nif __name__ == '__main__':\n"
+        "import sys\nfrom handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
         "    jobs = [job('square', n, wait=0.05) for n in range(40)]\n"
         "    sys.exit(bool(run([job('total', 0, after=tuple(jobs), of=[j.key for j in jobs])], sys.argv[1],"
         " workers=2).failed))\n"

@@ -13,9 +13,9 @@ from killing import in_child
 from scenes import SCENES, fresh, made_ready
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.plan import Plan
 from headwise.testing import playground, toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 WRITERS = ("records", "models", "exports", "features", "pages", "training")
 ROOT = os.geteuid() == 0
@@ -93,7 +93,7 @@ def test_training_finds_out_before_the_first_step(tmp_path, monkeypatch):
     """Hours of work must not end in a folder that cannot be written to."""
     (tmp_path / "file").write_text("")
     steps = []
-    monkeypatch.setattr("headwise.train._step", lambda run: steps.append(1))
+    monkeypatch.setattr("headwise.training.loop._step", lambda run: steps.append(1))
     with pytest.raises(OSError, match="file"):
         fit(toy_model(), Plan(steps=3), out=tmp_path / "file" / "run")
     assert not steps
@@ -117,7 +117,7 @@ def test_an_export_never_goes_over_what_is_there(tmp_path):
     (tmp_path / "small" / "precious").write_text("kept")
     from scenes import cut
 
-    from headwise.exports import export
+    from headwise.pruning.export import export
 
     with pytest.raises(HeadwiseError, match="there already"):
         export(*cut(), tmp_path / "small", "sliced")

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseWarning
-from headwise.evaluate import evaluate
-from headwise.importance import importance
-from headwise.memory import Budget
-from headwise.methods import Method
-from headwise.methods.conflict import Conflict
-from headwise.methods.meta import Meta
-from headwise.plan import Plan
+from headwise.measuring.evaluate import evaluate
+from headwise.models.memory import Budget
+from headwise.papers.mesh.meta import Meta
 from headwise.probing.features import Reader
+from headwise.scoring.importance import importance
 from headwise.testing import no_dropout, toy_model
-from headwise.train import Run, fit
+from headwise.training.loop import Run, fit
+from headwise.training.methods import Method
+from headwise.training.methods.conflict import Conflict
+from headwise.training.plan import Plan
 
 
 @pytest.fixture

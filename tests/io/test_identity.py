@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError
 from headwise.io.identity import checkpoint, data, file_hash, hub_commit, identity, tokenizer
-from headwise.plan import Plan
+from headwise.models.loading import load_encoder
 from headwise.tasks import Classify, Rows, Task
-from headwise.tasks.image import Picture
+from headwise.tasks.kinds.image import Picture
 from headwise.testing import playground, tiny, tiny_tokenizer, toy_model
+from headwise.training.plan import Plan
 
 ROWS = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.records import check
-from headwise.results import Results
+from headwise.io.records import Results
+from headwise.io.storage import check
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def rewrite(path, **fields):
 
 
 def test_versions_of_the_package_are_no_part_of_a_key(results, monkeypatch):
-    monkeypatch.setattr("headwise.results.code_version", lambda: "9.9.9")
+    monkeypatch.setattr("headwise.io.records.code_version", lambda: "9.9.9")
     for seed in range(3):
         assert results.find("importance", {"lr": 1e-5, "seed": seed}) is not None
     assert results.find("importance", {"lr": 1e-5, "seed": 0}, version=2) is None, "the work was corrected since"

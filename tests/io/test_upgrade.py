@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.records import record_key
+from headwise.io.files import write_arrays
+from headwise.io.records import Results
+from headwise.io.storage import record_key
 from headwise.io.upgrade import upgrade, upgrade_run
-from headwise.results import Results
-from headwise.store import write_arrays
 
 PLACE = "mypackage.works:measure"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.methods.iat import IAT
-from headwise.methods.l0 import L0
-from headwise.methods.meta import Meta
-from headwise.methods.prune_least import PruneLeast
-from headwise.methods.rates import Rates
-from headwise.methods.released import ReleasedIAT
-from headwise.plan import Plan
+from headwise.papers.mesh.meta import Meta
+from headwise.papers.specialization.released import ReleasedIAT
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.prune_least import PruneLeast
+from headwise.training.methods.rates import Rates
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=10, lr=1e-2, batch_size=12, evaluate_every=0)
 MADE = {

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.methods.conflict import Conflict, aggregator
-from headwise.plan import Plan
 from headwise.testing import no_dropout, toy_model
-from headwise.train import Run, fit
+from headwise.training.loop import Run, fit
+from headwise.training.methods.conflict import Conflict, aggregator
+from headwise.training.plan import Plan
 from twoprocesses import STILL, assert_agree
 
 PLAN = Plan(
@@ -118,8 +118,8 @@ def test_an_aggregator_starts_afresh_with_every_run():
 def test_two_processes_agree_with_one(tmp_path):
     assert_agree(
         tmp_path,
-        "from headwise.testing import toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
-        f"from headwise.methods.conflict import Conflict\nmodel = toy_model()\n{STILL}"
+        "from headwise.testing import toy_model\nfrom headwise.training.loop import fit\nfrom headwise.training.plan import Plan\n"
+        f"from headwise.training.methods.conflict import Conflict\nmodel = toy_model()\n{STILL}"
         "plan = Plan(steps=6, accumulate=2, window='mixed', sampling='round_robin', batch_size=16, evaluate_every=0)\n"
         "fit(model, plan, Conflict(lambda rows: rows[0] + 2 * rows[1]), out=out, device='cpu')\n"
         "kept = dict(model.state_dict())\n",

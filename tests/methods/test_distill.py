@@ -10,16 +10,16 @@ import torch
 
 from headwise import tasks as corpus
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import eager
-from headwise.methods.distill import Distill, imitate, layer_map, observed, scores_apart, states_apart
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.tasks.sentence import Classify, Regress
+from headwise.heads.gates import eager
+from headwise.measuring.evaluate import evaluate
+from headwise.models.multitask import MultiTaskModel
+from headwise.tasks.kinds.classify import Classify, Regress
+from headwise.tasks.kinds.tag import Tag
 from headwise.tasks.task import Rows, Task
-from headwise.tasks.token import Tag
 from headwise.testing import no_dropout, tiny, tiny_batch, tiny_tokenizer, toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.distill import Distill, imitate, layer_map, observed, scores_apart, states_apart
+from headwise.training.plan import Plan
 from twoprocesses import STILL, assert_agree
 
 PLAN = Plan(steps=12, lr=3e-3, batch_size=16, evaluate_every=0)
@@ -257,8 +257,8 @@ def test_two_processes_agree_with_one(tmp_path):
     """Learned projections stand outside the wrapped model, and are averaged over processes all the same."""
     kept = assert_agree(
         tmp_path,
-        "from headwise.testing import tiny, toy_model\nfrom headwise.train import fit\nfrom headwise.plan import Plan\n"
-        "from headwise.model import MultiTaskModel\nfrom headwise.methods.distill import Distill\n"
+        "from headwise.testing import tiny, toy_model\nfrom headwise.training.loop import fit\nfrom headwise.training.plan import Plan\n"
+        "from headwise.models.multitask import MultiTaskModel\nfrom headwise.training.methods.distill import Distill\n"
         "torch.manual_seed(0)\nteacher = toy_model()\n"
         "encoder = tiny('bert', 1, hidden_size=12, num_attention_heads=2)\n"
         f"model = MultiTaskModel(encoder, teacher.tokenizer, teacher.tasks.values())\n{STILL}"

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise import tasks
-from headwise.batching import Encoded, Order, encode
 from headwise.errors import HeadwiseError
-from headwise.methods.episodes import Draw, Episodes
+from headwise.models.batching import Encoded, Order, encode
+from headwise.papers.mesh.episodes import Draw, Episodes
 from headwise.tasks.columns import Ragged
 from headwise.testing import tiny_tokenizer
 

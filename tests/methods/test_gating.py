@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads, gated
-from headwise.methods.gating import HeadGates
-from headwise.methods.trim import Trim, together
+from headwise.heads.gates import Heads, gated
+from headwise.models.batching import encode
+from headwise.papers.mesh.gating import HeadGates
+from headwise.papers.mesh.trim import Trim, together
 from headwise.testing import tiny, toy_model, toy_tasks
 
 HEADS = Heads.of(tiny("bert"))

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads
-from headwise.methods import iat
-from headwise.methods.iat import IAT, HeldHeads
-from headwise.methods.method import Method
-from headwise.plan import Plan
-from headwise.prune import prune
-from headwise.selection import random_heads
+from headwise.heads.cutting import prune
+from headwise.heads.gates import Heads
+from headwise.heads.selection import random_heads
 from headwise.testing import tiny, toy_model
-from headwise.train import Run, fit
+from headwise.training.loop import Run, fit
+from headwise.training.methods import iat
+from headwise.training.methods.iat import IAT, HeldHeads
+from headwise.training.methods.method import Method
+from headwise.training.plan import Plan
 
 BASE = Plan(steps=60, lr=3e-3, batch_size=16, evaluate_every=0)
 PLANS = {

@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import Heads, gated
-from headwise.importance import importance
-from headwise.methods.concrete import HardConcrete, cut, draw, p_open, settle
-from headwise.methods.gating import HeadGates
-from headwise.methods.l0 import L0
-from headwise.methods.method import methods
-from headwise.plan import Plan
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.heads.gates import Heads, gated
+from headwise.measuring.evaluate import evaluate
+from headwise.papers.mesh.gating import HeadGates
+from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, no_dropout, planted, tiny, tiny_batch, toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.concrete import HardConcrete, cut, draw, p_open, settle
+from headwise.training.methods.l0 import L0
+from headwise.training.methods.method import methods
+from headwise.training.plan import Plan
 
 BASE = Plan(steps=20, lr=3e-3, batch_size=16, evaluate_every=0)
 STATIC = Plan(steps=150, lr=1e-3, batch_size=32, evaluate_every=0, train="heads")
@@ -90,7 +90,7 @@ def test_the_gradient_through_a_model_equals_finite_differences():
 
 
 def _batch(model, task: str = "toy0", items: int = 6) -> dict[str, torch.Tensor]:
-    from headwise.batching import encode
+    from headwise.models.batching import encode
 
     return encode(model.tasks[task], "train", model.tokenizer, model.max_length).batch(range(items))
 

@@ -12,15 +12,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from headwise import tasks as catalog
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.methods.inner import Learner, adapt
-from headwise.methods.meta import MOVES, Meta
-from headwise.methods.method import Method, methods
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.prune import prune
+from headwise.heads.cutting import prune
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.mesh.inner import Learner, adapt
+from headwise.papers.mesh.meta import MOVES, Meta
 from headwise.tasks.task import Rows, Task
 from headwise.testing import no_dropout, tiny, tiny_tokenizer, toy_model
-from headwise.train import Run, _step, fit
+from headwise.training.loop import Run, _step, fit
+from headwise.training.methods.method import Method, methods
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=6, lr=3e-3, batch_size=12, accumulate=2, window="mixed", evaluate_every=0, clip=1.0)
 SGD = PLAN.with_(optimizer="sgd", beta1=0.0, clip=None, warmup=0.0, schedule="constant", lr=0.1)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from waves import network, wave
 
-from headwise.batching import encode
-from headwise.evaluate import evaluating
-from headwise.methods.episodes import Draw
-from headwise.methods.meta import GROUPS, Meta
-from headwise.plan import Plan
-from headwise.stats import paired_bootstrap
-from headwise.train import fit
+from headwise.measuring.evaluate import evaluating
+from headwise.measuring.stats import paired_bootstrap
+from headwise.models.batching import encode
+from headwise.papers.mesh.episodes import Draw
+from headwise.papers.mesh.meta import GROUPS, Meta
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 PLAN = Plan(
     **{"steps": 400, "lr": 1e-2, "batch_size": 20, "accumulate": 4, "window": "mixed", "sampling": "uniform"},

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.methods import mtdnn
-from headwise.methods.mtdnn import SAN, AnswerNetwork
-from headwise.model import MultiTaskModel
-from headwise.tasks.sentence import Classify, Regress
+from headwise.measuring.evaluate import evaluate
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.specialization import mtdnn
+from headwise.papers.specialization.mtdnn import SAN, AnswerNetwork
+from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.task import Hidden, Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
 
 
 def pairs(rows: int = 192, seed: int = 0) -> Task:

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import Heads, gated
-from headwise.importance import importance
-from headwise.methods.prune_least import PruneLeast
-from headwise.plan import Plan
-from headwise.selection import bottom
+from headwise.heads.gates import Heads, gated
+from headwise.heads.selection import bottom
+from headwise.measuring.evaluate import evaluate
+from headwise.scoring.importance import importance
 from headwise.testing import toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.prune_least import PruneLeast
+from headwise.training.plan import Plan
 
 BASE = Plan(steps=20, lr=3e-3, batch_size=16, evaluate_every=0, weight_decay=0.1)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads
-from headwise.methods.iat import IAT
-from headwise.methods.rates import Rates
-from headwise.plan import Plan
+from headwise.heads.gates import Heads
 from headwise.testing import tiny, toy_model
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.rates import Rates
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=24, lr=1e-3, batch_size=16, evaluate_every=0)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.batching import Order
-from headwise.evaluate import evaluating
-from headwise.methods import methods
-from headwise.methods.iat import IAT
-from headwise.methods.method import Method
-from headwise.methods.released import ReleasedIAT
-from headwise.plan import Plan
+from headwise.measuring.evaluate import evaluating
+from headwise.models.batching import Order
+from headwise.papers.specialization.released import ReleasedIAT
 from headwise.testing import no_dropout, toy_model
-from headwise.train import Run, fit
+from headwise.training.loop import Run, fit
+from headwise.training.methods import methods
+from headwise.training.methods.iat import IAT
+from headwise.training.methods.method import Method
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=10, lr=1e-3, batch_size=16, evaluate_every=0)
 PAPER = {"leak": False, "dropout": True, "freeze": "update", "by": "gradient"}
@@ -78,7 +78,7 @@ def test_what_leaks_is_the_sum_over_all_batches_of_all_tasks():
     fit(model, PLAN.with_(steps=10), Stop(7))
     model.zero_grad()
     with evaluating(model):
-        from headwise.batching import encode
+        from headwise.models.batching import encode
 
         for name, task in model.tasks.items():
             data = encode(task, "train", model.tokenizer, model.max_length)

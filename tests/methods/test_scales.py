@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.batching import encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import gated
-from headwise.importance import importance
-from headwise.methods.scales import Scales
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.heads.gates import gated
+from headwise.measuring.evaluate import evaluate
+from headwise.models.batching import encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
 from headwise.testing import planted, toy_model, toy_tasks
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.methods.scales import Scales
+from headwise.training.plan import Plan
 
 PLAN = Plan(steps=12, lr=1e-3, batch_size=16, evaluate_every=0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.model import MultiTaskModel
+from headwise.models.multitask import MultiTaskModel
 from headwise.tasks.task import Rows, Task
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.heads import captured, gated
+from headwise.heads.cutting import prune
+from headwise.heads.gates import captured, gated
 from headwise.probing.features import Reader
-from headwise.prune import prune
 from headwise.testing import tiny, tiny_tokenizer, toy_model
 
 TEXTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w1", "w2 w2"]

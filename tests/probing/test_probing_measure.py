@@ -12,12 +12,12 @@ from plants import clouds, marked, planted
 from scipy.stats import binom
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.model import MultiTaskModel
+from headwise.heads.cutting import prune
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import probe
 from headwise.probing.fitting import Labels, Vectors, fit
 from headwise.probing.measure import best_head
 from headwise.probing.splits import splits
-from headwise.prune import prune
 from headwise.tasks import Classify, Regress, Rows, Tag, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
 

@@ -10,12 +10,12 @@ import torch
 from plants import marked, planted
 
 from headwise.errors import HeadwiseError
-from headwise.heads import captured
-from headwise.model import MultiTaskModel
+from headwise.heads.cutting import prune
+from headwise.heads.gates import captured
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import nearest_centroid, probe, relations, unlearnt, word_centroids
 from headwise.probing.parameterfree import arg_max
 from headwise.probing.units import low_constituents
-from headwise.prune import prune
 from headwise.tasks import Constituents, Dependencies, Frames, Rows, Spans, Tag, Task
 from headwise.testing import tiny, tiny_tokenizer
 
@@ -134,7 +134,7 @@ def sentences(number: int, longest: int = 9, seed: int = 0) -> list[list[str]]:
 
 def windows_of(model, tokenizer, words, max_length=128):
     """Each window's ids, words and the words read in it."""
-    from headwise.tasks.wordlevel import encode_words
+    from headwise.tasks.kinds.wordlevel import encode_words
 
     columns = encode_words([{"words": words}], tokenizer, max_length)
     ids, word_of = columns["input_ids"][0], columns["word_of"][0]

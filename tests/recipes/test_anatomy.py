@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from headwise.jobs import in_order, perform
-from headwise.recipes import Scale, pages
-from headwise.recipes.anatomy import published as paper
-from headwise.recipes.anatomy import recipe
-from headwise.recipes.anatomy.jobs import HUB, jobs
-from headwise.recipes.anatomy.records import Records
-from headwise.recipes.anatomy.tables import (
+from headwise.experiments.jobs import in_order, perform
+from headwise.io.records import Results
+from headwise.papers.anatomy import published as paper
+from headwise.papers.anatomy import recipe
+from headwise.papers.anatomy.jobs import HUB, jobs
+from headwise.papers.anatomy.records import Records
+from headwise.papers.anatomy.tables import (
     change_table,
     depth_table,
     effect_table,
@@ -25,7 +25,7 @@ from headwise.recipes.anatomy.tables import (
     task_table,
     tuning_table,
 )
-from headwise.results import Results
+from headwise.papers.recipe import Scale, pages
 
 TASKS = ("senteval.bigram_shift", "senteval.past_present", "senteval.subj_number")
 

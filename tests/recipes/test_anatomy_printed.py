@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from headwise.recipes.anatomy import published as published
+from headwise.papers.anatomy import published
 
 CELLS = [(model, task) for model, rows in published.TABLE_5.items() for task in rows]
 

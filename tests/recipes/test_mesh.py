@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
 
-from headwise.causality import pooling_by_name
-from headwise.jobs import in_order, perform
-from headwise.recipes import Scale, _reproduce, pages, recipes
-from headwise.recipes.mesh import published as paper
-from headwise.recipes.mesh import recipe
-from headwise.recipes.mesh.jobs import HELD, ROWS, STARTS, jobs
-from headwise.recipes.mesh.tables import (
+from headwise.experiments.jobs import in_order, perform
+from headwise.heads.causality import pooling_by_name
+from headwise.io.records import Results
+from headwise.papers.mesh import published as paper
+from headwise.papers.mesh import recipe
+from headwise.papers.mesh.jobs import HELD, ROWS, STARTS, jobs
+from headwise.papers.mesh.tables import (
     Records,
     groups_table,
     label,
@@ -26,7 +26,7 @@ from headwise.recipes.mesh.tables import (
     shared_heads,
     table_one,
 )
-from headwise.results import Results
+from headwise.papers.recipe import Scale, _reproduce, pages, recipes
 
 NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
 NAMES += ("meta a new pair: multi-task", "meta a new pair: fomaml tiny", "languages and tasks")
@@ -215,8 +215,8 @@ def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeyp
 
     job = next(j for j in jobs(Scale("smoke")) if j.title.startswith("meta a new pair: fomaml, gates, pruned"))
     with monkeypatch.context() as now, pytest.raises(MemoryError):
-        now.setattr("headwise.recipes.mesh.works._tested", dies)
+        now.setattr("headwise.papers.mesh.works._tested", dies)
         perform(job, tmp_path, "cpu")
-    monkeypatch.setattr("headwise.train._step", dies)
+    monkeypatch.setattr("headwise.training.loop._step", dies)
     perform(job, tmp_path, "cpu")
     assert Results(tmp_path / "records")[job.key].result["tests"]

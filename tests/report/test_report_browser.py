@@ -11,8 +11,8 @@ import pytest
 from chromium import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Chromium
 from test_report_page import HOSTILE, hostile
 
-from headwise.report import report
-from headwise.similarity import Similarity
+from headwise.dissociation.similarity import Similarity
+from headwise.reporting import report
 
 pytestmark = pytest.mark.browser
 CELL = '.study:not([hidden]) [data-head="{}"]'
@@ -45,7 +45,7 @@ def top(scores: np.ndarray, alpha: float) -> set[int]:
     """The heads the library selects at this fraction."""
     import torch
 
-    from headwise.selection import top as select
+    from headwise.heads.selection import top as select
 
     return set(torch.nonzero(select(torch.tensor(scores), alpha).flatten()).flatten().tolist())
 
@@ -443,7 +443,7 @@ def test_large_page_loads_in_under_a_second(browser, tmp_path):
 
 def test_probes_alone_colour_the_map(browser, tmp_path):
     """A page without tasks: the probes colour the heads, no dial, no counts, silence."""
-    from headwise.report.probes import write_probes
+    from headwise.reporting.probes import write_probes
 
     probe = {"accuracy": [[0.5, 0.9], [0.6, None]], "dev": [[0.5, 0.9], [0.6, None]], "layers": [0.7, 0.6]}
     probe |= {"layers_dev": [0.7, 0.6], "chance": 0.5, "metric": "accuracy", "select_on": "dev"}

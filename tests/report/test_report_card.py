@@ -10,11 +10,11 @@ import pytest
 
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
-from headwise.report import read_study, report
-from headwise.report.card import card
-from headwise.report.page import render
-from headwise.report.probes import write_probes
-from headwise.store import write_json
+from headwise.io.files import write_json
+from headwise.reporting import read_study, report
+from headwise.reporting.card import card
+from headwise.reporting.page import render
+from headwise.reporting.probes import write_probes
 
 
 def test_scores_and_ranks_are_those_of_the_map(study):

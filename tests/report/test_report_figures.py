@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.report import figures
-from headwise.report.palette import RAMP, TASKS
+from headwise.reporting import figures
+from headwise.reporting.palette import RAMP, TASKS
 
 
 def luminance(colour: str) -> float:

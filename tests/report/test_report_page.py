@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.report import report
-from headwise.report.form import PARTS, REQUIRED, checked, nearest, relative
-from headwise.report.page import SCRIPTS, asset, render
+from headwise.reporting import report
+from headwise.reporting.form import PARTS, REQUIRED, checked, nearest, relative
+from headwise.reporting.page import SCRIPTS, asset, render
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028{{ 7*7 }}"
 
@@ -170,7 +170,7 @@ def test_float32_scores_keep_their_order():
 
 
 def test_attention_too_big_for_the_page_is_left_out_and_said(monkeypatch, study):
-    monkeypatch.setattr(sys.modules["headwise.report.page"], "EXAMPLE_BYTES", 15_000)
+    monkeypatch.setattr(sys.modules["headwise.reporting.page"], "EXAMPLE_BYTES", 15_000)
     shown = data_of(render([study]))["studies"][0]
     assert shown["examples_left_out"] == 2 and len(shown["examples"]) == 1
 
@@ -239,6 +239,6 @@ def test_nearest_is_nearest(fractions, wanted):
 
 
 def test_page_needs_no_torch():
-    code = "import sys, headwise.report, headwise.report.figures; sys.exit('torch' in sys.modules)"
+    code = "import sys, headwise.report, headwise.reporting.figures; sys.exit('torch' in sys.modules)"
     folder = Path(__file__).parents[2] / "src"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, env={"PYTHONPATH": str(folder)}).returncode == 0

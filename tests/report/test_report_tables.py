@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.report.tables import cells, comma_separated, latex, markdown, of
-from headwise.spreadsheet import read_cell
+from headwise.io.spreadsheet import read_cell
+from headwise.reporting.tables import cells, comma_separated, latex, markdown, of
 
 TABLE = {
     "title": "D of 50 % & more",

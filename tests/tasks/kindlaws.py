@@ -11,8 +11,8 @@ from tokenizers import pre_tokenizers
 from torch import nn
 from transformers import BertTokenizer, RobertaTokenizer
 
-from headwise.batching import Encoded
-from headwise.metrics import metrics
+from headwise.models.batching import Encoded
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Hidden, Kind
 
 WIDTH = 32

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kindlaws import batch_of, byte_level, check_one_by_one, letters, overfit
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.answer import Answer, Ends, Found
+from headwise.tasks.kinds.answer import Answer, Ends, Found
 from headwise.tasks.task import Kind
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.tasks import ag_pair, ag_pair_task, get
-from headwise.tasks.probes import LENGTHS, PROPERTIES, build, inverted
+from headwise.tasks.catalog.probes import LENGTHS, PROPERTIES, build, inverted
 from headwise.tasks.task import Rows, Task
 
 # -- AG-Pair
@@ -68,7 +68,7 @@ def test_topics_that_cannot_be_paired_are_refused(counts):
 
 
 def test_ag_pair_task_pairs_each_split_by_itself():
-    from headwise.tasks.sentence import Classify
+    from headwise.tasks.kinds.classify import Classify
 
     topics = tuple(f"topic {i}" for i in range(4))
     source = Rows(train=news(8, 8, 8, 8), test=[{**row, "text": f"test {row['text']}"} for row in news(4, 4, 4, 4)])

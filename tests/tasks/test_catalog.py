@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import metrics
 from headwise.tasks import Rows, Task, describe, get, names, statistics
-from headwise.tasks.catalog import catalog
-from headwise.tasks.formats import formats
-from headwise.tasks.known import NOT_FOUND, Finder, Known
+from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known
+from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.lookup import KINDS, kind_class
-from headwise.tasks.shape import SHAPES
+from headwise.tasks.metrics import metrics
+from headwise.tasks.readers.formats import formats
+from headwise.tasks.readers.shape import SHAPES
 from headwise.tasks.task import SPLITS, Kind
 
 ENTRIES = [entry for name in catalog if isinstance(entry := catalog[name], Known)]

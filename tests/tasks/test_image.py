@@ -9,10 +9,10 @@ import pytest
 import torch
 from kindlaws import letters
 
-from headwise.batching import Encoded, encode
 from headwise.errors import HeadwiseError
-from headwise.metrics import metrics
-from headwise.tasks.image import Picture
+from headwise.models.batching import Encoded, encode
+from headwise.tasks.kinds.image import Picture
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Hidden, Kind, Rows, Task
 
 Image = pytest.importorskip("PIL.Image")

@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.frames import Frames
-from headwise.tasks.image import Picture
+from headwise.tasks.kinds.classify import Classify
+from headwise.tasks.kinds.frames import Frames
+from headwise.tasks.kinds.image import Picture
+from headwise.tasks.kinds.tag import Spans, Tag
+from headwise.tasks.kinds.tree import Dependencies
 from headwise.tasks.labels import LabelNames, label_text
 from headwise.tasks.lookup import get, own, statistics
-from headwise.tasks.sentence import Classify
-from headwise.tasks.shape import SHAPES
-from headwise.tasks.sources import Files, Layout
+from headwise.tasks.readers.shape import SHAPES
+from headwise.tasks.readers.sources import Files, Layout
 from headwise.tasks.task import Rows, Task
-from headwise.tasks.token import Spans, Tag
-from headwise.tasks.tree import Dependencies
 
 STARS = ("1", "2", "3", "4", "5")
 COLUMNS = {"text": "text", "label": "label"}

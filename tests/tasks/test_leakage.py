@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.tasks import get, split_by_item
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import Overlap, leakage, normalised
-from headwise.tasks.sentence import Classify
 from headwise.tasks.task import Rows, Task
 
 

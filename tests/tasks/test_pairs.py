@@ -7,10 +7,10 @@ import json
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import metrics
+from headwise.papers.mesh.pairs import COMMON, LANGUAGES, MORE, PUBLISHED, SAMPLES, TASKS, _held_out, pair
 from headwise.tasks.languages import base, share
 from headwise.tasks.leakage import leakage
-from headwise.tasks.pairs import COMMON, LANGUAGES, MORE, PUBLISHED, SAMPLES, TASKS, _held_out, pair
+from headwise.tasks.metrics import metrics
 
 SIZE = {"train": 12, "dev": 6}
 

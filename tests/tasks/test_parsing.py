@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.tasks.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
+from headwise.tasks.kinds.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
 
 # -- enumeration
 

@@ -10,12 +10,12 @@ import torch
 from kindlaws import Neighbours
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from headwise import passes
 from headwise import tasks as catalog
-from headwise.batching import Encoded, encode
-from headwise.model import MultiTaskModel
+from headwise.models.batching import Encoded, encode
+from headwise.models.multitask import MultiTaskModel
 from headwise.tasks import Constituents, Frames, Rows, Spans, Task
 from headwise.testing import tiny_tokenizer
+from headwise.training import passes
 
 KINDS = {name: (f"corpus.{name}", None) for name in ("pos", "ner", "dep", "con", "srl", "qa")}
 KINDS |= {

@@ -10,7 +10,7 @@ import torch
 from kindlaws import batch_of, check_one_by_one, letters, overfit
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.sentence import Classify, Regress
+from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.task import Kind
 
 ROWS = [{"text": "the dog " * (i + 1), "text_b": None, "label": "abc"[i % 3]} for i in range(8)]

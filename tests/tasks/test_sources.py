@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks import get, own
-from headwise.tasks.formats import formats
-from headwise.tasks.known import NOT_FOUND, Finder, Known
+from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known
+from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.lookup import known
-from headwise.tasks.sentence import Classify
-from headwise.tasks.sources import Files, Hub, Layout, portions
+from headwise.tasks.readers.formats import formats
+from headwise.tasks.readers.sources import Files, Hub, Layout, portions
 from headwise.tasks.task import Rows, Task
 
 pytestmark = pytest.mark.filterwarnings("ignore::headwise.errors.HeadwiseWarning")

@@ -12,9 +12,9 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from headwise.errors import HeadwiseError
+from headwise.tasks.kinds.tag import Spans, Tag, flat
+from headwise.tasks.kinds.wordlevel import encode_words, needs_space, words
 from headwise.tasks.task import Kind
-from headwise.tasks.token import Spans, Tag, flat
-from headwise.tasks.wordlevel import encode_words, needs_space, words
 
 ROWS = [
     {"words": ["the", "dog", "barks"], "labels": ["B-X", "I-X", "O"]},

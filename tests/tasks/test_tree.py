@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kindlaws import batch_of, check_one_by_one, overfit
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import metrics
-from headwise.tasks.bracketing import Tree
+from headwise.tasks.kinds.bracketing import Tree
+from headwise.tasks.kinds.tree import Arcs, Brackets, Constituents, Dependencies, fence_posts
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Hidden, Kind
-from headwise.tasks.tree import Arcs, Brackets, Constituents, Dependencies, fence_posts
 
 ARCS = [
     {"words": ["the", "dog", "barks"], "heads": [2, 3, 0], "labels": ["det", "nsubj", "root"]},

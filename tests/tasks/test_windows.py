@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from kindlaws import Neighbours, byte_level, letters
 from torch import nn
 
-from headwise.batching import Encoded, encode
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluate
-from headwise.heads import gated
-from headwise.importance import importance
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.heads.gates import gated
+from headwise.measuring.evaluate import evaluate
+from headwise.models.batching import Encoded, encode
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import importance
 from headwise.tasks import Constituents, Dependencies, Frames, Rows, Spans, Tag, Task
-from headwise.tasks.windows import laid_out, owners, parts, spans
-from headwise.tasks.wordlevel import drop_words, encode_words, words
+from headwise.tasks.kinds.windows import laid_out, owners, parts, spans
+from headwise.tasks.kinds.wordlevel import drop_words, encode_words, words
 from headwise.testing import tiny, tiny_tokenizer
-from headwise.train import fit
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 
 def sentence(size: int, seed: int = 0) -> dict:

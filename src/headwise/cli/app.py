@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwise.errors import HeadwiseError
-from headwise.stopping import Terminated, raised
+from headwise.io.stopping import Terminated, raised
 
 
 class Verbs(TyperGroup):

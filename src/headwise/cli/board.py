@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.cli.screen import Screen
-from headwise.jobs import Job
+from headwise.experiments.jobs import Job
 
 LINES = 12
 COLOURS = {"running": "cyan", "done": "green", "failed": "red", "again": "yellow", "skipped": "red"}

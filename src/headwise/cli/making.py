@@ -35,10 +35,10 @@ from headwise.cli.options import (
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
-from headwise.store import require_replaceable, write_json
+from headwise.io.files import require_replaceable, write_json
 
 if TYPE_CHECKING:
-    from headwise.study import Study
+    from headwise.study.study import Study
 
 # Written out, as their registries would import torch; a test holds them to those.
 SKIPPED = "train, lesions, looks, probes, iat or prune"
@@ -71,7 +71,7 @@ def study(
 
     Example: headwise study --model bert-base-uncased --tasks sst2,qnli,mnli --data data/
     """
-    from headwise.study import Settings, Study
+    from headwise.study.study import Settings, Study
 
     chosen = chosen_tasks(tasks, task, data)
     settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
@@ -96,7 +96,7 @@ def demo(
 
     Example: headwise demo --quick
     """
-    from headwise.demo import demo_study
+    from headwise.study.demo import demo_study
 
     screen = Screen(quiet=as_json)
     folder = writable(out or Path("runs") / ("demo-quick" if quick else "demo"))
@@ -138,9 +138,9 @@ def train(
 
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
-    from headwise.methods.prune_least import PruneLeast
-    from headwise.train import fit
-    from headwise.works import method_of
+    from headwise.experiments.works import method_of
+    from headwise.training.loop import fit
+    from headwise.training.methods.prune_least import PruneLeast
 
     screen, out = Screen(quiet=as_json), writable(out)
     require_replaceable(out / "model")
@@ -166,8 +166,8 @@ def train(
 
 def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, pooling: str | None, max_length: int) -> Any:
     """What training starts from: a model of headwise with its output heads, or an encoder with fresh ones."""
-    from headwise.encoders import is_trained
-    from headwise.model import MultiTaskModel
+    from headwise.models.loading import is_trained
+    from headwise.models.multitask import MultiTaskModel
 
     if not is_trained(model):
         return MultiTaskModel.from_pretrained(model, tasks, seed=seed, pooling=pooling, max_length=max_length)
@@ -200,11 +200,11 @@ def prune(
 
     Example: headwise prune bert-base-uncased runs/small --mask mask.json --form sliced
     """
-    from headwise.cutting import export_whole
-    from headwise.encoders import is_trained
-    from headwise.exports import export, read_mask
-    from headwise.heads import Heads
-    from headwise.prune import prune as remove
+    from headwise.heads.cutting import prune as remove
+    from headwise.heads.gates import Heads
+    from headwise.models.loading import is_trained
+    from headwise.pruning.cost import export_whole
+    from headwise.pruning.export import export, read_mask
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)

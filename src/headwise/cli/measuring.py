@@ -35,7 +35,7 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
 
     Example: headwise heads bert-base-uncased
     """
-    from headwise.heads import Heads, stacks_of
+    from headwise.heads.gates import Heads, stacks_of
 
     encoder, _ = plain_encoder(model)
     found = [Heads.of(encoder, stack=name) for name in ([stack] if stack else stacks_of(encoder))]
@@ -109,8 +109,8 @@ def importance(
 
     Example: headwise importance runs/train/model --task sst2
     """
-    from headwise.importance import importance as measure
-    from headwise.store import write_arrays
+    from headwise.io.files import write_arrays
+    from headwise.scoring.importance import importance as measure
 
     if out:
         writable(out, file=True)
@@ -147,10 +147,10 @@ def dissociate(
 
     Example: headwise dissociate runs/train/model --fractions 0.1,0.3,0.5
     """
-    from headwise.importance import importance as measure
-    from headwise.lesions import dissociate as lesion
-    from headwise.selection import top
-    from headwise.store import write_json
+    from headwise.dissociation.lesions import dissociate as lesion
+    from headwise.heads.selection import top
+    from headwise.io.files import write_json
+    from headwise.scoring.importance import importance as measure
 
     screen, shares = Screen(quiet=as_json), shares_in(fractions)
     if out:
@@ -192,12 +192,12 @@ def probe(
 
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
-    from headwise.encoders import name_of
-    from headwise.heads import Heads
-    from headwise.model import default_device
+    from headwise.heads.gates import Heads
+    from headwise.models.loading import name_of
+    from headwise.models.multitask import default_device
     from headwise.probing import probe as measure
     from headwise.probing.splits import to_probe
-    from headwise.report.probes import write_probes
+    from headwise.reporting.probes import write_probes
 
     screen = Screen(quiet=as_json)
     if out:
@@ -232,8 +232,8 @@ def head(
 
     Example: headwise head 5.7 runs/demo
     """
-    from headwise.report import read_study
-    from headwise.report.card import card
+    from headwise.reporting import read_study
+    from headwise.reporting.card import card
 
     found = card(read_study(study), name, read_study(beside) if beside else None)
     print(machine(found)) if as_json else Screen().card(found)

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.plan import CHOICES, Plan
-from headwise.sampling import samplers
+from headwise.training.plan import CHOICES, Plan
+from headwise.training.sampling import samplers
 
 PANEL = "Training plan"
 
@@ -23,7 +23,7 @@ PANEL = "Training plan"
 def _device(asked: str | None) -> str | None:
     """The device asked for, if it is there: told before any work."""
     if asked:
-        from headwise.model import default_device
+        from headwise.models.multitask import default_device
 
         default_device(asked)
     return asked
@@ -155,7 +155,7 @@ def pairs_in(texts: list[str]) -> dict[str, str]:
 
 def named_folders(texts: list[str]) -> dict[str, str]:
     """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part (not "model") is the name."""
-    from headwise.encoders import name_of
+    from headwise.models.loading import name_of
 
     found: dict[str, str] = {}
     for text in texts:
@@ -179,9 +179,9 @@ def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> lis
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
     """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
     from headwise import tasks as catalog
-    from headwise.encoders import ABOUT
-    from headwise.model import MultiTaskModel, default_device
-    from headwise.store import read_json
+    from headwise.io.files import read_json
+    from headwise.models.loading import ABOUT
+    from headwise.models.multitask import MultiTaskModel, default_device
 
     if not (path / ABOUT).exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", f"a folder with {ABOUT}")
@@ -209,8 +209,8 @@ def _known(name: str, data: Path | None) -> Any:
 
 def plain_encoder(model: str) -> tuple[Any, Any]:
     """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
-    from headwise.encoders import ABOUT, is_trained, load_encoder
-    from headwise.exports import load
+    from headwise.models.loading import ABOUT, is_trained, load_encoder
+    from headwise.pruning.export import load
 
     path = Path(model)
     if not is_trained(path) and (path / ABOUT).exists():

@@ -51,7 +51,7 @@ def sweep(
 
     Example: headwise sweep grid.toml --workers 2 --out runs/grid
     """
-    from headwise.sweep import read
+    from headwise.experiments.sweep import read
 
     jobs = read(grid, str(data) if data else None, seed)
     if dry:
@@ -93,9 +93,9 @@ def recipe(
 
     Example: headwise recipe specialization --size smoke --out runs/specialization
     """
-    from headwise.recipes import Scale, recipes
-    from headwise.recipes import pages as write_pages
-    from headwise.results import Results
+    from headwise.io.records import Results
+    from headwise.papers.recipe import Scale, recipes
+    from headwise.papers.recipe import pages as write_pages
 
     made, folder, run = recipes[name], out or Path("runs") / f"{name}-{size}", run and records is None
     told: dict[str, Any] = {}
@@ -131,7 +131,7 @@ def _chosen(jobs: list[Any], only: list[str], listing: str) -> list[Any]:
 
 
 def _list_jobs(jobs: list[Any], as_json: bool) -> None:
-    from headwise.jobs import in_order
+    from headwise.experiments.jobs import in_order
 
     rows = [{"key": job.key, "work": job.work, "title": job.title} for job in in_order(jobs)]
     print(machine(rows)) if as_json else Screen().jobs(rows)
@@ -139,8 +139,8 @@ def _list_jobs(jobs: list[Any], as_json: bool) -> None:
 
 def _run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str, Any]:
     """Run jobs under a live board: where records are, how many jobs are done, and the errors of those that failed."""
-    from headwise.jobs import in_order
-    from headwise.sweep import run
+    from headwise.experiments.jobs import in_order
+    from headwise.experiments.sweep import run
 
     screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
@@ -160,7 +160,7 @@ def report_page(
 
     Example: headwise report runs/demo --out page.html
     """
-    from headwise.report import read_study, report
+    from headwise.reporting import read_study, report
 
     found = [read_study(path) for path in studies]
     page = report(found if len(found) > 1 else found[0], writable(out, file=True))
@@ -179,7 +179,7 @@ def list_records(
 
     Example: headwise ls runs/demo --where work=importance
     """
-    from headwise.results import Results, told_apart
+    from headwise.io.records import Results, told_apart
 
     roots = _roots(folder)
     wanted = pairs_in(where)
@@ -221,8 +221,8 @@ def records_command(
 
     Example: headwise records check runs
     """
-    from headwise.io.records import check
-    from headwise.results import Results
+    from headwise.io.records import Results
+    from headwise.io.storage import check
 
     roots, screen = _roots(folder), Screen(quiet=as_json)
     if command == "check":
@@ -242,8 +242,8 @@ def records_command(
             raise HeadwiseError(f"--out {out}", "a file to write", "--out results.parquet")
         done = {"packed": str(Results(roots[0]).pack(writable(out, file=True))), "records": len(Results(roots[0]))}
     elif command == "upgrade":
+        from headwise.experiments.jobs import PLACES
         from headwise.io.upgrade import upgrade_run
-        from headwise.jobs import PLACES
 
         done = {
             "upgraded": str(roots[0]),
@@ -255,7 +255,7 @@ def records_command(
 
 
 def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:
-    from headwise.results import Results
+    from headwise.io.records import Results
 
     roots = [root for key in keys for root, record in found if record.key.startswith(key)]
     if len(keys) != 2 or len(roots) != 2 or roots[0] != roots[1]:
@@ -271,7 +271,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
     Example: headwise doctor
     """
-    from headwise.doctor import examine
+    from headwise.cli.doctor import examine
 
     found = examine()
     print(machine(found)) if as_json else Screen().doctor(found)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.progress import Progress, quiet, shown
-from headwise.store import finite
+from headwise.io.files import finite
+from headwise.io.progress import Progress, quiet, shown
 
 NAMES = {
     "train": "Train the tasks together",

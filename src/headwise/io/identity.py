@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.store import digest, plain
+from headwise.io.files import digest, plain
 
 # Fields that say where or by which version a file was written, not what is in it.
 PROVENANCE = frozenset(

@@ -1,201 +1,226 @@
-"""Records on disk: a folder each, or a row each of one Parquet file; everything read is checked against its hash."""
+"""Records named by everything they depend on: saved, found, listed, compared, exported (no torch)."""
 
 from __future__ import annotations
 
-import hashlib
+import datetime
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+import math
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load as unpack_arrays
-from safetensors.numpy import save as pack_arrays
 
-from headwise.errors import HeadwiseError
-from headwise.store import digest, folder, plain, read_json, write, write_json
+from headwise.errors import HeadwiseError, unknown
+from headwise.io.display import table
+from headwise.io.files import plain, write
+from headwise.io.spreadsheet import csv_text
+from headwise.io.storage import Folder, Packed, Record, record_key, write_packed
 
-FORMAT = 2
-FIELDS: dict[str, type] = {"key": str, "work": str, "version": int, "config": dict, "result": dict, "about": dict}
-JSON, ARRAYS = "record.json", "arrays.safetensors"
-COLUMNS = (*FIELDS, "sha256", "arrays")
+PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
 
 
-@dataclass(frozen=True)
-class Record:
-    """One result: which work made it, all that determined it, and what came out."""
+class Results:
+    """A folder of records, or one file that `pack` wrote of such a folder, which is only read.
 
-    key: str
-    work: str
-    version: int
-    config: dict[str, Any]
-    result: dict[str, Any]
-    about: dict[str, Any]  # versions, time: not part of the key
-    path: Path | None = field(default=None, compare=False)
-    load: Callable[[], dict[str, np.ndarray]] = field(default=dict, repr=False, compare=False)
+    Example:
+        >>> results = Results("results")
+        >>> key = results.save("importance", {"model": "m", "task": "sst2", "seed": 0}, {"examples": 100})
+        >>> results[key].result["examples"]
+        100
+    """
 
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Its arrays by name, read from disk and checked at each call."""
-        return self.load()
+    def __init__(self, root: str | Path):
+        self.root = Path(root)
+        self._store = Packed(self.root) if self.root.suffix == ".parquet" else Folder(self.root)
 
-    def body(self) -> dict[str, Any]:
-        """The fields that are stored."""
-        return {name: getattr(self, name) for name in FIELDS}
+    @staticmethod
+    def key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
+        """The name of a record: a hash of the work, the version of its results and all that determines them."""
+        return record_key(work, config, version)
 
+    def save(
+        self,
+        work: str,
+        config: Mapping[str, Any],
+        result: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        beside: Mapping[str, Any] | None = None,
+        version: int = 1,
+    ) -> str:
+        """Write a record and return its key; a record that exists is kept.
 
-def record_key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
-    """A hash of a work's name, the version of its results and its configuration: never of code or where it lies."""
-    return digest(work, version, config)
+        Args:
+            work: the registered name of what was done.
+            config: all that determines the result (`headwise.io.identity`).
+            result: plain values.
+            arrays: stored beside them.
+            beside: added to ``about``, which holds versions and time and is no part of the key.
+            version: of the work's results, raised when a corrected work gives other results.
+        """
+        key = self.key(work, config, version)
+        if key not in self._store:
+            record = Record(key, work, version, plain(config), plain(result), {**about(), **(beside or {})})
+            self._store.write(record, arrays or {})
+        return key
 
+    def find(self, work: str, config: Mapping[str, Any], version: int = 1) -> Record | None:
+        """The record of this configuration, if there is one."""
+        key = self.key(work, config, version)
+        return self._store.read(key) if key in self._store else None
 
-class Folder:
-    """Records as ``ROOT/KEY/record.json`` with ``arrays.safetensors`` beside it."""
+    def __getitem__(self, key: str) -> Record:
+        """The record with this key, or with the only key that begins like this."""
+        if len(key) == 16 and key.isalnum() and key in self._store:  # no need to list all others
+            return self._store.read(key)
+        names = self._store.keys()
+        matching = [name for name in names if key and name.startswith(key)]
+        if len(matching) != 1:
+            raise unknown(f"record under {self.root}", key, names)
+        return self._store.read(matching[0])
 
-    def __init__(self, root: Path):
-        self.root = root
+    def __iter__(self) -> Iterator[Record]:
+        """In the order of creation, which copying does not change."""
+        keys = self._store.keys()
+        records = [self._store.read(key) for key in keys]
+        yield from sorted(records, key=lambda record: (str(record.about.get("created", "")), record.key))
 
-    def __contains__(self, key: str) -> bool:
-        return (self.root / key / JSON).exists()
+    def __len__(self) -> int:
+        return len(self._store.keys())
 
-    def keys(self) -> list[str]:
-        """Names that begin with a dot belong to records that were never finished."""
-        return [path.parent.name for path in self.root.glob(f"*/{JSON}") if not path.parent.name.startswith(".")]
+    def pack(self, path: str | Path) -> Path:
+        """Write all records into one Parquet file, a row each, that `Results` opens."""
+        return write_packed(Path(path), list(self))
 
-    def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
-        with folder(self.root / record.key, replace=True) as scratch:
-            packed = _packed(arrays)
-            if packed is not None:
-                write(scratch / ARRAYS, packed)
-            write_json(scratch / JSON, {"format": FORMAT, **record.body(), "sha256": _hashes(record.body(), packed)})
+    def where(self, **wanted: Any) -> list[Record]:
+        """The records whose work or configuration has these values (nested names with a dot)."""
+        return [record for record in self if all(_matches(record, name, value) for name, value in wanted.items())]
 
-    def read(self, key: str) -> Record:
-        path = self.root / key
-        return _checked(read_json(path / JSON), path, lambda: (path / ARRAYS).read_bytes())
+    def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
+        """What differs between two records' configurations and results: (name, in a, in b)."""
+        left, right = (flat({"config": r.config, "result": r.result}) for r in (self[a], self[b]))
+        names = sorted(set(left) | set(right))
+        return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
+    def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
+        """All records, or those given, as one table: csv or parquet by the file's ending; lists are cells of JSON.
 
-class Packed:
-    """Records as rows of a Parquet file, for keeping and sharing them by the thousand."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(self.path)
-        except FileNotFoundError:
-            raise HeadwiseError(f"no file {self.path}") from None
-        except (pa.ArrowException, OSError) as error:
-            raise HeadwiseError(f"{self.path} is not a readable Parquet file ({error})") from None
-        if not set(COLUMNS) <= set(table.column_names):
-            expected = "a file that `headwise records pack` wrote"
-            raise HeadwiseError(f"{self.path} has the columns {', '.join(table.column_names)}", expected)
-        return {row["key"]: row for row in table.select(list(COLUMNS)).to_pylist()}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._rows
-
-    def keys(self) -> list[str]:
-        return list(self._rows)
-
-    def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
-        raise HeadwiseError(f"{self.path} is only read", "a folder to write new records to")
-
-    def read(self, key: str) -> Record:
-        row = dict(self._rows[key])
-        place = self.path / key
-        try:
-            row |= {name: json.loads(row[name]) for name in ("config", "result", "about", "sha256")}
-        except (ValueError, TypeError) as error:
-            raise HeadwiseError(f"the record {place} is corrupted ({error})", "an intact file") from None
-        return _checked({"format": FORMAT, **row}, place, lambda: row["arrays"] or b"")
-
-
-def write_packed(path: Path, records: Sequence[Record]) -> Path:
-    """Records as one Parquet file, the most compact form that other tools read too."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for record in records:
-        body, packed = record.body(), _packed(record.arrays)
-        row = {**body, "sha256": _hashes(body, packed), "arrays": packed}
-        for name, value in row.items():
-            columns[name].append(_line(value) if isinstance(value, dict) else value)
-    buffer = io.BytesIO()
-    types = {"version": pa.int64(), "arrays": pa.binary()}
-    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
-    pq.write_table(table, buffer, compression="zstd", compression_level=19, use_dictionary=False)
-    return write(path, buffer.getvalue())
-
-
-def check(root: Path) -> Iterator[tuple[str, str]]:
-    """What is wrong with the records under a folder, or in a packed file: (where, what)."""
-    store = Packed(root) if root.suffix == ".parquet" else Folder(root)
-    for key in sorted(store.keys()):
-        try:
-            _ = store.read(key).arrays
-        except HeadwiseError as error:
-            yield key, str(error)
-
-
-def _packed(arrays: Mapping[str, np.ndarray]) -> bytes | None:
-    return pack_arrays({name: np.ascontiguousarray(value) for name, value in arrays.items()}) if arrays else None
-
-
-def _hashes(body: Mapping[str, Any], packed: bytes | None) -> dict[str, str | None]:
-    return {
-        "record": _sha(_line(plain(body), sort_keys=True).encode()),
-        "arrays": None if packed is None else _sha(packed),
-    }
-
-
-def _sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _line(value: Any, sort_keys: bool = False) -> str:
-    return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ":"))
-
-
-def _checked(stored: Any, path: Path, arrays: Callable[[], bytes]) -> Record:
-    """A record as it was written, or an error that names what was modified."""
-    form = stored.get("format") if isinstance(stored, dict) else None
-    if form == 1:
-        hint = f"headwise records upgrade {path.parent}"
-        raise HeadwiseError(f"the record {path} has format 1", f"format {FORMAT}", hint)
-    if form != FORMAT:
-        raise HeadwiseError(f"{path} is not a headwise record: format {form!r}", f"format {FORMAT}")
-    hashes = stored.get("sha256")
-    wrong = [name for name, kind in FIELDS.items() if not isinstance(stored.get(name), kind)]
-    if wrong or not isinstance(hashes, dict) or stored["key"] != path.name:
-        raise HeadwiseError(
-            f"{path} is not a headwise record: {', '.join(wrong) or 'key or sha256'} missing or of the wrong type"
+        In csv, text that a spreadsheet would run as a formula has an apostrophe before it.
+        """
+        told = (
+            {"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})}
+            for r in (self if records is None else records)
         )
-    body = {name: stored[name] for name in FIELDS}
-    again = f"remove {path} to compute it again, or restore it"
-    if hashes.get("record") != _hashes(body, None)["record"]:
-        raise HeadwiseError(f"the record {path} was modified after it was written", "its sha256 to match", again)
-    if record_key(body["work"], body["config"], body["version"]) != path.name:
-        raise HeadwiseError(f"the record {path} has the configuration of another key", "a record of this key", again)
-    return Record(**body, path=path, load=partial(_arrays, path, hashes.get("arrays"), arrays, again))
+        rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        path = Path(path)
+        if path.suffix == ".csv":
+            return write(path, csv_text([names, *([row.get(name) for name in names] for row in rows)]))
+        if path.suffix == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            buffer = io.BytesIO()
+            columns = {name: _column([row.get(name) for row in rows]) for name in names}
+            pq.write_table(pa.table(columns), buffer)
+            return write(path, buffer.getvalue())
+        raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [r.key, r.work, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self
+        ]
+        return table(["key", "work", "created", "of"], rows, f"{len(rows)} records in {self.root}")
 
 
-def _arrays(path: Path, sha: str | None, content: Callable[[], bytes], again: str) -> dict[str, np.ndarray]:
-    if sha is None:
-        return {}
+def _column(values: list) -> list:
+    """Values of one kind as they are, others as text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return [float(v) if v is not None and kinds == {int, float} else v for v in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested dict as dotted names; lists stay whole."""
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            out |= flat(item, f"{prefix}.{name}" if prefix else str(name))
+        return out
+    return {prefix: value}
+
+
+def told_apart(records: Sequence[Record]) -> list[str]:
+    """For each record what its configuration has and not all others of its work have, the plainest names first.
+
+    Hashes tell nobody anything, and a record of a trained model repeats how that was trained.
+    """
+    configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
+    many = Counter(record.work for record in records)
+    alike = Counter((r.work, *item) for r, config in zip(records, configs) for item in config.items())
+    return [
+        ", ".join(
+            f"{name.rpartition('.')[2]} {value}"
+            for name, value in sorted(config.items(), key=lambda item: _rank(item[0]))
+            if alike[record.work, name, value] < many[record.work]
+        )
+        for record, config in zip(records, configs)
+    ]
+
+
+def _rank(name: str) -> tuple[int, int]:
+    last = name.rpartition(".")[2]
+    return PLAIN.index(last) if last in PLAIN else len(PLAIN), len(name)
+
+
+def _telling(name: str, value: Any) -> bool:
+    is_hash = isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
+    return value is not None and value is not False and not is_hash and ".training." not in f".{name}"
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _matches(record: Record, name: str, value: Any) -> bool:
+    if name == "work":
+        return value == record.work
+    seen = flat(record.config).get(name)
+    return seen == value or str(seen) == str(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+
+
+def code_version() -> str:
+    """The version of headwise."""
     try:
-        packed = content()
-    except OSError:
-        packed = b""
-    if _sha(packed) != sha:
-        seen = "are missing" if not packed else "were modified after they were written"
-        raise HeadwiseError(f"the arrays of the record {path} {seen}", f"{ARRAYS} with its sha256", again)
-    return unpack_arrays(packed)
+        return version("headwise")
+    except PackageNotFoundError:  # run from a source tree
+        return "0+source"
+
+
+def about() -> dict[str, Any]:
+    """Versions and time, for the record."""
+    found = {"headwise": code_version(), "python": platform.python_version()}
+    for package in ("torch", "transformers", "accelerate", "numpy", "scipy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    return {"versions": plain(found), "created": now, "machine": platform.machine(), **_accelerated()}
+
+
+def _accelerated() -> dict[str, str]:
+    """On an accelerator: how it makes products of float32 numbers, whole (highest) or of ten bits (high)."""
+    torch = sys.modules.get("torch")
+    used = torch is not None and torch.cuda.is_initialized()
+    return {"products": torch.get_float32_matmul_precision()} if used else {}  # type: ignore[union-attr]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.io.records import ARRAYS, JSON, Folder, Record, record_key
-from headwise.store import folder, read_arrays, read_json
+from headwise.io.files import folder, read_arrays, read_json
+from headwise.io.storage import ARRAYS, JSON, Folder, Record, record_key
 
 
 def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str, str] | None = None) -> dict[str, str]:

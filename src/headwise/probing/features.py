@@ -20,19 +20,19 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from headwise.batching import Encoded, batches
-from headwise.causality import default_pooling
-from headwise.encoders import load_encoder
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.evaluate import TOKENS, evaluating
-from headwise.heads import Heads, captured, unwrap
+from headwise.heads.causality import default_pooling
+from headwise.heads.gates import Heads, captured, unwrap
+from headwise.io.files import cache_folder, digest
 from headwise.io.identity import identity
-from headwise.memory import Budget
-from headwise.model import MultiTaskModel, pool
+from headwise.measuring.evaluate import TOKENS, evaluating
+from headwise.models.batching import Encoded, batches
+from headwise.models.loading import load_encoder
+from headwise.models.memory import Budget
+from headwise.models.multitask import MultiTaskModel, pool
 from headwise.probing import mapped
-from headwise.store import cache_folder, digest
 from headwise.tasks.columns import Ragged
-from headwise.tasks.sentence import encode_texts
+from headwise.tasks.kinds.classify import encode_texts
 from headwise.tasks.task import Row
 
 POSITIONS = ("cls", "last", "mean", "post_last")

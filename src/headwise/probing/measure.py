@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise import display
 from headwise.errors import HeadwiseError, unknown
-from headwise.model import MultiTaskModel
+from headwise.io import display
+from headwise.io.files import plain
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing.features import Features, Reader
 from headwise.probing.fitting import SIDES, Fit, Labels, Vectors, checked, fit
 from headwise.probing.splits import Splits, splits
 from headwise.probing.terminal import heat_map
-from headwise.store import plain
 
 Say = Callable[[str], None]
 

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.batching import batches, encode, sample
 from headwise.errors import HeadwiseError
-from headwise.evaluate import evaluating
-from headwise.heads import Heads, attended, captured, eager
+from headwise.heads.gates import Heads, attended, captured, eager
+from headwise.io.files import plain
+from headwise.measuring.evaluate import evaluating
+from headwise.models.batching import batches, encode, sample
 from headwise.probing.features import INPUTS, Reader
 from headwise.probing.measure import Probe
 from headwise.probing.terminal import heat_map
 from headwise.probing.units import relations_of, units_of
-from headwise.store import plain
+from headwise.tasks.kinds.windows import parts
 from headwise.tasks.task import Row, Task
-from headwise.tasks.windows import parts
 
 Maps = Callable[..., tuple[Tensor, ...]]
 MAPS = 2**27  # bytes that the attention maps of a batch may take

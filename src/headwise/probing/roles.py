@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 
-from headwise.correlation import Correlation, correlation
 from headwise.errors import HeadwiseError
-from headwise.store import plain
+from headwise.io.files import plain
+from headwise.measuring.correlation import Correlation, correlation
 
 SURFACE = ("sentence_length", "word_content")
 SYNTACTIC = ("tree_depth", "top_constituents", "bigram_shift")  # Jo and Myaeng 2020, 6.2

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from headwise.batching import sample
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.evaluate import chance
-from headwise.store import digest
+from headwise.io.files import digest
+from headwise.measuring.evaluate import chance
+from headwise.models.batching import sample
+from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.leakage import normalised, splits_of
-from headwise.tasks.sentence import Classify, Regress
 from headwise.tasks.task import Row, Task
 
 SHARED = ("drop", "refuse", "keep")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headwise.errors import HeadwiseError
-from headwise.metrics import bio_spans
-from headwise.tasks.brackets import Node, cleaned, parse
+from headwise.tasks.metrics import bio_spans
+from headwise.tasks.readers.brackets import Node, cleaned, parse
 from headwise.tasks.task import Row, Task
 
 Unit = tuple[int, int, str]  # words from, to (exclusive), label

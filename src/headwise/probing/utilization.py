@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.evaluate import evaluate
-from headwise.metrics import metrics
-from headwise.model import MultiTaskModel
-from headwise.plan import Plan
+from headwise.io.files import plain
+from headwise.measuring.evaluate import evaluate
+from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing.fitting import Fit
 from headwise.probing.measure import Probe, Say
-from headwise.stats import Estimate, bootstrap, paired_bootstrap
-from headwise.store import plain
 from headwise.tasks.leakage import splits_of
-from headwise.train import fit
+from headwise.tasks.metrics import metrics
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 INPUTS = ("last", "best", "top")
 TUNING = Plan(epochs=3, lr=2e-5, warmup=0.0, batch_size=32, evaluate_every=0, checkpoint_every=0)  # Jo and Myaeng, A.4

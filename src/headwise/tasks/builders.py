@@ -119,7 +119,7 @@ def _unrepeated(
 def ag_pair_task(news: Task, seed: int = 0) -> Task:
     """AG-Pair from the splits of AG's News that are there; its test set serves as dev where there is no dev."""
     from headwise.tasks.leakage import splits_of
-    from headwise.tasks.lookup import kind_class  # torch comes with it
+    from headwise.tasks.lookup import kind_class
 
     made = {split: ag_pair(news.rows(split), seed) for split in splits_of(news)}
     made.setdefault("dev", made.get("test", []))

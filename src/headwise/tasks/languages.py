@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.errors import HeadwiseWarning, unknown
-from headwise.store import plain
-from headwise.tasks.shape import row_texts
+from headwise.io.files import plain
+from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.task import Task
 
 MANY = 3.0  # pieces a word from which on a tokenizer spells rather than reads

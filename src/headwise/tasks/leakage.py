@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.shape import row_texts
+from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.task import SPLITS, Row, Rows, Task
 
 _NOT_LETTERS = re.compile(r"[\W_]+")

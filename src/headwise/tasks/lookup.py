@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.metrics import answer_f1, bio_spans
-from headwise.tasks.catalog import catalog
-from headwise.tasks.catalog_words import universal
-from headwise.tasks.known import Finder, Known, data_folder
+from headwise.tasks.catalog.known import Finder, Known, data_folder
+from headwise.tasks.catalog.probes import PROPERTIES, build
+from headwise.tasks.catalog.sentences import catalog
+from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import meaning, row_labels
 from headwise.tasks.leakage import splits_of
-from headwise.tasks.probes import PROPERTIES, build
-from headwise.tasks.shape import row_texts
-from headwise.tasks.sources import Files, Layout
+from headwise.tasks.metrics import answer_f1, bio_spans
+from headwise.tasks.readers.shape import row_texts
+from headwise.tasks.readers.sources import Files, Layout
 from headwise.tasks.task import SPLITS, Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch

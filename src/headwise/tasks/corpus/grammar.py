@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwise.tasks.corpus.lexicon import ADJECTIVES, ADVERBS, LIKED, LOATHED, NOUNS, TOPIC
-from headwise.tasks.corpus.meaning import (
-    COORDINATORS,
-    GAP,
-    Event,
-    Joined,
-    Meaning,
-    Thing,
-    atoms,
-    is_plural,
-    main,
-)
+from headwise.tasks.corpus.meaning import COORDINATORS, GAP, Event, Joined, Meaning, Thing, atoms, is_plural, main
 from headwise.tasks.corpus.sentence import HEAD, Node, Reading, Sentence, first_leaf, leaf, phrase
 
 Role = tuple[Node, str]

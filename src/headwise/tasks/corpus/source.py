@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.metrics import answer_f1
 from headwise.tasks.corpus import derive, entailment, paraphrase, probing
 from headwise.tasks.corpus.answers import ASKED, answer
 from headwise.tasks.corpus.derive import GRAMMARS, Draft
@@ -17,6 +16,7 @@ from headwise.tasks.corpus.lexicon import NOUNS, TOPICS
 from headwise.tasks.corpus.meaning import Meaning
 from headwise.tasks.corpus.sampler import draw
 from headwise.tasks.corpus.sentence import Sentence
+from headwise.tasks.metrics import answer_f1
 from headwise.tasks.task import SPLITS, Row, Task
 
 SIZES = {"train": 4000, "dev": 1000, "test": 1000}
@@ -198,8 +198,10 @@ def tasks(language: str = "en", size: Mapping[str, int] | None = None, seed: int
 
 def _kind(name: str, language: str) -> Any:
     """The output structure of a task; imported late, because kinds need torch."""
-    from headwise.tasks import answer as answers
-    from headwise.tasks import frames, sentence, token, tree
+    from headwise.tasks.kinds import answer as answers
+    from headwise.tasks.kinds import classify as sentence
+    from headwise.tasks.kinds import frames, tree
+    from headwise.tasks.kinds import tag as token
 
     structured = {
         "similarity": lambda: sentence.Regress(0.0, 5.0),

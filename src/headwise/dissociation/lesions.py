@@ -1,0 +1,178 @@
+"""Lesion each task's heads and measure every task: the passes behind a dissociation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwise.dissociation.headtests import NEEDED, layer_sets, random_sets
+from headwise.dissociation.result import Counts, Dissociation
+from headwise.errors import HeadwiseError
+from headwise.heads.gates import Heads
+from headwise.heads.selection import matched_heads, random_heads, relabelled, ties, top
+from headwise.measuring.evaluate import Score, chance, evaluate
+from headwise.models.multitask import MultiTaskModel
+from headwise.scoring.importance import Importance
+from headwise.tasks.metrics import metrics
+
+GRID = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ScoreMaps = Mapping[str, torch.Tensor | Importance]
+
+
+def dissociate(
+    model: MultiTaskModel,
+    scores: ScoreMaps,
+    fractions: float | Sequence[float] = 0.3,
+    *,
+    random: int | None = None,
+    matched: int | None = None,
+    alpha: float = 0.3,
+    keep_per_layer: int = 0,
+    split: str = "dev",
+    limit: int | None = None,
+    resamples: int | None = None,
+    seed: int = 0,
+    undefined: str = "refuse",
+    told: Callable[[str], None] = lambda line: None,
+) -> Dissociation:
+    """Measure every task while each task's top heads, or random ones, are closed; one pass over each task's data.
+
+    Args:
+        model: trained on the tasks.
+        scores: each task's importance, ``{task: (L, H)}``; two tasks or more.
+        fractions: shares of the heads to close; several give D(α) and lesion curves from the same pass.
+        random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
+            the number of tasks, from 20 to 100, so that a pair's p-value can fall below 0.05 after Holm.
+        matched: random sets with each task's number of heads per layer, closed at ``alpha`` only: they answer whether
+            more than the layer matters. The default grows from 20 too, and is 0 beside too few random sets for a test.
+        alpha: the fraction that claims are made at, or the nearest of ``fractions``.
+        keep_per_layer: heads per layer that random controls leave (the released code leaves one).
+        split: measured on this split.
+        limit: on a seeded sample of this many rows.
+        resamples: bootstrap draws over examples, for intervals and p-values; without it enough for so many tasks.
+        seed: of the random controls and the bootstrap.
+        undefined: what to do with a task that scores 0 without a lesion: "refuse", or "leave" it without D.
+        told: called with a line for every task measured.
+
+    Example:
+        >>> scores = {task: importance(model, task) for task in model.tasks}
+        >>> print(dissociate(model, scores, fractions=(0.1, 0.3, 0.5)))
+    """
+    grid = [float(f) for f in ([fractions] if isinstance(fractions, (int, float)) else fractions)]
+    tasks, maps = list(scores), [score.scores if isinstance(score, Importance) else score for score in scores.values()]
+    if len(tasks) < 2:
+        raise HeadwiseError(f"one task, {tasks}", "two tasks or more: heads come apart between tasks")
+    random = random_sets(len(tasks)) if random is None else random
+    matched = (layer_sets(len(tasks)) if random >= NEEDED else 0) if matched is None else matched
+    if not grid or random < 0 or matched < 0:
+        seen = f"fractions={grid}, random={random}, matched={matched}"
+        raise HeadwiseError(seen, "a fraction or more, and random and matched of 0 or more")
+    shape = Heads.of(model.encoder).shape
+    for task, scoring in zip(tasks, maps):
+        if tuple(scoring.shape) != shape:
+            raise HeadwiseError(f"scores of {task!r} have shape {tuple(scoring.shape)}", f"{shape}, the model's heads")
+    masks = lesion_masks(maps, grid, random, keep_per_layer, seed)  # (F, K-1, L, H)
+    default = min(grid, key=lambda fraction: abs(fraction - alpha))
+    layered = layer_masks(maps, default, matched, seed)  # (T, M, L, H)
+    closed = torch.cat([masks.flatten(0, 1), layered.flatten(0, 1)])
+    gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
+    found, beside = {}, {}
+    for task in tasks:
+        scores_of = evaluate(model, task, gates, split=split, limit=limit)
+        split_at = len(gates) - len(tasks) * matched
+        found[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
+        told(f"{scores_of[0]}; {len(gates) - 1} lesions")
+    tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
+    how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
+    return _assembled(found, beside, grid, how)
+
+
+def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
+    """Each map's top heads and random controls at every fraction, (F, maps + random, L, H)."""
+    alive = ~maps[0].isnan()
+    rows = []
+    for fraction in grid:
+        drawn = [random_heads(maps[0].shape, fraction, 1000 * seed + i, keep, alive) for i in range(random)]  # type: ignore[arg-type]
+        rows.append(torch.stack([top(scores.cpu(), fraction) for scores in maps] + drawn))
+    return torch.stack(rows)
+
+
+def layer_masks(maps: list[torch.Tensor], fraction: float, matched: int, seed: int) -> torch.Tensor:
+    """For each map, random sets with as many heads in every layer as its top heads have, (maps, matched, L, H)."""
+    alive, tops = ~maps[0].isnan(), [top(scores.cpu(), fraction) for scores in maps]
+    drawn = torch.zeros(len(tops), matched, *alive.shape, dtype=torch.bool)
+    for place, mask in enumerate(tops):
+        for i in range(matched):
+            drawn[place, i] = matched_heads(mask, (1000 * seed + i) * len(tops) + place, alive)
+    return drawn
+
+
+def _assembled(
+    found: dict[str, list[Score]], beside: dict[str, list[Score]], grid: list[float], how: dict[str, Any]
+) -> Dissociation:
+    """The dissociation of every task's scores under all lesions, ``beside`` them those under sets matched by layer."""
+    tasks = list(found)
+    counts = [lesion_counts(found[task], len(grid)) for task in tasks]
+    collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)
+    result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, matched=_matched(beside), **how)
+    classes = [all(isinstance(p, int) for p in found[task][0].predictions) for task in tasks]
+    if not any(classes):
+        return result
+    accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
+    floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
+    floors = [floor if floor < 1 else np.nan for floor in floors]  # answers of one class leave no room above chance
+    on = [[s.on("accuracy") for s in beside[t]] if ok else beside[t] for t, ok in zip(tasks, classes)]
+    return result.beside(
+        counts=accuracy,
+        chance=floors,
+        matched=_matched(dict(zip(tasks, on))),
+        resamples=how["resamples"],
+        seed=how["seed"],
+    )
+
+
+def _matched(beside: dict[str, list[Score]]) -> np.ndarray:
+    """Performances of every task under the matched sets of every task, (T, T, M)."""
+    return np.array([[score.value for score in scores] for scores in beside.values()]).reshape(
+        len(beside), len(beside), -1
+    )
+
+
+def _laid(values: list, fractions: int) -> np.ndarray:
+    """One value for no lesion and one per fraction and lesion, as (F, K): no lesion stands first in every row."""
+    rest = np.asarray(values[1:]).reshape(fractions, -1, *np.shape(values[0]))
+    first = np.broadcast_to(np.asarray(values[0]), (fractions, 1, *np.shape(values[0])))
+    return np.concatenate([first, rest], 1)
+
+
+def lesion_counts(scores: list[Score], fractions: int, name: str | None = None) -> Counts:
+    """A task's counts under every lesion, (n, F, K, s)."""
+    metric = metrics[name or scores[0].metric]
+    each = [metric.counts(score.predictions, score.golds) for score in scores]
+    if len({count.shape[-1] for count in each}) > 1:  # a lesion named a class nobody else did: count all in one table
+        golds = scores[0].golds
+        every = metric.counts([p for score in scores for p in score.predictions], golds * len(scores))
+        each = list(every.reshape(len(scores), len(golds), -1))
+    return Counts(np.moveaxis(_laid(each, fractions), 2, 0), metric.value)
+
+
+def null_matrices(
+    model: MultiTaskModel,
+    scores: ScoreMaps,
+    fraction: float = 0.3,
+    draws: int = 99,
+    *,
+    split: str = "dev",
+    limit: int | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """Performances ``(draws, T, T)`` with the tasks' heads dealt anew: the null of `Dissociation.permutation_test`."""
+    maps = [score.scores if isinstance(score, Importance) else score for score in scores.values()]
+    masks = torch.stack([top(scores, fraction) for scores in maps])
+    dealt = torch.stack([relabelled(masks, 1000 * seed + i) for i in range(draws)])  # (draws, T, L, H)
+    gates = (~dealt.flatten(0, 1)).float()
+    rows = [[s.value for s in evaluate(model, task, gates, split=split, limit=limit)] for task in scores]
+    return np.asarray(rows).reshape(len(maps), draws, len(maps)).transpose(1, 0, 2)

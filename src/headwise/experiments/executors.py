@@ -1,0 +1,253 @@
+"""Where the jobs of a sweep run: processes of this machine, or the tasks of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Protocol
+
+from headwise.errors import HeadwiseError, missing_extra
+from headwise.experiments.jobs import Job, perform
+from headwise.io.files import plain
+from headwise.registry import Registry
+
+# One thread to a job: the same sums on every machine, and no cores fought over. Logs hold no bars.
+ALONE = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of an accelerator's processors; read under NVIDIA's MPS alone
+ROUND = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # whether factors of float32 products have ten bits, on NVIDIA's alone
+
+
+class Engine(Protocol):
+    """Where jobs run."""
+
+    def free(self) -> bool:
+        """Whether it takes one more job now."""
+        ...
+
+    def submit(self, job: Job) -> None: ...
+
+    def finished(self) -> Iterator[tuple[Job, str]]:
+        """Jobs that ended since, each with its error or ""; waits a moment where there are none."""
+        ...
+
+    def stop(self) -> None:
+        """End all work; jobs under way save what they can."""
+        ...
+
+
+def surroundings(workers: int) -> dict[str, str]:
+    """Variables of a worker's process, one of so many that share an accelerator.
+
+    A kernel of a small encoder spreads over all processors for some microseconds, and those of other jobs wait for it.
+    Kept to a part each, about four to a processor, fifteen trainings of MiniLM's size made 1,180 steps a second on one
+    H200 in place of 666. Float32 products are rounded (TF32), as they are the dearest part of lesions and of structured
+    output heads, and bypass the tensor cores otherwise.
+    """
+    share = os.environ.get(SHARE) or str(max(1, min(100, 400 // workers)))
+    return ALONE | {SHARE: share, ROUND: os.environ.get(ROUND) or "1"}
+
+
+def log_of(root: Path, job: Job) -> Path:
+    return root / "logs" / f"{job.key}.log"
+
+
+def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
+    """Do one job in this process, its output going to its log; the error, or ""."""
+    job = Job(record["work"], record["config"], record["at"])
+    with _logged(log_of(Path(root), job)), contextlib.chdir("."):  # the next job starts where this one did
+        print(f"{time.strftime('%F %T')} {job.title}", flush=True)
+        try:
+            perform(job, root, device)
+        except KeyboardInterrupt:
+            return "KeyboardInterrupt: stopped"
+        except Exception:
+            traceback.print_exc()
+            # Names of files may hold bytes that are no text, and could not be written down.
+            return traceback.format_exc().encode(errors="backslashreplace").decode()
+        finally:
+            release_memory()
+    return ""
+
+
+def release_memory() -> None:
+    """Give back what a job held: this process does the next job too, and others share the accelerator with it."""
+    gc.collect()  # models, optimizers and recordings refer to each other
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Everything this process prints goes to a file, also what compiled code prints."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        with path.open("a") as log:
+            sys.stdout.flush()
+            for number in (1, 2):
+                os.dup2(log.fileno(), number)
+            yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), kept):
+            os.dup2(old, number)
+            os.close(old)
+
+
+class Local:
+    """Processes of this machine, each ready for one job after the other."""
+
+    def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
+        if address:
+            raise HeadwiseError(f"address={address!r} with the local engine", 'engine="ray"', "--engine ray")
+        self.root, self.workers, self.device = root.absolute(), workers, device  # jobs may go to other folders
+        self.around = surroundings(workers)
+        self.idle: list[_Process] = []
+        self.busy: dict[Any, tuple[_Process, Job]] = {}
+
+    def free(self) -> bool:
+        return len(self.busy) < self.workers
+
+    def submit(self, job: Job) -> None:
+        process = self._sent(job.to_record())
+        self.busy[process.pipe] = (process, job)
+
+    def _sent(self, record: dict[str, Any]) -> _Process:
+        """The process that has the job now; one that died while it was idle is passed over."""
+        while self.idle:
+            process = self.idle.pop()
+            with contextlib.suppress(ConnectionError):
+                process.pipe.send(record)
+                return process
+        process = _Process(self.root, self.device, self.around)
+        process.pipe.send(record)
+        return process
+
+    def finished(self) -> Iterator[tuple[Job, str]]:
+        spoken = wait(list(self.busy), timeout=1.0)
+        # A process that a job started may hold the pipe open after its worker died.
+        dead = [pipe for pipe, (process, _) in self.busy.items() if not process.process.is_alive()]
+        for pipe in dict.fromkeys([*spoken, *dead]):
+            process, job = self.busy.pop(pipe)
+            yield job, self._heard(process)
+
+    def _heard(self, process: _Process) -> str:
+        """The error of a job that ended, or how its process did."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            if process.pipe.poll():
+                error = process.pipe.recv()
+                self.idle.append(process)
+                return error
+        process.process.join()
+        return f"its process ended with code {process.process.exitcode}"
+
+    def stop(self) -> None:
+        for process, _ in self.busy.values():
+            process.interrupt()
+        for process in [*self.idle, *(process for process, _ in self.busy.values())]:
+            process.pipe.close()
+            process.process.join(30)
+            if process.process.is_alive():
+                process.process.kill()
+
+
+class _Process:
+    def __init__(self, root: Path, device: str | None, around: Mapping[str, str]):
+        context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA is broken
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, str(root), device, os.getpid()), daemon=True)
+        with _environment(around):
+            self.process.start()
+        other.close()
+
+    def interrupt(self) -> None:
+        """As by Ctrl-C: a training writes a checkpoint."""
+        if self.process.pid and self.process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Inside, these variables are set: what starts inherits them, and this process has its own back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
+    """A worker's life: jobs come through the pipe until it closes, or the parent is gone."""
+    os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with contextlib.suppress(EOFError, KeyboardInterrupt, ConnectionError):
+        while True:
+            pipe.send(work(pipe.recv(), root, device))
+
+
+class Ray:
+    """Tasks of a Ray cluster: a running one by its address, else one started for the occasion."""
+
+    def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
+        try:
+            import ray
+        except ImportError:
+            raise missing_extra("ray", "ray", "the engine ray") from None
+        self.ray, self.root, self.device, self.workers = ray, root.resolve(), device, workers
+        self.started = not ray.is_initialized()
+        if self.started:
+            own = {} if address else {"num_cpus": workers, "include_dashboard": False}
+            ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
+        share = 0.0 if device == "cpu" or not ray.cluster_resources().get("GPU") else 1 / workers
+        around = {"env_vars": surroundings(workers)}
+        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=0, runtime_env=around)(work)
+        self.task, self.busy = task, {}
+
+    def free(self) -> bool:
+        return len(self.busy) < self.workers
+
+    def submit(self, job: Job) -> None:
+        self.busy[self.task.remote(plain(job.to_record()), str(self.root), self.device)] = job
+
+    def finished(self) -> Iterator[tuple[Job, str]]:
+        ready, _ = self.ray.wait(list(self.busy), timeout=1.0) if self.busy else ([], [])
+        for reference in ready:
+            job = self.busy.pop(reference)
+            try:
+                yield job, self.ray.get(reference)
+            except self.ray.exceptions.RayError as lost:  # a worker or a node went away
+                yield job, f"{type(lost).__name__}: {str(lost).splitlines()[0]}"
+
+    def stop(self) -> None:
+        for reference in self.busy:
+            self.ray.cancel(reference)
+        if self.busy:  # cancelled is as by Ctrl-C: a training writes a checkpoint
+            self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=30)
+        if self.started:
+            self.ray.shutdown()
+
+
+engines: Registry[Callable[[Path, int, str | None, str | None], Engine]] = Registry("engine")
+engines.add("local", Local)
+engines.add("ray", Ray)

@@ -1,0 +1,250 @@
+"""Many jobs: on this machine's cores and accelerator, or on a Ray cluster; what is done is never done again."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.experiments.executors import engines, log_of
+from headwise.experiments.jobs import Job, Place, grid, in_order
+from headwise.io.files import write_json
+from headwise.io.records import Results
+from headwise.io.stopping import raised
+
+Told = Callable[[Job, str, str], None]
+"""Called when a job changes: the job, one of `STATES`, and a word more."""
+STATES = ("waiting", "found", "running", "done", "again", "failed", "skipped")
+
+
+@dataclass
+class Swept:
+    """What a sweep left: its records, and the jobs that failed, with their logs."""
+
+    results: Results
+    done: list[Job] = field(default_factory=list)
+    failed: dict[str, tuple[Job, str]] = field(default_factory=dict)
+    """By key: the job, and the last line of its error."""
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.done)} jobs done, {len(self.failed)} not: records in {self.results.root}"]
+        return "\n".join([*lines, *(f"  {job.title}: {error}" for job, error in self.failed.values())])
+
+
+def run(
+    jobs: Sequence[Job],
+    out: str | Path,
+    engine: str = "local",
+    *,
+    workers: int | None = None,
+    retries: int = 1,
+    device: str | None = None,
+    address: str | None = None,
+    told: Told = lambda job, state, word: None,
+) -> Swept:
+    """Run all jobs, and those they stand on; those whose records are there are not run again.
+
+    Args:
+        jobs: from a recipe, or `read`.
+        out: folder for records, models, logs and failures.
+        engine: "local" processes, or "ray".
+        workers: jobs at a time; one for every core, or eight that share an accelerator.
+        retries: how often a job whose process died, or that failed by something else than its own input, begins again.
+        device: "cpu" keeps jobs off the accelerator.
+        address: of a running Ray cluster; one is started for the occasion without.
+        told: hears of every change.
+
+    Example:
+        >>> swept = run(read("grid.toml"), out="runs/grid")
+    """
+    root, everything = Path(out), in_order(jobs)
+    if engine not in engines:
+        raise unknown("engine", engine, engines)
+    if workers is not None and workers < 1:
+        raise HeadwiseError(f"{workers} workers", "1 or more")
+    swept = Swept(Results(root / "records"))
+    tries = dict.fromkeys((job.key for job in everything), 0)
+    queue = _Queue(_unfinished(everything, swept, told))
+    if not queue.left:
+        return swept
+    pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
+    with ExitStack() as stack:
+        stack.callback(pool.stop)
+        stack.enter_context(raised())
+        while queue.left:
+            while pool.free() and (job := queue.next()):
+                pool.submit(job)
+                told(job, "running", "")
+            for job, error in pool.finished():
+                crowded = len(queue.under_way) > 1 and "OutOfMemoryError" in _last_line(error)
+                tries[job.key] += not crowded
+                if error and tries[job.key] <= retries and not _final(error):
+                    told(job, "again", _last_line(error))
+                    queue.later(job) if crowded else queue.again(job)
+                    continue
+                _note(root, job, error, swept, told)
+                for given_up in queue.ended(job, bool(error)):
+                    why = "left out: a job it stands on failed"
+                    swept.failed[given_up.key] = (given_up, why)
+                    told(given_up, "skipped", why)
+    return swept
+
+
+def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str, Job]:
+    """Jobs without a record, and those whose model such a job asks for and nobody has any more."""
+    asked, left, anew = set(), {}, set()
+    for job in reversed(everything):
+        place = Place(job, swept.results.root.parent)
+        record = place.record
+        if record is None or (job.key in asked and place.lost(record)):
+            left[job.key] = job
+            asked |= {before.key for before in job.after}
+            if record:
+                anew.add(job.key)
+    for job in everything:
+        if job.key not in left:
+            swept.done.append(job)
+        if job.key in anew:
+            told(job, "again", "its model is gone, and a job goes on from it; its record stays as it is")
+        told(job, "waiting" if job.key in left else "found", "")
+    return {job.key: job for job in everything if job.key in left}
+
+
+class _Queue:
+    """Jobs that are not done, in order, and which of them can begin: a job that ends looks at those behind it alone."""
+
+    def __init__(self, jobs: Mapping[str, Job]):
+        self.left, self.under_way = dict(jobs), set[str]()
+        self._place = {key: place for place, key in enumerate(jobs)}
+        self._behind: dict[str, list[Job]] = {}
+        for job in jobs.values():
+            for before in dict.fromkeys(one.key for one in job.after):
+                self._behind.setdefault(before, []).append(job)
+        self._able = [place for key, place in self._place.items() if not self._waits(jobs[key])]  # sorted, so a heap
+        self._crowded: list[Job] = []
+        self._jobs = list(jobs.values())
+
+    def _waits(self, job: Job) -> bool:
+        return any(before.key in self.left for before in job.after)
+
+    def next(self) -> Job | None:
+        """The first job whose predecessors are done, from now on under way."""
+        if not self.under_way:
+            self._make_way()
+        if not self._able:
+            return None
+        job = self._jobs[heappop(self._able)]
+        self.under_way.add(job.key)
+        return job
+
+    def again(self, job: Job) -> None:
+        """It can begin, for the first time or once more."""
+        self.under_way.discard(job.key)
+        heappush(self._able, self._place[job.key])
+
+    def later(self, job: Job) -> None:
+        """It can begin once more when a job that ran beside it has ended and left its memory."""
+        self.under_way.discard(job.key)
+        self._crowded.append(job)
+
+    def _make_way(self) -> None:
+        crowded, self._crowded = self._crowded, []
+        for job in crowded:
+            self.again(job)
+
+    def ended(self, job: Job, failed: bool) -> list[Job]:
+        """Take a job out; where it failed, also all that stand on it: these."""
+        del self.left[job.key]
+        self.under_way.discard(job.key)
+        self._make_way()
+        behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
+        if not failed:
+            for one in behind:
+                if not self._waits(one):
+                    self.again(one)
+            return []
+        given_up: list[Job] = []
+        for one in behind:
+            if one.key in self.left:  # not yet given up with another
+                given_up += [one, *self.ended(one, True)]
+        return given_up
+
+
+def _note(root: Path, job: Job, error: str, swept: Swept, told: Told) -> None:
+    """Keep the news of a job that ended."""
+    paper = root / "failed" / f"{job.key}.json"
+    if not error:
+        paper.unlink(missing_ok=True)
+        swept.done.append(job)
+        told(job, "done", "")
+        return
+    swept.failed[job.key] = (job, _last_line(error))
+    write_json(paper, {"job": job.to_record(), "error": error, "log": str(log_of(root, job))})
+    told(job, "failed", _last_line(error))
+
+
+def _final(error: str) -> bool:
+    """Whether trying again would bring the same: the job's own input was refused."""
+    return _last_line(error).startswith(("headwise.errors.", "HeadwiseError"))
+
+
+def _last_line(error: str) -> str:
+    return error.strip().splitlines()[-1] if error.strip() else ""
+
+
+def _workers(device: str | None) -> int:
+    import torch
+
+    if device != "cpu" and torch.cuda.is_available():
+        return min(8, os.cpu_count() or 1)  # small encoders leave most of an accelerator idle
+    return os.cpu_count() or 1
+
+
+def read(path: str | Path, data: str | None = None, seed: int | None = None) -> list[Job]:
+    """The jobs of a TOML file: a ``work``, its ``[config]``, the axes of a ``[grid]`` and folders under ``[at]``.
+
+    Example file:
+        work = "train"
+        [config]
+        model = "bert-base-uncased"
+        tasks = ["sst2", "qnli"]
+        plan = { epochs = 1 }
+        [grid]
+        "plan.seed" = [0, 1, 2]
+    """
+    try:
+        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HeadwiseError(f"no sweep at {path}") from None
+    except (ValueError, RecursionError, IsADirectoryError) as error:
+        raise HeadwiseError(f"{path} is no TOML ({error})", 'lines such as: work = "train"') from None
+    for name in said:
+        if name not in ("work", "config", "grid", "at"):
+            raise unknown(f"part of {path}", name, ("work", "config", "grid", "at"))
+        if name != "work" and not isinstance(said[name], dict):
+            raise HeadwiseError(f"{name} = {said[name]!r} in {path}", f"a table [{name}]")
+    from headwise.experiments.works import asked
+
+    at = {**said.get("at", {}), **({"data": data} if data else {})}
+    work = said.get("work", "train")
+    for name, value in {"work": work, **at}.items():
+        if not isinstance(value, str):
+            raise HeadwiseError(f"{name} = {value!r} in {path}", "a text", f'{name} = "…"')
+    axes = {name: values for name, values in said.get("grid", {}).items() if seed is None or name != "plan.seed"}
+    configs = grid(said.get("config", {}), axes if seed is None else {**axes, "plan.seed": [seed]})
+    combinations = product(*axes.values())
+    names = [" ".join(f"{name}={_word(value)}" for name, value in zip(axes, one)) or work for one in combinations]
+    return [asked(work, config, {**at, "title": name}) for config, name in zip(configs, names)]
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return ",".join(str(v) if k == "name" else f"{k}={_word(v)}" for k, v in value.items())

@@ -1,0 +1,384 @@
+"""Where the heads of a model are: its output projections, checked so that a wrong map is never taken for right.
+
+Legend: L layers, H query heads, G key-value groups, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, option, unknown
+from headwise.heads.families import (
+    CROSS_MARKS,
+    EXACT,
+    NO_HEADS,
+    OUTPUT_SUFFIXES,
+    Part,
+    declared_causal,
+    input_width,
+    qkv_parts,
+)
+from headwise.heads.proven import Placed, Proven, proven
+
+STACKS = ("encoder", "decoder", "cross", "text", "vision", "audio", "qformer")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One layer's attention: its output projection, and where each head lies in q, k, v and o."""
+
+    layer: int
+    name: str
+    module: Any
+    attention: Any
+    kept: tuple[int, ...]  # original numbers of the heads still there; none in a layer without attention
+    parts: dict[str, Part] = field(repr=False)
+    head_dim: int = 0
+    start: int = 0  # of the first head's slice in the module's input
+
+    def heads_of(self, given: torch.Tensor) -> torch.Tensor:
+        """The outputs of the heads, (B, T, H, D), out of what the module is given."""
+        size = len(self.kept) * self.head_dim
+        own = given if given.shape[-1] == size else given.narrow(-1, self.start, size)
+        return own.unflatten(-1, (len(self.kept), self.head_dim))
+
+    def with_heads(self, given: torch.Tensor, own_BTHD: torch.Tensor) -> torch.Tensor:
+        """What the module is given, with other outputs of the heads; a convolution's beside them stay."""
+        own = own_BTHD.flatten(-2)
+        if given.shape[-1] == own.shape[-1]:
+            return own
+        return torch.cat([given[..., : self.start], own, given[..., self.start + own.shape[-1] :]], -1)
+
+
+def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[str, Any] | None) -> dict[str, Any]:
+    """The fields of `headwise.heads.gates.Heads` for a model, or an error that says why its heads cannot be reached."""
+    inner = unwrap(model)
+    family = family_of(inner)
+    if family in NO_HEADS:
+        raise HeadwiseError(f"{family} models are out of reach: {NO_HEADS[family]}")
+    _number(getattr(inner, "config", None), "encoder", "num_attention_heads")  # a number below one is refused
+    if any(hasattr(module, "headwise_kept") for module in inner.modules()):  # proven before it was cut
+        return _named(inner, family, pattern, stack) | {"verified": True}
+    facts = proven(inner, sample)
+    if facts.why:
+        return _by_name(facts, inner, family, pattern, stack) | {"verified": False}
+    stacks = _matching(facts, inner, pattern)
+    others = _unreached(facts, inner, family) if pattern is None else {}
+    if not stacks and not others:
+        raise _refusal(facts, inner, family)
+    name = _choose(stacks | others, stack, inner, family)
+    named = [name for stack in others.values() for name, _ in stack]
+    unseen = [tower for tower in facts.unseen if not any(site.startswith(f"{tower}.") for site in named)]
+    more = {"uncovered": (*_globs(facts.refused), *unseen)}
+    if name in others:
+        return _measured(inner, family, name, others[name]) | more | {"verified": False}
+    return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | more | {"verified": True}
+
+
+def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Stacks by their names, of towers that no sample went through."""
+    if facts.unreached is None:
+        stacks: dict[str, list[tuple[str, nn.Module]]] = {}
+        with suppress(HeadwiseError):
+            stacks = _stacks(model, family, None)
+        facts.unreached = {}
+        for stack, found in stacks.items():
+            names = [name for name, _ in found]
+            if stack not in facts.stacks and not _was_near(names[0], facts.reached):
+                with suppress(HeadwiseError):
+                    _measured(model, family, stack, found)
+                    facts.unreached[stack] = names
+    return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
+
+
+def _was_near(name: str, reached: set[str]) -> bool:
+    """Whether a forward went through a module's layer: then it called the module, or used its weights without it."""
+    parts = name.split(".")
+    layer = ".".join(parts[: 1 + next(i for i, part in enumerate(parts) if part.isdigit())])
+    return any(each.startswith(f"{layer}.") for each in reached)
+
+
+def family_of(model: nn.Module) -> str:
+    return getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+
+
+def _by_name(facts: Proven, model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
+    """What names say where nothing could be proven; what they do not know, a sample of the user's shows."""
+    try:
+        return _named(model, family, pattern, stack)
+    except HeadwiseError as error:
+        if "pattern=" not in error.hint:
+            raise
+        seen = f"{error.seen}, and nothing could be proven ({facts.why})"
+        raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs of this model") from None
+
+
+def _named(model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
+    """What names and the configuration say."""
+    stacks = _stacks(model, family, pattern)
+    name = _choose(stacks, stack, model, family)
+    return _measured(model, family, name, stacks[name])
+
+
+def _matching(facts: Proven, model: nn.Module, pattern: str | None) -> dict[str, list[Placed]]:
+    """The stacks whose sites a pattern names, which must be whole ones; all without a pattern."""
+    if pattern is None:
+        return facts.stacks
+    names = {
+        name for name, module in model.named_modules() if fnmatch(name, pattern) and input_width(module) is not None
+    }
+    proofs = {placed.name for stack in facts.stacks.values() for placed in stack}
+    chosen = {name: stack for name, stack in facts.stacks.items() if any(placed.name in names for placed in stack)}
+    wrong = sorted(names - proofs)
+    if wrong or not chosen:
+        why = facts.refused.get(wrong[0], "closing a head does not close one slice of its input") if wrong else ""
+        seen = f"{wrong[0]} does not hold the outputs of heads: {why}" if wrong else f"no proven site fits {pattern!r}"
+        raise HeadwiseError(seen, f"one of the proven sites: {', '.join(_globs(proofs)) or '(none)'}")
+    for name, stack in chosen.items():
+        if missing := [placed.name for placed in stack if placed.name not in names]:
+            seen = f"{len(stack) - len(missing)} output projections of the {len(stack)} of the {name} stack"
+            raise HeadwiseError(seen, "one per layer", f'Heads.of(model, pattern="{_globs([missing[0]])[0]}")')
+    return chosen
+
+
+def _globs(names: Iterable[str]) -> list[str]:
+    return sorted({".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names})
+
+
+def _refusal(facts: Proven, model: nn.Module, family: str) -> HeadwiseError:
+    if not facts.refused:
+        return HeadwiseError(
+            f"{family} models are out of reach: no attention was seen in a forward of {type(model).__name__}"
+        )
+    name, why = next(iter(facts.refused.items()))
+    return HeadwiseError(f"{family} models are out of reach: {_globs([name])[0]} is behind their attention, and {why}")
+
+
+def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], layers: int) -> dict[str, Any]:
+    """As names and the configuration say where they agree with what was proven; else by what was proven alone."""
+    modules = {each.name: model.get_submodule(each.name) for each in placed}
+    fields: dict[str, Any] = {"sites": ()}
+    if all(input_width(module) for module in modules.values()):  # else a norm stands before the projection
+        try:
+            fields = _measured(model, family, stack, list(modules.items()))
+        except (HeadwiseError, RuntimeError, AttributeError) as error:  # ragged heads
+            if "in the configuration" in str(error):
+                raise
+    found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
+    if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
+        return fields
+    heads = max(each.heads for each in placed)
+    by_layer = {each.layer: each for each in placed}
+    sites = tuple(_proven_site(model, i, by_layer.get(i)) for i in range(layers))
+    groups = getattr(_stack_config(model, stack), "num_key_value_heads", None)
+    sizes = {"num_layers": layers, "num_heads": heads, "head_dim": max(each.head_dim for each in placed)}
+    sizes["num_kv_heads"] = groups if isinstance(groups, int) and groups and heads % groups == 0 else heads
+    shared = len({id(module) for module in modules.values()}) < len(placed)
+    return sizes | {"stack": stack, "family": family, "exact": False, "shared": shared, "sites": sites}
+
+
+def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
+    if placed is None:
+        return Site(layer, "", None, None, (), {})
+    module, attention = model.get_submodule(placed.name), model.get_submodule(placed.name.rpartition(".")[0])
+    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, placed.head_dim, placed.start)
+
+
+def unwrap(model: Any) -> Any:
+    """The plain model inside torch.compile, DDP or PEFT wrappers."""
+    while True:
+        if hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        elif isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        else:
+            return model
+
+
+def stacks_of(model: nn.Module) -> list[str]:
+    """The names of the attention stacks a model has."""
+    inner = unwrap(model)
+    cut = any(hasattr(module, "headwise_kept") for module in inner.modules())
+    facts, family = Proven(why="cut") if cut else proven(inner), family_of(inner)
+    if facts.why:
+        return _sorted(_stacks(inner, family, None))
+    stacks = facts.stacks | _unreached(facts, inner, family)
+    if not stacks:
+        raise _refusal(facts, inner, family)
+    return _sorted(stacks)
+
+
+def _sorted(stacks: Iterable[str]) -> list[str]:
+    return sorted(stacks, key=lambda name: (STACKS.index(name) if name in STACKS else len(STACKS), name))
+
+
+def _stacks(model: nn.Module, family: str, pattern: str | None) -> dict[str, list[tuple[str, nn.Module]]]:
+    """Output projections by stack, each stack in layer order."""
+    templates: dict[str, list[tuple[str, nn.Module]]] = {}
+    for name, module in model.named_modules():
+        parts = name.split(".")
+        if pattern is None:
+            hit = any(parts[-len(s.split(".")) :] == s.split(".") for s in OUTPUT_SUFFIXES)
+        else:
+            hit = fnmatch(name, pattern)
+        if hit and any(p.isdigit() for p in parts) and input_width(module) is not None:
+            template = ".".join("*" if p.isdigit() else p for p in parts)
+            templates.setdefault(template, []).append((name, module))
+    if not templates:
+        raise _not_found(model, family, pattern)
+    stacks: dict[str, list[tuple[str, nn.Module]]] = {}
+    for template, found in templates.items():
+        stack = _stack_name(template, model, len(templates) > 1)
+        if stack in stacks:
+            raise HeadwiseError(
+                f"two sets of output projections look like the {stack} stack: {stacks[stack][0][0]} and {found[0][0]}",
+                "one projection per layer",
+                f'Heads.of(model, pattern="{template}")',
+            )
+        stacks[stack] = found
+    return stacks
+
+
+def _stack_name(template: str, model: Any, several: bool) -> str:
+    parts = template.split(".")
+    if any(part in CROSS_MARKS for part in parts):
+        return "cross"
+    for word, stack in (("vision", "vision"), ("visual", "vision"), ("text", "text"), ("language", "text")):
+        if any(part.startswith(word) for part in parts):
+            return stack
+    if several and "decoder" in parts:
+        return "decoder"
+    return "decoder" if declared_causal(getattr(model, "config", None)) else "encoder"
+
+
+def _choose(stacks: dict, stack: str | None, model: nn.Module, family: str) -> str:
+    if stack is None and len(stacks) == 1:
+        return next(iter(stacks))
+    if stack is None:
+        names = _sorted(stacks)
+        raise HeadwiseError(
+            f"{type(model).__name__} has several attention stacks: {', '.join(names)}",
+            "one of them by name",
+            option("stack", names[0]),
+        )
+    if stack not in stacks:
+        raise unknown(f"stack of {type(model).__name__}", stack, stacks)
+    return stack
+
+
+def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseError:
+    linear = [
+        n for n, m in model.named_modules() if input_width(m) is not None and any(p.isdigit() for p in n.split("."))
+    ]
+    candidates = sorted({".".join("*" if p.isdigit() else p for p in name.split(".")) for name in linear})
+    what = f"pattern {pattern!r}" if pattern else f"the names known for attention output projections ({family})"
+    return HeadwiseError(
+        f"no module of {type(model).__name__} fits {what}",
+        f"the projection after the heads, one per layer; candidates: {', '.join(candidates[:20]) or '(none)'}",
+        f'Heads.of(model, pattern="{candidates[0]}")' if candidates else "a Transformer model",
+    )
+
+
+def _stack_config(model: nn.Module, stack: str):
+    """The part of the configuration that speaks of this stack."""
+    config = model.config
+    if stack == "text":
+        return getattr(config, "text_config", config)
+    if stack == "vision":
+        return getattr(config, "vision_config", config)
+    return config
+
+
+def _number(config, stack: str, what: str) -> int | None:
+    """``num_attention_heads`` or ``num_hidden_layers``, under the name this configuration gives it for the stack."""
+    side = "encoder" if stack == "encoder" else "decoder"
+    own = {"num_attention_heads": f"{side}_attention_heads", "num_hidden_layers": f"{side}_layers"}[what]
+    if getattr(config, "is_encoder_decoder", False) and stack != "encoder" and what == "num_hidden_layers":
+        own_t5 = getattr(config, "num_decoder_layers", None)  # T5 names only its decoder's depth apart
+        if own_t5 is not None:
+            return own_t5
+    for name in (own, what):
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            if value < 1:
+                raise HeadwiseError(f"{name}={value} in the configuration of the model", "1 or more")
+            return value
+    return None
+
+
+def _measured(model: nn.Module, family: str, stack: str, found: list[tuple[str, nn.Module]]) -> dict[str, Any]:
+    config = _stack_config(model, stack)
+    num_heads = _number(config, stack, "num_attention_heads")
+    if num_heads is None:
+        raise HeadwiseError(f"the configuration of {family} names no number of heads", "config.num_attention_heads")
+    num_layers = _number(config, stack, "num_hidden_layers") or len(found)
+    shared = family == "albert"
+    found = [found[i] for i in _shared_order(config, found)] if shared else found
+    if len(found) != num_layers:
+        listed = ", ".join(name for name, _ in found[:6])
+        raise HeadwiseError(
+            f"{len(found)} output projections for {num_layers} layers: {listed}",
+            "one per layer",
+            'Heads.of(model, pattern="...") with a glob that matches one per layer',
+        )
+    head_dim = _head_dim(found, num_heads, config)
+    cross = stack == "cross"
+    sites = tuple(_site(model, family, i, name, m, num_heads, head_dim, cross) for i, (name, m) in enumerate(found))
+    kv_heads = _kv_heads(sites, config, num_heads)
+    known = all(set(site.parts) == set("qkvo") for site in sites if site.kept)
+    exact = known and family in EXACT and not shared
+    sizes = {"num_layers": num_layers, "num_heads": num_heads, "head_dim": head_dim, "num_kv_heads": kv_heads}
+    return sizes | {"stack": stack, "family": family, "exact": exact, "shared": shared, "sites": sites}
+
+
+def _shared_order(config, found: list) -> list[int]:
+    if config.inner_group_num != 1:
+        raise HeadwiseError(f"an ALBERT with inner_group_num={config.inner_group_num}", "inner_group_num=1")
+    return [i * len(found) // config.num_hidden_layers for i in range(config.num_hidden_layers)]
+
+
+def _head_dim(found: list[tuple[str, nn.Module]], num_heads: int, config) -> int:
+    """The head size that the projections' widths agree on."""
+    sizes = {}
+    for name, module in found:
+        kept = len(getattr(module, "headwise_kept", range(num_heads)))
+        if kept:
+            sizes[(input_width(module) or 0) / kept] = name
+    if not sizes:  # every head has been cut
+        return getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    if len(sizes) != 1 or not next(iter(sizes)).is_integer():
+        seen = ", ".join(f"{name}: {size:g}" for size, name in sizes.items())
+        raise HeadwiseError(
+            f"widths that do not divide into {num_heads} equal heads in every layer ({seen})", "one head size"
+        )
+    return int(next(iter(sizes)))
+
+
+def _site(
+    model: nn.Module, family: str, layer: int, name: str, module: nn.Module, num_heads: int, head_dim: int, cross: bool
+) -> Site:
+    parent = name.rsplit(".", 2 if name.endswith(".output.dense") else 1)[0]
+    attention = model.get_submodule(parent)
+    kept = tuple(getattr(module, "headwise_kept", range(num_heads)))
+    parts = qkv_parts(attention, family, len(kept), head_dim, cross) if kept else {}
+    if parts:
+        axis = 0 if type(module).__name__ == "Conv1D" else 1
+        parts["o"] = Part(module, axis, torch.arange(len(kept) * head_dim).view(-1, head_dim))
+    return Site(layer, name, module, attention, kept, parts, head_dim)
+
+
+def _kv_heads(sites: tuple[Site, ...], config, num_heads: int) -> int:
+    """Key-value groups of the uncut model: as the keys are wide, else as the configuration says."""
+    whole = [site for site in sites if len(site.kept) == num_heads and "k" in site.parts]
+    if whole:
+        return len(whole[0].parts["k"].rows)
+    return getattr(config, "num_key_value_heads", None) or num_heads

@@ -1,0 +1,221 @@
+"""The proven sites of a model, stack by stack: traced once for every configuration and set of modules.
+
+Legend: L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.heads.families import CROSS_MARKS, declared_causal, text_config
+from headwise.heads.samples import samples
+from headwise.heads.tracing import Proof, Trace, trace
+from headwise.models.loading import first_line
+
+WORDS = (  # free names of stacks, by the words that begin a part of a module's name
+    ("qformer", ("qformer",)),
+    ("vision", ("vision", "visual", "image", "pixel")),
+    ("audio", ("audio", "speech", "acoustic", "sound")),
+    ("text", ("text", "language")),
+)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A proof and the layer it belongs to."""
+
+    layer: int
+    name: str
+    heads: int
+    head_dim: int
+    start: int
+
+
+@dataclass
+class Proven:
+    """What tracing a model showed."""
+
+    stacks: dict[str, list[Placed]] = field(default_factory=dict)
+    layers: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
+    unseen: list[str] = field(default_factory=list)  # towers with attention that no sample went through
+    unreached: dict[str, list[str]] | None = None  # stacks by their names, of towers that no sample went through
+    why: str = ""  # nothing could be traced
+
+
+_known: dict[int, Proven] = {}
+
+
+def proven(model: nn.Module, sample: dict[str, Any] | None = None) -> Proven:
+    """The stacks of a model whose sites stand to the law; remembered by its configuration and modules."""
+    key = _key(model)
+    if sample is not None or key not in _known:
+        why = _untraceable(model)
+        if why and sample is None:
+            return Proven(why=why)
+        _known[key] = _placed(model, *_traces(model, sample))
+    return _known[key]
+
+
+def _untraceable(model: nn.Module) -> str:
+    for parameter in model.parameters():
+        if parameter.is_meta:
+            return "its weights are on the meta device"
+        if hasattr(parameter, "placements"):
+            return "its weights are split over processes"
+    how = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if how not in (None, "eager", "sdpa"):
+        return f"it runs {how} attention, whose calls are not seen"
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being recorded"
+    return ""
+
+
+def _key(model: Any) -> int:
+    """What a trace depends on: the configuration, and every module's place, type, shape and device."""
+    config = getattr(model, "config", None)
+    told = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
+    parts: list[Any] = [told]  # eager attention or fused, heads lie where they lie
+    for name, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        parts.append((name, type(module), None if weight is None else (type(weight), weight.shape, weight.device)))
+    return hash(tuple(parts))
+
+
+def _traces(model: nn.Module, sample: dict[str, Any] | None) -> tuple[Trace, str]:
+    """A forward of the whole, and one of every tower that it does not reach."""
+    whole, why = _first(model, [sample] if sample is not None else samples(model))
+    found = whole or Trace()
+    for name, tower in _towers(model):
+        if any(reached.startswith(f"{name}.") for reached in found.reached):
+            continue
+        own, _ = _first(tower, samples(tower))
+        if own is not None and (own.proofs or own.refused):
+            found.proofs += [_renamed(proof, name) for proof in own.proofs]
+            found.refused |= {f"{name}.{inner}": reason for inner, reason in own.refused.items()}
+            found.reached |= {f"{name}.{inner}" for inner in own.reached}
+    return found, "" if found.reached else why
+
+
+def _first(model: nn.Module, tried: Any) -> tuple[Trace | None, str]:
+    """The trace of the first sample that the model takes."""
+    why = "nothing its forward takes is known"
+    try:
+        for inputs in tried:
+            try:
+                return trace(model, inputs), ""
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # a sample that does not fit fails anywhere in a model
+                why = first_line(error)
+    except (AttributeError, TypeError, ValueError, LookupError) as error:  # a sample that cannot be made
+        why = first_line(error)
+    return None, why
+
+
+def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
+    """The outermost models inside a model that have attention and that no sample went through."""
+    found: list[str] = []
+    for name, tower in _towers(model):
+        inside = any(name.startswith(f"{other}.") for other in found)
+        if inside or any(each.startswith(f"{name}.") for each in reached):
+            continue
+        if any("Attention" in type(module).__name__ for module in tower.modules()):
+            found.append(name)
+    return found
+
+
+def _towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Models inside a model, outer ones first."""
+    for name, module in model.named_modules():
+        if name and hasattr(module, "config") and hasattr(module, "main_input_name"):
+            yield name, module
+
+
+def _renamed(proof: Proof, owner: str) -> Proof:
+    return Proof(f"{owner}.{proof.name}", proof.call, proof.heads, proof.head_dim, proof.start, proof.projection)
+
+
+def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
+    aliases: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        aliases.setdefault(id(module), []).append(name)
+    groups: dict[tuple[str, str], list[tuple[str, Proof]]] = {}
+    depth = getattr(text_config(getattr(model, "config", None)), "num_hidden_layers", None)
+    for proof in found.proofs:
+        names = aliases[id(model.get_submodule(proof.name))]
+        calls = sum(other.name == proof.name for other in found.proofs)
+        total = sum(_glob(other.name) == _glob(proof.name) for other in found.proofs)
+        if proof.call and len(names) == 1 and total != depth:
+            continue  # a layer that uses its projection several times; else layers that share one (ALBERT)
+        name = names[proof.call] if len(names) == calls else proof.name
+        if re.search(r"\.\d+\.|^\d+\.", name):
+            cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
+            groups.setdefault((_owner(name), cross), []).append((name, proof))
+    result = Proven(refused=dict(found.refused), reached=found.reached, why=why)
+    result.unseen = _unseen(model, found.reached)
+    for (owner, cross), members in groups.items():
+        for part in _apart(members):
+            name = _name(part[0][0], owner, cross, model, list(result.stacks), len(groups) > 1)
+            result.stacks[name], result.layers[name] = _numbered(model, owner, part)
+    return result
+
+
+def _glob(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
+def _owner(name: str) -> str:
+    """The list of layers that a module is in."""
+    parts = name.split(".")
+    return ".".join(parts[: next(i for i, part in enumerate(parts) if part.isdigit())])
+
+
+def _apart(members: list[tuple[str, Proof]]) -> list[list[tuple[str, Proof]]]:
+    """One stack, or several where a layer has several sets of heads."""
+    inner: dict[str, list[tuple[str, Proof]]] = {}
+    for name, proof in members:
+        inner.setdefault(_glob(name), []).append((name, proof))
+    layers = [{re.findall(r"\d+", name)[0] for name, _ in each} for each in inner.values()]
+    nested = any(len(re.findall(r"\.\d+(?=\.)", f".{name}")) > 1 for name, _ in members)
+    if nested or sum(map(len, layers)) == len(set().union(*layers)):
+        return [members]
+    return list(inner.values())
+
+
+def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) -> tuple[list[Placed], int]:
+    """Members with the numbers of their layers, and how many layers there are."""
+    numbers = [int(name.removeprefix(owner).split(".")[1 if owner else 0]) for name, _ in members]
+    layers = len(list(model.get_submodule(owner).children())) if owner else max(numbers) + 1
+    if len(set(numbers)) < len(numbers) or any(
+        re.search(r"\.\d+\.", n.removeprefix(f"{owner}.{i}")) for (n, _), i in zip(members, numbers)
+    ):
+        order = {name: number for number, (name, _) in enumerate(model.named_modules())}
+        members = sorted(members, key=lambda each: (each[1].call, order.get(each[0], 0)))
+        numbers, layers = list(range(len(members))), len(members)
+    placed = [
+        Placed(number, name, proof.heads, proof.head_dim, proof.start)
+        for number, (name, proof) in zip(numbers, members)
+    ]
+    return sorted(placed, key=lambda each: each.layer), layers
+
+
+def _name(path: str, owner: str, cross: str, model: Any, taken: list[str], several: bool) -> str:
+    """A free name that says what a stack is."""
+    parts = path.split(".")
+    kind = next((kind for kind, words in WORDS if any(part.lower().startswith(words) for part in parts)), "")
+    if not kind:
+        side = "decoder" if several and any("decoder" in part for part in parts) else ""
+        kind = side or ("encoder" if several and any("encoder" in part for part in parts) else "")
+    kind = kind or ("decoder" if declared_causal(getattr(model, "config", None)) else "encoder")
+    for name in (cross or kind, f"{kind} {cross}".strip(), owner, f"{owner} {parts[-2]}", path):
+        if name and name not in taken:
+            return name
+    return path

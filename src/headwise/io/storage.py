@@ -1,0 +1,201 @@
+"""Records on disk: a folder each, or a row each of one Parquet file; everything read is checked against its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load as unpack_arrays
+from safetensors.numpy import save as pack_arrays
+
+from headwise.errors import HeadwiseError
+from headwise.io.files import digest, folder, plain, read_json, write, write_json
+
+FORMAT = 2
+FIELDS: dict[str, type] = {"key": str, "work": str, "version": int, "config": dict, "result": dict, "about": dict}
+JSON, ARRAYS = "record.json", "arrays.safetensors"
+COLUMNS = (*FIELDS, "sha256", "arrays")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One result: which work made it, all that determined it, and what came out."""
+
+    key: str
+    work: str
+    version: int
+    config: dict[str, Any]
+    result: dict[str, Any]
+    about: dict[str, Any]  # versions, time: not part of the key
+    path: Path | None = field(default=None, compare=False)
+    load: Callable[[], dict[str, np.ndarray]] = field(default=dict, repr=False, compare=False)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Its arrays by name, read from disk and checked at each call."""
+        return self.load()
+
+    def body(self) -> dict[str, Any]:
+        """The fields that are stored."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+def record_key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
+    """A hash of a work's name, the version of its results and its configuration: never of code or where it lies."""
+    return digest(work, version, config)
+
+
+class Folder:
+    """Records as ``ROOT/KEY/record.json`` with ``arrays.safetensors`` beside it."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def __contains__(self, key: str) -> bool:
+        return (self.root / key / JSON).exists()
+
+    def keys(self) -> list[str]:
+        """Names that begin with a dot belong to records that were never finished."""
+        return [path.parent.name for path in self.root.glob(f"*/{JSON}") if not path.parent.name.startswith(".")]
+
+    def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
+        with folder(self.root / record.key, replace=True) as scratch:
+            packed = _packed(arrays)
+            if packed is not None:
+                write(scratch / ARRAYS, packed)
+            write_json(scratch / JSON, {"format": FORMAT, **record.body(), "sha256": _hashes(record.body(), packed)})
+
+    def read(self, key: str) -> Record:
+        path = self.root / key
+        return _checked(read_json(path / JSON), path, lambda: (path / ARRAYS).read_bytes())
+
+
+class Packed:
+    """Records as rows of a Parquet file, for keeping and sharing them by the thousand."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(self.path)
+        except FileNotFoundError:
+            raise HeadwiseError(f"no file {self.path}") from None
+        except (pa.ArrowException, OSError) as error:
+            raise HeadwiseError(f"{self.path} is not a readable Parquet file ({error})") from None
+        if not set(COLUMNS) <= set(table.column_names):
+            expected = "a file that `headwise records pack` wrote"
+            raise HeadwiseError(f"{self.path} has the columns {', '.join(table.column_names)}", expected)
+        return {row["key"]: row for row in table.select(list(COLUMNS)).to_pylist()}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def keys(self) -> list[str]:
+        return list(self._rows)
+
+    def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
+        raise HeadwiseError(f"{self.path} is only read", "a folder to write new records to")
+
+    def read(self, key: str) -> Record:
+        row = dict(self._rows[key])
+        place = self.path / key
+        try:
+            row |= {name: json.loads(row[name]) for name in ("config", "result", "about", "sha256")}
+        except (ValueError, TypeError) as error:
+            raise HeadwiseError(f"the record {place} is corrupted ({error})", "an intact file") from None
+        return _checked({"format": FORMAT, **row}, place, lambda: row["arrays"] or b"")
+
+
+def write_packed(path: Path, records: Sequence[Record]) -> Path:
+    """Records as one Parquet file, the most compact form that other tools read too."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for record in records:
+        body, packed = record.body(), _packed(record.arrays)
+        row = {**body, "sha256": _hashes(body, packed), "arrays": packed}
+        for name, value in row.items():
+            columns[name].append(_line(value) if isinstance(value, dict) else value)
+    buffer = io.BytesIO()
+    types = {"version": pa.int64(), "arrays": pa.binary()}
+    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+    pq.write_table(table, buffer, compression="zstd", compression_level=19, use_dictionary=False)
+    return write(path, buffer.getvalue())
+
+
+def check(root: Path) -> Iterator[tuple[str, str]]:
+    """What is wrong with the records under a folder, or in a packed file: (where, what)."""
+    store = Packed(root) if root.suffix == ".parquet" else Folder(root)
+    for key in sorted(store.keys()):
+        try:
+            _ = store.read(key).arrays
+        except HeadwiseError as error:
+            yield key, str(error)
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes | None:
+    return pack_arrays({name: np.ascontiguousarray(value) for name, value in arrays.items()}) if arrays else None
+
+
+def _hashes(body: Mapping[str, Any], packed: bytes | None) -> dict[str, str | None]:
+    return {
+        "record": _sha(_line(plain(body), sort_keys=True).encode()),
+        "arrays": None if packed is None else _sha(packed),
+    }
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _line(value: Any, sort_keys: bool = False) -> str:
+    return json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, separators=(",", ":"))
+
+
+def _checked(stored: Any, path: Path, arrays: Callable[[], bytes]) -> Record:
+    """A record as it was written, or an error that names what was modified."""
+    form = stored.get("format") if isinstance(stored, dict) else None
+    if form == 1:
+        hint = f"headwise records upgrade {path.parent}"
+        raise HeadwiseError(f"the record {path} has format 1", f"format {FORMAT}", hint)
+    if form != FORMAT:
+        raise HeadwiseError(f"{path} is not a headwise record: format {form!r}", f"format {FORMAT}")
+    hashes = stored.get("sha256")
+    wrong = [name for name, kind in FIELDS.items() if not isinstance(stored.get(name), kind)]
+    if wrong or not isinstance(hashes, dict) or stored["key"] != path.name:
+        raise HeadwiseError(
+            f"{path} is not a headwise record: {', '.join(wrong) or 'key or sha256'} missing or of the wrong type"
+        )
+    body = {name: stored[name] for name in FIELDS}
+    again = f"remove {path} to compute it again, or restore it"
+    if hashes.get("record") != _hashes(body, None)["record"]:
+        raise HeadwiseError(f"the record {path} was modified after it was written", "its sha256 to match", again)
+    if record_key(body["work"], body["config"], body["version"]) != path.name:
+        raise HeadwiseError(f"the record {path} has the configuration of another key", "a record of this key", again)
+    return Record(**body, path=path, load=partial(_arrays, path, hashes.get("arrays"), arrays, again))
+
+
+def _arrays(path: Path, sha: str | None, content: Callable[[], bytes], again: str) -> dict[str, np.ndarray]:
+    if sha is None:
+        return {}
+    try:
+        packed = content()
+    except OSError:
+        packed = b""
+    if _sha(packed) != sha:
+        seen = "are missing" if not packed else "were modified after they were written"
+        raise HeadwiseError(f"the arrays of the record {path} {seen}", f"{ARRAYS} with its sha256", again)
+    return unpack_arrays(packed)

@@ -1,0 +1,172 @@
+"""Hugging Face encoders and their tokenizers by folder or Hub name; never remote code, never pickles."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError
+
+ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+
+
+def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
+    """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
+
+    Of a model that headwise trained it is the encoder inside. One that has lost heads comes without them.
+    """
+    from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
+
+    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    local = Path(name).exists()
+    if not local:
+        _check_hub(name)
+    try:
+        safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+        config = AutoConfig.from_pretrained(name, **safe)
+        kind = _loader(config)
+        if (Path(name) / ABOUT).exists():
+            model = _without_heads(Path(name))
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # what the files lack, often a pooler, is drawn: the same each time
+                model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
+        loader = (
+            AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
+        )
+        tokenizer = loader.from_pretrained(name, **safe)
+    except HeadwiseError:
+        raise
+    except Exception as error:  # every library below has its own; a user needs one line
+        raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
+    if local and loader is AutoTokenizer:
+        _require_tokenizer(Path(name), tokenizer)
+    if getattr(tokenizer, "pad_token_id", 0) is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def empty_model(config: Any) -> nn.Module:
+    """A model of a configuration as `load_encoder` would open it, with the random weights its library gives."""
+    return _loader(config).from_config(config)
+
+
+def _loader(config: Any) -> Any:
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
+    return AutoModelForTextEncoding if alone else AutoModel
+
+
+def find_config(name: str | Path) -> Any:
+    """The configuration of a folder or of a Hub model, without its weights; None where there is none."""
+    from transformers import AutoConfig
+
+    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    local = Path(name).exists()
+    try:
+        if not local:
+            _check_hub(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def is_trained(name: str | Path) -> bool:
+    """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
+    return (Path(name) / ABOUT).exists() and (Path(name) / "encoder").is_dir()
+
+
+def _without_heads(path: Path) -> nn.Module:
+    """The encoder of a sliced folder, without what may stand on it."""
+    from headwise.pruning.export import load
+
+    model: Any = load(path)
+    return model.base_model.float()
+
+
+def _require_tokenizer(folder: Path, tokenizer: Any) -> None:
+    """Without its files transformers makes a tokenizer of no words, which reads every text as unknown ones."""
+    files = {*getattr(tokenizer, "vocab_files_names", {}).values(), *VOCABULARIES}
+    if len(tokenizer) < 256 and not any((folder / file).exists() for file in files):
+        seen = f"no tokenizer in {folder}: what transformers makes in its place knows {len(tokenizer)} words"
+        raise HeadwiseError(seen, _what_loads(str(folder)), f'tokenizer.save_pretrained("{folder}")')
+
+
+def name_of(model: str | Path) -> str:
+    """What people call a model: its folder's name, or that of the folder above where it is just "model"."""
+    path = Path(model)
+    return path.parent.name if path.name in ("model", "encoder") and path.parent.name else path.name or str(model)
+
+
+def positions(encoder: nn.Module) -> int:
+    """How many sub-words an encoder can take."""
+    most: Any = getattr(encoder.config, "max_position_embeddings", None)
+    for name, module in encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
+    return most if isinstance(most, int) and most > 0 else sys.maxsize
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode comes back after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def refuse_several(encoder: nn.Module) -> None:
+    """Of an encoder with a decoder it is not said whose states, and whose heads, the tasks would stand on."""
+    config = getattr(encoder, "config", None)
+    if getattr(config, "is_encoder_decoder", False) and hasattr(encoder, "decoder"):
+        raise HeadwiseError(
+            f"{type(encoder).__name__} is an encoder with a decoder",
+            "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
+            "headwise heads or prune with --stack, which take one of its stacks",
+        )
+
+
+def _check_hub(name: str) -> None:
+    """Say at once that a name is neither a folder nor, without a network, to be had from the Hub."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    offline = constants.is_offline_mode() if hasattr(constants, "is_offline_mode") else constants.HF_HUB_OFFLINE
+    try:
+        cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # not even the form of a Hub name
+        raise HeadwiseError(f"no folder {name!r}", _what_loads(name)) from None
+    if not cached and (offline or not _resolves(constants.ENDPOINT)):
+        raise HeadwiseError(f"no folder {name!r}, and no network to look for it on the Hub", _what_loads(name))
+
+
+def _resolves(address: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(urlparse(address).hostname, 443))
+    except OSError:
+        return False
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[:300]
+
+
+def _what_loads(name: str) -> str:
+    if Path(name).is_dir():
+        return "a folder with config.json, model.safetensors and the tokenizer's files"
+    if Path(name).exists():
+        return "a folder, not a file"
+    return "a folder written by save_pretrained, or a model's name on the Hugging Face Hub and a network"

@@ -1,0 +1,356 @@
+"""One Hugging Face encoder, one small output head per task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads.causality import default_pooling
+from headwise.heads.gates import Heads, captured, gated
+from headwise.io.files import folder, plain, read_json, write_json
+from headwise.models.loading import ABOUT, first_line, load_encoder, positions, refuse_several
+from headwise.tasks.kinds.windows import stitched
+from headwise.tasks.task import Hidden, Task
+
+POOLINGS = ("cls", "mean", "last")
+FORMAT = 1
+HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
+TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
+
+
+class Output(NamedTuple):
+    """What a task's forward gives: one loss per example, and the output head's scores."""
+
+    loss: torch.Tensor  # (B,)
+    scores: Any
+
+
+class MultiTaskModel(nn.Module):
+    """A shared encoder with an output head for each task.
+
+    Example:
+        >>> model = MultiTaskModel.from_pretrained("bert-base-uncased", ["sst2", "qnli"])
+        >>> model("sst2", batch).loss.shape
+        torch.Size([32])
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        tokenizer: Any,
+        tasks: Iterable[Task],
+        pooling: str | None = None,
+        layer: int | None = None,
+        use_heads: torch.Tensor | None = None,
+        max_length: int = 128,
+        share: Mapping[str, str] | None = None,
+    ):
+        """Put output heads on an encoder.
+
+        Args:
+            encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
+            tokenizer: its tokenizer, or its image processor.
+            tasks: the tasks, each with a name of its own.
+            pooling: the example's vector: first token (cls), mean of all tokens, or last token. Default: last for
+                causal models, whose first token sees no other, and cls otherwise.
+            layer: take this layer's output (0 is the embeddings) in place of the last.
+            use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
+            max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
+                tasks are read in windows.
+            share: tasks that use another's output head, such as one task in several languages.
+        """
+        super().__init__()
+        refuse_several(encoder)
+        if pooling is None:
+            pooling = default_pooling(encoder)
+        if pooling not in POOLINGS:
+            raise unknown("pooling", pooling, POOLINGS)
+        if max_length < 1:
+            raise HeadwiseError(f"max_length={max_length}", "1 or more sub-words")
+        self.encoder: Any = encoder
+        self.tokenizer = tokenizer
+        self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))
+        self.use_heads = use_heads
+        self._chosen = [] if use_heads is None else use_heads.nonzero().tolist()  # once: a mask waits for the device
+        self.tasks: dict[str, Task] = {}
+        self.heads = nn.ModuleDict()
+        self.shared: dict[str, str] = {}
+        self.scales = nn.ParameterDict()
+        accepted = inspect.signature(encoder.forward).parameters
+        self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
+        for task in tasks:
+            self.add(task, (share or {}).get(task.name))
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0, **options: Any
+    ) -> MultiTaskModel:
+        """Load an encoder by Hub name or folder and give it fresh output heads."""
+        found = _found(tasks)
+        encoder, tokenizer = load_encoder(name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(encoder, tokenizer, found, **options)
+
+    @classmethod
+    def continued(cls, path: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0) -> MultiTaskModel:
+        """Load a trained model with some tasks, to train it on: those it has not get fresh output heads."""
+        found = _found(tasks)
+        model = cls.load(path, found, only=[task.name for task in found])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for task in found:
+                if task.name not in model.tasks:
+                    model.add(task)
+        return model
+
+    def add(self, task: Task, share: str | None = None) -> None:
+        """Give the model one more task, with an output head of its own or that of the task named."""
+        task = task.ready()
+        if task.name in self.tasks or _key(task.name) in self.heads:
+            raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+        if share is not None and share != task.name:
+            if share not in self.tasks or plain(self.tasks[share].kind) != plain(task.kind):
+                raise HeadwiseError(f"{task.name!r} cannot share the output head of {share!r}", "one of the same kind")
+            self.shared[task.name] = self.shared.get(share, share)
+        else:
+            self.heads[_key(task.name)] = task.kind.head(self.width)
+        self.tasks[task.name] = task
+
+    def head(self, task: str) -> nn.Module:
+        """A task's output head."""
+        return self.heads[self.head_key(task)]
+
+    def head_key(self, task: str) -> str:
+        """Its name in ``heads``."""
+        return _key(self.shared.get(task, task))
+
+    @property
+    def config(self) -> Any:
+        return self.encoder.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def width(self) -> int:
+        """How wide the vectors are that output heads take."""
+        if self.use_heads is not None:
+            return int(self.use_heads.sum()) * Heads.of(self.encoder).head_dim
+        config = getattr(self.config, "text_config", self.config)
+        return config.hidden_size
+
+    def forward(self, task: str, batch: dict[str, torch.Tensor]) -> Output:
+        """The loss of each example and the scores of a task's output head."""
+        if task not in self.tasks:
+            raise unknown("task of this model", task, self.tasks)
+        with self._scaled(task):
+            scores = self.head(task)(self.hidden(batch), batch)
+        return Output(self.tasks[task].kind.loss(scores, batch), scores)
+
+    def give_scales(self, tasks: Iterable[str] | None = None) -> None:
+        """A factor for every head and task without one, or the tasks named, 1 at first; forward is under the task's."""
+        shape = Heads.of(self.encoder).shape
+        for task in self.tasks if tasks is None else tasks:
+            if _key(task) not in self.scales:
+                self.scales[_key(task)] = nn.Parameter(torch.ones(shape, device=self.device))
+
+    def scales_of(self, task: str) -> torch.Tensor | None:
+        """A task's factors, ``(L, H)``, where it has any."""
+        return self.scales.get(_key(task))
+
+    def _scaled(self, task: str) -> AbstractContextManager[Any]:
+        scales = self.scales_of(task)
+        if scales is None:
+            return nullcontext()
+        self.require_one_pass("factors of heads")
+        return gated(self.encoder, scales)
+
+    def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
+        """Every token's state and one vector per example."""
+        inputs = {name: batch[name] for name in self._inputs if name in batch}
+        if "pixel_values" in inputs:  # pictures are kept in half precision
+            inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
+        window = batch.get("window")
+        states = self._states(inputs) if window is None else stitched(self._states, inputs, window)
+        return Hidden(states, pool(states, batch.get("attention_mask"), self.pooling))
+
+    def require_projected(self, purpose: str) -> None:
+        """Raise where output heads read heads' outputs themselves: no change of the projections behind shows there."""
+        if self.use_heads is not None:
+            seen = f"{purpose} is not possible for a model with use_heads="
+            raise HeadwiseError(seen, "a model that reads a layer's output")
+
+    def require_one_pass(self, purpose: str) -> None:
+        """Raise where a backward pass runs layers again, without what was around their forward."""
+        if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.encoder.modules()):
+            name = "activation" if hasattr(self.encoder, "activation_checkpointing_disable") else "gradient"
+            hint = f"model.encoder.{name}_checkpointing_disable()"  # renamed in transformers 5.23
+            raise HeadwiseError(f"{purpose} with {name} checkpointing", "layers that run once", hint)
+
+    def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.use_heads is not None:
+            return self._head_states(inputs)
+        if self.layer is not None:
+            return self.encoder(**inputs, output_hidden_states=True).hidden_states[self.layer]
+        return self.encoder(**inputs).last_hidden_state
+
+    def _head_states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        with captured(self.encoder, lambda out_BTHD: out_BTHD, heads=self._with_chosen()) as layers:
+            self.encoder(**inputs)
+        return torch.cat([layers[layer][:, :, head] for layer, head in self._chosen], -1)
+
+    def _with_chosen(self) -> Heads:
+        """The encoder's heads, among which are those that output heads read."""
+        heads = Heads.of(self.encoder)
+        if gone := [(layer, head) for layer, head in self._chosen if head not in heads.sites[layer].kept]:
+            raise HeadwiseError(f"output heads read the heads {gone}, which were cut", "an encoder that has them")
+        return heads
+
+    def save_pretrained(self, path: str | Path) -> Path:
+        """Write a folder: ``encoder/`` is a Hugging Face checkpoint, the rest is safetensors and JSON.
+
+        The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens.
+        """
+        path, save = Path(path), self.encoder.save_pretrained
+        if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
+            from headwise.pruning.export import save_sliced
+
+            self._with_chosen()
+            save = partial(save_sliced, self.encoder)
+        with folder(path, replace=True) as scratch:
+            save(scratch / "encoder")
+            self.tokenizer.save_pretrained(scratch / "encoder")
+            self.save_rest(scratch)
+        return path
+
+    def save_rest(self, path: Path) -> None:
+        """Write what stands on the encoder: output heads, factors, and what they are."""
+        save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, path / HEADS)
+        if self.scales:
+            save_file({k: v.detach().clone() for k, v in self.scales.items()}, path / SCALES)
+        write_json(path / ABOUT, self.describe())
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """How output heads read the encoder, in plain values."""
+        chosen = None if self.use_heads is None else self.use_heads.tolist()
+        way = {"pooling": self.pooling, "layer": self.layer, "use_heads": chosen, "max_length": self.max_length}
+        return {**way, "share": self.shared}
+
+    def describe(self) -> dict[str, Any]:
+        """What this model is, in plain values."""
+        tasks = {
+            name: {
+                "kind": plain(task.kind),
+                "metric": task.metric,
+                "language": task.language,
+                "origin": task.source.origin,
+            }
+            for name, task in self.tasks.items()
+        }
+        return {"format": FORMAT, "tasks": tasks, **self.form}
+
+    @classmethod
+    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:
+        """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
+        path = Path(path)
+        about = read_json(path / ABOUT)
+        if isinstance(about, dict) and "form" in about:
+            seen = f"{path} is a {about['form']} encoder of headwise prune, without output heads"
+            hint = "MultiTaskModel.from_pretrained(path, tasks), or headwise train --model"
+            raise HeadwiseError(seen, "a model of headwise train or study", hint)
+        form = about.get("format") if isinstance(about, dict) else None
+        if form != FORMAT:
+            raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
+        try:
+            return cls._opened(path, about, tasks, only)
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
+            if isinstance(error, HeadwiseError):
+                raise
+            raise HeadwiseError(f"{path} is not as it was written ({first_line(error)})", "a whole model") from error
+
+    @classmethod
+    def _opened(
+        cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None, only: Collection[str]
+    ) -> MultiTaskModel:
+        from headwise import tasks as catalog
+
+        given = {task.name: task for task in tasks or ()}
+        names = [name for name in about["tasks"] if not only or name in only]
+        owner = {name: (about.get("share") or {}).get(name, name) for name in names}
+        first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
+        kinds = {name: about["tasks"][name]["kind"] for name in names}
+        found = [_as_trained(given.get(name) or catalog.get(name), kinds[name], path) for name in names]
+        encoder, tokenizer = load_encoder(path / "encoder")
+        chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
+        shape = (about["pooling"], about["layer"], chosen, about["max_length"])
+        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
+        heads = load_file(path / HEADS)
+        for name in names:
+            own = _key(owner[name]) + "."
+            model.head(name).load_state_dict({k.removeprefix(own): v for k, v in heads.items() if k.startswith(own)})
+        if (path / SCALES).exists():
+            left_out = {_key(name) for name in about["tasks"]} - {_key(name) for name in names}
+            scales = {k: v for k, v in load_file(path / SCALES).items() if k not in left_out}
+            model.give_scales(task for task in model.tasks if _key(task) in scales)
+            model.scales.load_state_dict(scales)
+        return model
+
+
+def _as_trained(task: Task, then: dict[str, Any], path: Path) -> Task:
+    """The task with the labels and the range of grades that its output head has: another file of it may have fewer."""
+    task = task.ready()
+    now = plain(task.kind)
+    other = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if other and (set(other) - {"labels", "low", "high"} or not set(now["labels"]) <= set(then["labels"])):
+        told = "; ".join(f"{name} was {then.get(name)!r}, is {now.get(name)!r}" for name in other)
+        raise HeadwiseError(f"task {task.name!r} has changed since {path} was written: {told}", "the task as trained")
+    values = {name: tuple(then[name]) if isinstance(then[name], list) else then[name] for name in other}
+    return replace(task, kind=replace(task.kind, **values)) if other else task  # type: ignore[type-var]
+
+
+def default_device(asked: str | None = None) -> torch.device:
+    """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    numbered = [f"{found.type}:{i}" for i in range(torch.accelerator.device_count())] if found else []
+    there = ["cpu", *([found.type] if found else []), *numbered]
+    if asked and str(asked) not in there:
+        raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
+    return torch.device(asked) if asked else found or torch.device("cpu")
+
+
+def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:
+    """One vector per example."""
+    if mask_BT is None or how == "cls":
+        return states_BTE[:, 0] if how == "cls" else states_BTE.mean(1) if how == "mean" else states_BTE[:, -1]
+    if how == "last":
+        place = mask_BT.shape[1] - 1 - mask_BT.flip(1).argmax(1)
+        return states_BTE[torch.arange(len(place), device=place.device), place]
+    weight = mask_BT.unsqueeze(-1).to(states_BTE.dtype)
+    return (states_BTE * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+def _found(tasks: Iterable[Task | str] | Task | str) -> list[Task]:
+    """One task or several, by themselves or by their names in the catalog."""
+    from headwise import tasks as catalog
+
+    several = [tasks] if isinstance(tasks, str | Task) else tasks
+    return [catalog.get(task) if isinstance(task, str) else task for task in several]
+
+
+def _key(task: str) -> str:
+    name = task.replace(".", "__")
+    return f"{name}__" if name in TAKEN else name

@@ -1,0 +1,126 @@
+"""The jobs of the anatomy recipe: ten probing tasks on every model, fine-tuning on three, at three sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headwise.experiments.jobs import Job
+from headwise.experiments.works import data_of, weights_of
+from headwise.io.files import plain
+from headwise.papers.anatomy.published import TASKS
+from headwise.papers.recipe import Scale
+from headwise.probing.utilization import TUNING
+from headwise.training.plan import Plan
+
+PROPERTIES = tuple(name for name, _, _ in TASKS.values())
+TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
+EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
+QUICK = tuple(  # of the embedded corpus, those that are made in a moment
+    f"corpus.{name}" for name in ("bigram_shift", "past_present", "subj_number", "obj_number", "odd_man_out")
+)
+HUB = {
+    "gpt": "openai-community/openai-gpt",
+    "gpt2": "openai-community/gpt2",
+    "bert-base": "google-bert/bert-base-uncased",
+    "bert-large": "google-bert/bert-large-uncased",
+    "electra-small": "google/electra-small-discriminator",
+    "electra-base": "google/electra-base-discriminator",
+    "electra-large": "google/electra-large-discriminator",
+}
+TUNED = ("bert-base", "bert-large")  # the published models of Table 4
+POSITION = {"gpt": "post_last", "gpt2": "post_last"}  # as released: one place after the last token
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a size of the recipe probes and tunes on, and how much of it."""
+
+    probes: tuple[str, ...]
+    tuning: tuple[str, ...]
+    plan: Plan = TUNING
+    protocol: str = "anatomy"
+    converged: bool = True  # probes at their optimum as well: the published rule stops some long before
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None  # training rows of a probe
+    tuning_limit: int | None = None
+    split: str | None = "dev"  # that fine-tuning is judged on
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    max_length: int = 128
+
+
+SIZES = {
+    "smoke": Size(
+        probes=QUICK,
+        tuning=("corpus.sentiment", "corpus.similarity"),
+        plan=TUNING.with_(steps=6, lr=1e-3, max_examples=120),
+        protocol="sklearn",
+        converged=False,
+        options={"l2": [1e-4, 1e-2]},
+        limit=240,
+        tuning_limit=120,
+        seeds=(0, 1),
+        max_length=32,
+    ),
+    "small": Size(
+        probes=(*TEN["probing_gold"], *EIGHT),
+        tuning=("mrpc", "stsb", "sst2"),
+        plan=TUNING.with_(max_examples=5000),
+        tuning_limit=5000,
+    ),
+    "full": Size(probes=TEN["senteval"], tuning=("mrpc", "stsb", "sst2")),
+}
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Everything to run at a scale."""
+    made = []
+    for model, where in scale.encoders(HUB).items():
+        build = Build(SIZES[scale.size], model, {**scale.at, model: where})
+        made += [build.inventory(), *build.probes(), *build.converged()]
+        if scale.size != "full" or model in TUNED:
+            made += build.tunings(scale.seeds)
+    return made
+
+
+class Build:
+    """The jobs of one model."""
+
+    def __init__(self, size: Size, model: str, at: Mapping[str, str]):
+        self.size, self.model, self.at = size, model, at
+
+    def inventory(self) -> Job:
+        tasks = {name: data_of(name, self.at, whole=True) for name in self.size.probes}
+        common = {"model": self.model, "weights": weights_of(self.model, self.at)}
+        return self._job("inventory", "inventory", common | {"tasks": tasks, "limit": self.size.limit})
+
+    def probes(self) -> list[Job]:
+        return [self._job("probed", f"probe {task}", self._common(task, self.size.limit)) for task in self.size.probes]
+
+    def converged(self) -> list[Job]:
+        """The same probes at their optimum."""
+        if not self.size.converged:
+            return []
+        way = {"protocol": "sklearn", "options": {}}
+        common = {task: self._common(task, self.size.limit) | way for task in self.size.probes}
+        return [self._job("probed", f"converged probe {task}", config) for task, config in common.items()]
+
+    def tunings(self, seeds: tuple[int, ...]) -> list[Job]:
+        """One for each task and seed; heads and layer are chosen by the same probe for all seeds."""
+        made = []
+        for task in self.size.tuning:
+            for seed in seeds or self.size.seeds:
+                plan = plain(asdict(self.size.plan.with_(seed=seed)))
+                config = self._common(task, self.size.tuning_limit) | {"plan": plan, "split": self.size.split}
+                made.append(self._job("tuned", f"fine-tune {task} seed {seed}", config))
+        return made
+
+    def _common(self, task: str, limit: int | None) -> dict[str, Any]:
+        s, rows = self.size, data_of(task, self.at, whole=True)  # probes are judged on test rows
+        config = {"model": self.model, "weights": weights_of(self.model, self.at), "task": task, "data": rows}
+        way = {"protocol": s.protocol, "options": dict(s.options), "at": POSITION.get(self.model), "seed": 0}
+        return config | way | {"limit": limit, "max_length": s.max_length}
+
+    def _job(self, work: str, title: str, config: dict[str, Any]) -> Job:
+        return Job(f"anatomy.{work}", config, {**self.at, "title": f"{self.model} {title}"})

@@ -1,0 +1,216 @@
+"""Tables of the anatomy recipe, each beside the published one; and the printed Table 5 computed again."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from headwise.papers.anatomy import published as paper
+from headwise.papers.anatomy.records import PRINTED, Records, beside, medians, property_of
+from headwise.papers.claims import pearson
+from headwise.papers.summary import mean_sd, sentence, table
+from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
+
+Table = dict[str, Any]
+INPUTS = ("last", "best", "top")
+METRICS = {"f1": "F1", "accuracy": "accuracy", "pearson": "Pearson", "spearman": "Spearman"}
+LABELS = {"mrpc": "MRPC", "stsb": "STS-B", "sst2": "SST-2"}
+
+
+def model_table(records: Records) -> Table | None:
+    """Table 1."""
+    rows, published = [], []
+    for model, record in records.inventory.items():
+        rows.append([model, record.result["layers"], record.result["heads"], record.result["parameters"] / 1e6])
+        published.append([None, *paper.TABLE_1.get(model, (None,) * 3)])
+    if not rows:
+        return None
+    columns = ["model", "layers", "heads per layer", "million parameters"]
+    return table("Table 1: models", columns, rows, "", published)
+
+
+def task_table(records: Records) -> Table | None:
+    """Table 2."""
+    rows, published = [], []
+    sizes = {task: size for record in records.inventory.values() for task, size in record.result["tasks"].items()}
+    for task, size in sizes.items():
+        rows.append([task, size["classes"], 100 * size["chance"], *(size[s] for s in ("train", "dev", "test"))])
+        known = paper.TABLE_2.get(PRINTED.get(property_of(task), ""))
+        known = known if not task.startswith("corpus.") else None
+        published.append([None, known, None, *((100_000, None, 10_000) if known else (None,) * 3)])
+    if not rows:
+        return None
+    columns = ["task", "classes", "chance %", "train", "dev", "test"]
+    return table("Table 2: probing tasks", columns, rows, "Chance: the commonest test class.", published)
+
+
+def probing_table(records: Records, model: str, suite: str, converged: bool = False) -> Table | None:
+    """Tables 3 and 5: the last layer, the best layer and the top heads, chosen on development data."""
+    rows, published = [], []
+    tasks = records.tasks(model, suite, converged)
+    if not tasks:
+        return None
+    known = paper.TABLE_5[beside(model, paper.TABLE_5)] if records.real(suite) else {}
+    for task in tasks:
+        found = records.utilization(model, task, converged=converged)
+        scores = [100 * found["scores"][name]["value"] for name in INPUTS]
+        top, gain = found["scores"]["top"], [100 * (score / scores[0] - 1) for score in scores[1:]]
+        spread = [100 * top["low"], 100 * top["high"], found["against"]["best"]["p"]]
+        rows.append([property_of(task), *scores, *gain, *spread, found["layer"], found["n"]])
+        printed = known.get(PRINTED.get(property_of(task), ""))
+        gains = [paper.gain(printed, 1), paper.gain(printed)] if printed else [None, None]
+        published.append([None, *(printed or (None,) * 3), *gains, *[None] * 5])
+    middle = [median(row[i] for row in rows) for i in (4, 5)]
+    every = [row[4:6] for row in published if row[4] is not None]
+    rows.append(["median", None, None, None, *middle, *[None] * 5])
+    published.append([None] * 4 + ([median(x) for x in zip(*every)] if every else [None] * 2) + [None] * 5)
+    columns = ["task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads"]
+    columns += ["low", "high", "p", "layer", "heads"]
+    wins = sum(row[3] > row[2] for row in rows[:-1])
+    note = "Test accuracy in percent; gains over the last layer in percent. Layer and heads chosen on dev. Low, high: "
+    note += "95 % of top heads over test sentences; p: not better than the best layer. Top heads are better on "
+    note += f"{wins} of {len(rows) - 1} (published: on all ten). {_stands(model)}"
+    title = f"Tables 3 and 5: {model}, {suite}{', converged probes' * converged}"
+    return table(title, columns, rows, note, published)
+
+
+def _stands(model: str) -> str:
+    return "" if model in paper.TABLE_5 else "Beside it stands BERT base on SentEval's sentences."
+
+
+def selection_table(records: Records) -> Table | None:
+    """What choosing on test data, as published, adds to the top heads' scores."""
+    rows, published = [], []
+    for model, suite in records.benches():
+        known = paper.TOP_12_DEV if model == "bert-base" and suite == "senteval" else {}
+        for task in records.tasks(model, suite):
+            tops = [100 * records.utilization(model, task, s)["scores"]["top"]["value"] for s in ("dev", "test")]
+            rows.append([model, task, *tops, tops[1] - tops[0]])
+            printed = PRINTED.get(property_of(task), "")
+            pair = (known[printed], paper.TABLE_3["bert-base"][printed][2]) if printed in known else None
+            published.append([None, None, *(pair or (None, None)), pair[1] - pair[0] if pair else None])
+    if not rows:
+        return None
+    mean = mean_sd(row[4] for row in rows)[0]
+    note = f"Mean difference {mean:+.2f} points over {len(rows)} tasks: the test set chose heads in the released code."
+    columns = ["model", "task", "chosen on dev", "chosen on test", "difference"]
+    return table("Choosing heads on test data", columns, rows, note, published)
+
+
+def recomputed_table() -> Table:
+    """The printed Table 5: gains from its accuracies beside the printed gains."""
+    rows, published = [], []
+    for model, tasks in paper.TABLE_5.items():
+        for task, scores in tasks.items():
+            printed = paper.TABLE_5_GAINS[model][task]
+            remark = "printed '5.5 (1.6)', which is 55.5" if (model, task) == ("gpt2", "OddManOut") else ""
+            remark = remark or ("from the released table" if (model, task, "top") in paper.UNREADABLE else "")
+            rows.append([model, task, *scores, paper.gain(scores, 1), paper.gain(scores), remark])
+            published.append([None] * 5 + [*printed, None])
+    over = [median(paper.gain(s, 2, over) for t in paper.TABLE_5.values() for s in t.values()) for over in (0, 1)]
+    rows.append(
+        ["median", f"over the best layer {over[1]:.2f}", None, None, None, None, over[0], "over the last layer"]
+    )
+    published.append([None] * 6 + [paper.MEDIAN_GAIN, None])
+    columns = ["model", "task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads", ""]
+    note = f"{sentence(paper.ERRATA['section 4.4'])}. Accuracies as printed, gains computed from them."
+    return table("The printed Table 5 computed again", columns, rows, note, published)
+
+
+def tuning_table(records: Records) -> Table | None:
+    """Table 4."""
+    rows, published = [], []
+    for (model, task), found in records.tunings().items():
+        for metric in next(iter(found[0].result["scores"].values())):
+            middle = medians(found, metric)
+            name = f"{LABELS.get(task, task)} ({METRICS.get(metric, metric)})"
+            rows.append([model, name, *(100 * middle[what] for what in INPUTS), found[0].result["split"], len(found)])
+            known = paper.TABLE_4[beside(model, paper.TABLE_4)].get(name, (None,) * 3)
+            published.append([None, None, *known, None, None])
+    if not rows:
+        return None
+    columns = ["model", "task", "last layer", "best layer", "top heads", "judged on", "seeds"]
+    note = (
+        "Medians over seeds, in percent. The classifier is trained with the encoder, which the released script leaves "
+    )
+    note += "out; models that are not the paper's stand beside BERT base."
+    return table("Table 4: fine-tuning", columns, rows, note, published)
+
+
+def change_table(records: Records) -> Table | None:
+    """Figure 4 in numbers: heads probed for the task before and after fine-tuning on it."""
+    rows = []
+    for (model, task), found in records.tunings().items():
+        each = [change(r.arrays["test_before"], r.arrays["test_after"]) for r in found]
+        means = [np.mean([getattr(one, name) for one in each]) for name in ("mean", "raised", "moved_up")]
+        pattern = np.mean([one.pattern.r for one in each])
+        rows.append([model, task, 100 * means[0], 100 * means[1], pattern, means[2], len(each)])
+    if not rows:
+        return None
+    columns = ["model", "task", "mean change", "% of heads that gained", "r of maps", "layers climbed", "seeds"]
+    note = "Change of heads' probe scores in points; r of the maps before and after; climb of their centre in layers."
+    return table("Heads before and after fine-tuning", columns, rows, note)
+
+
+def effect_table(records: Records, model: str, suite: str) -> Table:
+    """The effect of n: test accuracy of the n best heads together."""
+    effects = records.effects(model, suite)
+    sizes = [n for n in dict.fromkeys(n for e in effects for n in e.sizes) if all(n in e.sizes for e in effects)]
+    rows = []
+    for e in effects:
+        best = e.sizes[int(np.argmax(e.dev))]
+        rows.append([property_of(e.task), *(100 * e.test[e.sizes.index(n)] for n in sizes), best])
+    note = "Test accuracy in percent, heads side by side in the order of their development scores."
+    return table(f"Effect of n, {model}, {suite}", ["task", *map(str, sizes), "best n on dev"], rows, note)
+
+
+def scatters(records: Records) -> dict[tuple[str, str], Scatter]:
+    """Figure 5 of every model and suite with tasks of both kinds."""
+    maps = {bench: records.maps(*bench) for bench in records.benches()}
+    able = [b for b, of in maps.items() if all({*map(property_of, of)} & {*kind} for kind in (SYNTACTIC, SEMANTIC))]
+    return {bench: scatter(maps[bench]) for bench in able}
+
+
+def roles_table(records: Records) -> Table | None:
+    """Figure 5 in numbers, and the kinds of heads."""
+    rows = []
+    for (model, suite), points in scatters(records).items():
+        maps, found = records.maps(model, suite), points.fit
+        kinds = profiles(maps, kinds=min(6, next(iter(maps.values())).size))
+        sizes = ", ".join(str(int((kinds.cluster == k).sum())) for k in range(kinds.cluster.max() + 1))
+        r = [found.r, found.low, found.high, found.p, within_layers(points)]
+        rows.append([model, suite, *r, len(kinds.heads), sizes])
+    if not rows:
+        return None
+    columns = ["model", "suite", "r syntactic-semantic", "low", "high", "p", "r within layers", "heads"]
+    note = (
+        "Each head's mean accuracy over syntactic and over semantic tasks; kinds by Ward's method on all tasks. Heads "
+    )
+    note += "of a layer are alike, while low, high and p take heads as independent: they are too sure. Within layers: "
+    note += "both means less those of the head's layer, so that no layer makes the r."
+    return table("Roles of heads", [*columns, "heads of each kind"], rows, note)
+
+
+def within_layers(points: Scatter) -> float:
+    """The correlation of what heads have above or below the mean of their layer; NaN where they have nothing."""
+    inside = np.equal.outer(points.layer, points.layer)
+    sides = [side - inside @ side / inside.sum(1) for side in (points.x, points.y)]
+    return float(pearson(np.stack(sides))[0, 1])
+
+
+def depth_table(records: Records) -> Table | None:
+    """Where in each model a property lives: the best head, and the centre of scores from 0, first layer, to 1, last."""
+    rows = []
+    for suite in dict.fromkeys(suite for _, suite in records.benches()):
+        models = [model for model, other in records.benches() if other == suite]
+        found = {model: across({model: records.maps(model, suite)}) for model in models}
+        for task in dict.fromkeys(task for one in found.values() for task in one.tasks):
+            for model, one in found.items():
+                if task in one.tasks:
+                    t = one.tasks.index(task)
+                    rows.append([suite, property_of(task), model, 100 * one.best[0, t], one.depth[0, t]])
+    if not rows:
+        return None
+    return table("Where properties live", ["suite", "task", "model", "best head", "depth"], rows, "Depth: 0 to 1.")

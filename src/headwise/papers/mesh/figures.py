@@ -1,0 +1,62 @@
+"""Figures of the MESH recipe in the house style, drawn from the same records as its tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.papers.mesh.jobs import HELD, STARTS
+from headwise.papers.mesh.published import PAIRS
+from headwise.papers.mesh.tables import Records, _percent, _shots, found_shots, label, recovered, same_seeds, seeds_of
+from headwise.reporting.figures import INK, house_style
+from headwise.reporting.palette import TASKS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+    with house_style() as plots:
+        figure = plots.figure.Figure(figsize=(columns * width, height), layout="constrained")
+        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def recovery(records: Records) -> Figure:
+    """Mean score of all pairs by the share of heads closed: after recovery, dashed before it, dotted with all heads."""
+    models = {m: {k: each for k, each in recovered(records, m).items() if k[1] == "all"} for m in records.models()}
+    models = {model: found for model, found in models.items() if found}
+    figure, axes = _sheet(len(models), 3.0, 2.4)
+    for axis, (model, found) in zip(axes, models.items()):
+        cut = [record for each in found.values() for record in each]
+        if whole := same_seeds(records.starts(model), cut):
+            axis.axhline(_percent(whole, PAIRS).mean(), color=INK, linewidth=0.6, linestyle=":")
+        for by, colour in zip(dict.fromkeys(key[0] for key in found), TASKS):
+            x = [100 * key[2] for key in found if key[0] == by]
+            for side, style in (("scores", "-"), ("cut", "--")):
+                y = [_percent(each, PAIRS, side).mean() for key, each in found.items() if key[0] == by]
+                axis.plot(x, y, style, color=colour, marker="o", markersize=3, label=by if side == "scores" else None)
+        axis.set_title(f"{model}, seeds: {seeds_of(found)}")
+        axis.set_xlabel("share of heads closed, %")
+    axes[0].set_ylabel("mean score, %")
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def meta_tests(records: Records, model: str) -> Figure:
+    """Scores of the pairs held out against the number of examples, one line per start."""
+    panels = [(what, pair) for what, (_, held) in HELD.items() for pair in held if found_shots(records, model, what)]
+    figure, axes = _sheet(len(panels), 2.3, 2.4)
+    for axis, (what, pair) in zip(axes, panels):
+        shots = [entry["shots"] for entry in found_shots(records, model, what)]
+        for start, colour in zip(STARTS, TASKS):
+            found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
+            if found:
+                y = [np.nan if v is None else v for v in _shots(found, pair)]
+                axis.plot(range(len(shots)), y, color=colour, marker="o", markersize=3, label=start)
+        axis.set_xticks(range(len(shots)), [str(n) for n in shots])
+        axis.set_title(f"{label(pair)}: {what}", fontsize=7)
+        axis.set_xlabel("examples")
+    axes[0].set_ylabel("score, %")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7)
+    return figure

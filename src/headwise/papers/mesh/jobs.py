@@ -1,0 +1,235 @@
+"""The jobs of the MESH recipe: Table I, pruning and recovery, meta-tests, and languages against tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headwise.errors import HeadwiseError
+from headwise.experiments.jobs import Job
+from headwise.experiments.works import weights_of
+from headwise.heads.causality import pooling_by_name
+from headwise.io.files import plain
+from headwise.io.identity import data
+from headwise.papers.mesh.published import PAIRS
+from headwise.papers.mesh.works import found_pair
+from headwise.papers.recipe import Scale
+from headwise.training.plan import Plan
+
+ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
+    "multi-task": None,
+    "prune least important 30 %": {"prune": 0.3},
+    "train random 30 %": {"train": 0.3, "train_by": "random"},
+    "train most important 30 %": {"train": 0.3},
+    "prune least 30 %, train most important 30 %": {"prune": 0.3, "train": 0.3},
+}
+HELD = {  # what is trained on, what is held out for the meta-test
+    "a new pair": (tuple(p for p in PAIRS if p != "nli_es"), ("nli_es",)),
+    "a new language": (tuple(p for p in PAIRS if p.endswith("_en")), ("nli_es", "ner_es")),
+    "a new task": (tuple(p for p in PAIRS if not p.startswith("pa_")), ("pa_en", "pa_es")),
+    "a new task and language": (("nli_en", "qa_en", "ner_en"), ("pa_es",)),
+}
+STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
+    "multi-task": {"by": "multitask"},
+    "fomaml": {"by": "fomaml"},
+    "reptile": {"by": "reptile"},
+    "anil": {"by": "anil"},
+    "maml": {"by": "maml"},
+    "fomaml, gates": {"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+    "fomaml, gates, pruned": {
+        **{"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+        **{"trim": {"prune": 0.3, "train": 0.3, "each": "language"}},
+    },
+}
+BASE = Plan(evaluate_every=0, checkpoint_every=0, sampling="temperature", clip=1.0)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    source: str
+    plan: Plan
+    outer: Plan  # of meta-training
+    recovery: Mapping[str, Any]  # of the plan, after pruning
+    inner: Mapping[str, Any] = field(default_factory=lambda: {"steps": 3, "support": 16, "rates": 1e-2})
+    rows: Mapping[str, int] | None = None
+    starts: tuple[str, ...] = tuple(STARTS)
+    held: tuple[str, ...] = tuple(HELD)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    delta: float = 0.3
+    examples: int = 10_000
+    dev: int | None = None
+    fractions: tuple[float, ...] = (0.1, 0.3, 0.5)
+    pruned: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    prune_by: tuple[str, ...] = ("least", "random", "most")
+    thirds: float = 0.2
+    shots: tuple[int, ...] = (4, 8, 16, 32)
+    sets: int = 10
+    adapt: Mapping[str, Any] = field(default_factory=lambda: {"steps": 20, "tuning": 2, "rates": [1e-3, 1e-2, 1e-1]})
+    adapt_dev: int | None = 500
+    max_length: int = 128
+
+
+SIZES = {
+    "smoke": Size(
+        source="corpus",
+        rows={"train": 96, "dev": 24},
+        plan=BASE.with_(steps=30, lr=3e-3, head_lr=1e-2, batch_size=16),
+        outer=BASE.with_(steps=8, lr=2e-3, head_lr=5e-3, batch_size=12, accumulate=2, window="mixed"),
+        recovery={"steps": 3},
+        inner={"steps": 2, "support": 6, "rates": 1e-2},
+        starts=("multi-task", "fomaml", "maml", "fomaml, gates, pruned"),
+        held=("a new pair", "a new task and language"),
+        seeds=(0,),
+        examples=24,
+        dev=24,
+        fractions=(0.3,),
+        pruned=(0.3, 0.6),
+        prune_by=("least", "random"),
+        shots=(4, 8),
+        sets=2,
+        adapt={"steps": 3, "tuning": 1, "rates": [1e-2, 1e-1]},
+        adapt_dev=24,
+        max_length=48,
+    ),
+    "small": Size(
+        source="samples",
+        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=4000, precision="bf16"),
+        outer=BASE.with_(
+            steps=200, lr=5e-5, head_lr=1e-3, accumulate=4, window="mixed", max_examples=4000, precision="bf16"
+        ),
+        recovery={"epochs": 10, "max_examples": 400},
+        starts=("multi-task", "fomaml", "reptile", "anil", "fomaml, gates, pruned"),
+        held=("a new pair", "a new language"),
+        pruned=(0.1, 0.3, 0.5, 0.7, 0.9),
+        examples=1000,
+        dev=1000,
+        sets=5,
+        adapt={"steps": 20, "tuning": 1, "rates": [1e-3, 1e-2, 1e-1]},
+        adapt_dev=300,
+        max_length=192,
+    ),
+    "full": Size(
+        source="published",
+        plan=BASE.with_(epochs=3),
+        outer=BASE.with_(epochs=3, lr=1e-5, accumulate=8, window="mixed"),
+        recovery={"epochs": 10},
+        max_length=256,
+    ),
+}
+HUB = {"bert": "google-bert/bert-base-uncased", "mbert": "google-bert/bert-base-multilingual-cased"}
+
+
+def jobs(scale: Scale) -> list[Job]:
+    """Everything to run at a scale."""
+    size = SIZES[scale.size]
+    made: list[Job] = []
+    for model, where in scale.encoders(HUB).items():
+        for seed in scale.seeds or size.seeds:
+            build = Build(size, model, seed, {**scale.at, model: where})
+            made += [*build.table(), *build.recovery(), *build.meta_tests(), build.apart()]
+    return made
+
+
+class Build:
+    """The jobs of one model and one seed."""
+
+    def __init__(self, size: Size, model: str, seed: int, at: Mapping[str, str]):
+        self.size, self.model, self.seed, self.at = size, model, seed, at
+
+    def table(self) -> list[Job]:
+        """Table I: all pairs trained together, plainly and with heads closed or held."""
+        return [self._row(name) for name in ROWS]
+
+    def _row(self, name: str) -> Job:
+        trim = ROWS[name]
+        closing = {"trim": self._trim(**trim, delta=self.size.delta)} if trim else {}
+        method = {"by": "multitask", **closing}
+        return self._train("table", name, PAIRS, self.size.plan, method, keep=not trim)
+
+    def recovery(self) -> list[Job]:
+        """Heads closed in the trained model, and how far ten epochs without them bring it back."""
+        base, plan = self._row("multi-task"), self.size.plan.with_(**self.size.recovery)
+        trims = [{"prune": f, "prune_by": by} for by in self.size.prune_by for f in self.size.pruned]
+        trims += [{"prune": self.size.thirds, "where": where} for where in ("bottom", "middle", "top")]
+        found = []
+        for trim in trims:
+            told = " ".join(str(value) for value in trim.values())
+            method = {"by": "multitask", "trim": self._trim(**trim, delta=1.0)}
+            found.append(self._train("recovery", told, PAIRS, plan, method, start=base))
+        return found
+
+    def meta_tests(self) -> list[Job]:
+        """Every start, every way to hold pairs out."""
+        found = []
+        for what in self.size.held:
+            pairs, held = HELD[what]
+            for name in self.size.starts:
+                settings = dict(STARTS[name])
+                if "trim" in settings:
+                    settings["trim"] = self._trim(**settings["trim"], delta=self.size.delta)
+                method = {**self.size.inner, **settings}
+                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=held))
+        return found
+
+    def apart(self) -> Job:
+        """Languages and tasks, in the model trained on all pairs."""
+        s, base = self.size, self._row("multi-task")
+        config = {"of": base.key, "training": base.config, "examples": s.examples, "fractions": list(s.fractions)}
+        config |= {"random": None, "dev": s.dev, "seed": self.seed, "model": self.model}
+        at = {**base.at, "title": f"languages and tasks {self.model} seed {self.seed}"}
+        return Job("mesh.apart", config, at, (base,))
+
+    def _trim(self, **trim: Any) -> dict[str, Any]:
+        return {**trim, "examples": self.size.examples}
+
+    def _train(
+        self,
+        part: str,
+        name: str,
+        pairs: Sequence[str],
+        plan: Plan,
+        method: Mapping[str, Any],
+        held: Sequence[str] = (),
+        start: Job | None = None,
+        keep: bool = False,
+    ) -> Job:
+        s = self.size
+        config: dict[str, Any] = {
+            "part": part,
+            "name": name,
+            "model": self.model,
+            "weights": weights_of(self.model, self.at),
+        }
+        config |= {"source": s.source, "rows": dict(s.rows) if s.rows else None}
+        config |= {"pairs": self._digests(pairs, config), "held": self._digests(held, config)}
+        config |= {"plan": plain(asdict(plan.with_(seed=self.seed))), "method": dict(method), "keep": keep}
+        config |= {
+            "pooling": pooling_by_name(self.model, self.at[self.model]),
+            "max_length": s.max_length,
+            "dev": s.dev,
+            "start": start.key if start else None,
+        }
+        adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev}
+        config |= {"adapt": adapt} if held else {}
+        at = {**self.at, "title": f"{part} {name} {self.model} seed {self.seed}"}
+        return Job("mesh.train", config, at, (start,) if start else ())
+
+    def _digests(self, pairs: Sequence[str], config: Mapping[str, Any]) -> dict[str, str | None]:
+        return {name: digest_of(name, config, self.at) for name in pairs}
+
+
+_digests: dict[tuple, str | None] = {}
+
+
+def digest_of(name: str, config: Mapping[str, Any], at: Mapping[str, str]) -> str | None:
+    """The hash of a pair's rows, read once; None for data that is not on this machine."""
+    where = (name, config["source"], at.get("data"), str(config["rows"]))
+    if where not in _digests:
+        try:
+            _digests[where] = data(found_pair(name, config, at))
+        except HeadwiseError:
+            _digests[where] = None
+    return _digests[where]

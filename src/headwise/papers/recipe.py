@@ -1,0 +1,180 @@
+"""Recipes: one paper each, as jobs to run and tables to set beside the published ones."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.experiments.jobs import Job
+from headwise.io.files import digest, write
+from headwise.io.records import Results
+from headwise.papers.summary import sentence
+from headwise.registry import Registry
+from headwise.reporting import tables
+from headwise.reporting.page import render_recipe
+
+LONGEST = 100  # letters of a table's or a figure's file name
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
+SIZES = ("smoke", "small", "full")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of a recipe to run, on what.
+
+    ``smoke`` takes the embedded corpus and a tiny model, ``small`` real samples and a small encoder, ``full`` what the
+    paper had.
+    """
+
+    size: str = "smoke"
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Folders or Hub names by a model's name; the recipe's own where empty."""
+    data: str | None = None
+    seeds: tuple[int, ...] = ()
+    """The recipe's own where empty."""
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise unknown("size", self.size, SIZES)
+
+    def encoders(self, published: Mapping[str, str]) -> dict[str, str]:
+        """The models by name: those given, else the size's own; of the size ``full`` those the paper had."""
+        if self.models:
+            return dict(self.models)
+        if self.size == "full":
+            return dict(published)
+        if self.size == "small":
+            from headwise.study.demo import encoder_folder
+
+            return {"minilm-l6": str(encoder_folder())}
+        from headwise.papers.smoke import NAME, tiny_encoder
+
+        return {NAME: str(tiny_encoder())}
+
+    @property
+    def at(self) -> dict[str, str]:
+        """What jobs need to find things on this machine."""
+        return {**self.models, **({"data": self.data} if self.data else {})}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section of a recipe's page: words, tables and figures."""
+
+    title: str
+    text: str = ""
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    """In the form of `headwise.reporting.tables`."""
+    figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """File name, and what draws it; the first line of the drawing function's docstring stands above the figure."""
+
+
+class Recipe(Protocol):
+    """A paper's experiments."""
+
+    name: str
+    title: str
+    paper: str
+
+    def jobs(self, scale: Scale) -> list[Job]:
+        """Everything to run."""
+        ...
+
+    def parts(self, results: Results) -> list[Part]:
+        """Everything to show, from whatever records are there."""
+        ...
+
+
+recipes: Registry[Recipe] = Registry("recipe")
+for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
+    recipes.add(_name, f"headwise.papers.recipe.{_name}:recipe")
+
+
+def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:
+    """Write a recipe's page in HTML and markdown, tables also as csv and LaTeX, figures as svg; the HTML's path.
+
+    Only records are read: the page of finished runs can be written again at any time, on any machine.
+    """
+    records, folder = list(results), Path(folder)
+    if not records:
+        raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
+    parts = recipe.parts(results)
+    _require_distinct(parts)
+    sections = [_drawn(part, recipe.name, folder) for part in parts]
+    again = _reproduce(records)
+    lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
+    for section in sections:
+        lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
+        lines += [line for table in section["tables"] for line in _markdown(table)]
+        for name, caption, _ in section["figures"]:
+            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{_file_name(name)}.svg)", ""]
+    lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
+    write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
+    return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
+
+
+def _require_distinct(parts: Sequence[Part]) -> None:
+    """Raise where two tables, or two figures, would be written to one file."""
+    titles_of_tables = [table["title"] for part in parts for table in part.tables]
+    for titles in (titles_of_tables, [name for part in parts for name in part.figures]):
+        taken: dict[str, str] = {}
+        for title in titles:
+            if (file := _file_name(title)) in taken:
+                raise HeadwiseError(f"{title!r} and {taken[file]!r} would be one file, {file}", "titles that differ")
+            taken[file] = title
+
+
+def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
+    """A part with its tables written and its figures drawn."""
+    from headwise.reporting.figures import house_style, save
+
+    for table in part.tables:
+        stem = folder / recipe / _file_name(table["title"])
+        write(stem.with_suffix(".csv"), tables.comma_separated(table))
+        write(stem.with_suffix(".tex"), tables.latex(table))
+    figures = []
+    for name, draw in part.figures.items():
+        with house_style():
+            path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
+        figures.append((sentence(name), _caption(draw), path.read_bytes()))
+    paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
+    return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
+
+
+def _caption(draw: Callable[[], Any]) -> str:
+    return (getattr(draw, "func", draw).__doc__ or "").partition("\n")[0]
+
+
+def _link(title: str) -> str:
+    """To a section of the same page, by the name that markdown gives it."""
+    name = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](#{name})"
+
+
+def _markdown(table: Mapping[str, Any]) -> list[str]:
+    beside = " Published numbers in brackets." if table.get("published") else ""
+    note = f"{table.get('note', '')}{beside}".strip()
+    return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
+
+
+def _reproduce(records: list[Any]) -> str:
+    """How much was done, and by which versions: records of several machines may lie together."""
+    each = [", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records]
+    versions = Counter(one or "versions unknown" for one in each)
+    spent = sum(record.about.get("seconds", 0.0) for record in records)
+    named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
+    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."
+    return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
+
+
+def _file_name(title: str) -> str:
+    """The title in ASCII; what is too long for a file is cut, and told apart by the hash of all of it."""
+    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", title.lower()))
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c)).strip("-")
+    return name if 0 < len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest(title, length=8)}".strip("-")

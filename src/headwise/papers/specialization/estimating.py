@@ -1,0 +1,111 @@
+"""Tables of what is measured on one trained model: importance estimators, the permutation test, pruning in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from headwise.io.records import Record
+from headwise.papers.specialization.jobs import ESTIMATORS
+from headwise.papers.specialization.records import Records, label, seeds
+from headwise.papers.specialization.training import against
+from headwise.papers.summary import mean_sd, table
+
+Table = dict[str, Any]
+
+
+def estimator_table(records: Records, model: str) -> Table | None:
+    """Every importance estimator: agreement with Eq. 4, cost, and what closing its heads does."""
+    found: dict[str, list[Record]] = {}
+    for record in records.of("estimator"):
+        if record.config["model"] == model:
+            found.setdefault(record.config["by"], []).append(record)
+    if "gradient" not in found:
+        return None
+    reference = {r.config["seed"]: r.result["tasks"] for r in found["gradient"]}
+    rows = []
+    for by, ones in found.items():
+        cells = [(r, t) for r in ones for t in r.result["tasks"] if r.config["seed"] in reference]
+        pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
+        if not cells:
+            continue
+        agree = np.mean([_agreement(pair)[0, 1] for pair in pairs])
+        cost = np.mean([r.result["tasks"][t]["seconds"] for r, t in cells])
+        area = [_area(r.result["fractions"], r.result["tasks"][t]["curve"]) for r, t in cells]
+        apart = [100 * r.result["D"] for r in ones if r.result.get("D") is not None]
+        compared = {r.config["seed"] for r, _ in cells}
+        rows.append([by, agree, cost, 100 * np.nanmean(area), mean_sd(apart)[0], len(compared)])
+    rows.sort(key=lambda row: row[3])
+    examples = found["gradient"][0].config["examples"]
+    note = (
+        f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
+    )
+    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them. D: "
+    note += "how far the tasks come apart on its heads, α = 0.3; heads that every task needs hurt much and give none."
+    columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "D", "seeds"]
+    return table(f"Importance estimators, {model}", columns, rows, note)
+
+
+def agreement_table(records: Records, model: str) -> Table | None:
+    """How far the estimators' rankings of heads agree, every two of them."""
+    maps: dict[str, dict[tuple[int, str], Any]] = {}
+    for record in records.of("estimator"):
+        if record.config["model"] == model:
+            for task, one in record.result["tasks"].items():
+                maps.setdefault(record.config["by"], {})[record.config["seed"], task] = one["scores"]
+    if len(maps) < 2:
+        return None
+    names = [by for by in ESTIMATORS if by in maps]
+    places = dict.fromkeys(at for one in maps.values() for at in one)
+    each = np.array([_agreement([maps[name].get(at) for name in names]) for at in places])
+    rows = [[name, *(mean_sd(r[~np.isnan(r)])[0] for r in each[:, i].T)] for i, name in enumerate(names)]
+    note = "Spearman correlation of the heads' scores, means over tasks and seeds."
+    return table(f"Agreement of estimators, {model}", ["", *names], rows, note)
+
+
+def _agreement(maps: Sequence[Any]) -> np.ndarray:
+    """Spearman correlations of every two maps of scores; NaN for those that are not there."""
+    have = [i for i, one in enumerate(maps) if one is not None]
+    scores = np.array([np.ravel(maps[i]) for i in have], float)
+    found = np.full((len(maps), len(maps)), np.nan)
+    with np.errstate(invalid="ignore"):  # equal scores have no order: NaN
+        found[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
+    return found
+
+
+def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:
+    """Mean relative performance over the fractions; NaN where the whole model scores nothing."""
+    if not curve[0] > 0:
+        return np.nan
+    return float(np.trapezoid(np.array(curve) / curve[0], fractions) / (fractions[-1] - fractions[0]))
+
+
+def permutation_table(records: Records) -> Table | None:
+    """The permutation test of D, seed by seed."""
+    rows = [
+        [r.config["model"], r.config["seed"], 100 * r.result["D"], r.result["mean"], r.result["draws"]]
+        for r in records.of("relabelling")
+    ]
+    note = (
+        "The tasks' heads are dealt anew, each task keeping its number of heads and each head its number of tasks; p: "
+    )
+    note += "how often D is then as large, one-sided."
+    return table("Permutation test of D", ["model", "seed", "D", "p", "draws"], rows, note) if rows else None
+
+
+def rounds_table(records: Records, model: str) -> Table | None:
+    """Pruning in rounds against pruning by scores taken once."""
+    found = [r for r in records.of("rounds") if r.config["model"] == model]
+    if not found:
+        return None
+    rows = []
+    for task in found[0].result["curve"]:
+        anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(found)} for at in (0, 1))
+        means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
+        rows.append([label(task), *means, *against(anew, once)])
+    note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
+    note += "importance is estimated anew after every tenth. P: paired t test over seeds, two-sided, not corrected."
+    return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)

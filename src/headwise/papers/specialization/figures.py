@@ -1,0 +1,165 @@
+"""Figures of the specialization recipe in the house style, drawn from the same records as its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.papers.specialization.jobs import OWN
+from headwise.papers.specialization.records import Lesioned, Records, label
+from headwise.papers.specialization.similarity import similarities
+from headwise.papers.specialization.tables import in_order, pairwise_d
+from headwise.papers.specialization.training import Axis, gaps
+from headwise.papers.specialization.transfer import Transfer
+from headwise.reporting.figures import INK, house_style
+from headwise.reporting.palette import RAMP, TASKS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+    with house_style() as plots:
+        figure = plots.figure.Figure(figsize=(columns * width, height), layout="constrained")
+        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def layers(found: Sequence[Lesioned]) -> Figure:
+    """Figure 4: top heads per layer, one line per task, their mean in ink."""
+    tasks = in_order(found[0].trained.tasks)
+    counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in found], 0)
+    figure, (axis,) = _sheet(1, 3.6, 2.3)
+    x = np.arange(1, counts.shape[1] + 1)
+    for task, line, colour in zip(tasks, counts, TASKS):
+        axis.plot(x, line, color=colour, label=label(task))
+    axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
+    axis.set_xticks(x[:: 1 + len(x) // 15])  # the numbers of more would touch
+    axis.set_xlabel("layer")
+    axis.set_ylabel("top heads")
+    _legend_beside(axis)
+    return figure
+
+
+def encoders(every: Mapping[str, Sequence[Lesioned]]) -> Figure:
+    """D on accuracy of every task in every model, the most heads above: a dot for each task, a stroke for each seed."""
+    tasks = in_order(next(iter(every.values()))[0].trained.tasks)
+    figure, (axis,) = _sheet(1, 5.0, 0.7 + 0.32 * len(every))
+    axis.axvline(0, color=INK, linewidth=0.6)
+    for place, found in enumerate(every.values()):
+        for number, (task, colour) in enumerate(zip(tasks, TASKS)):
+            each = [d for one in found if (d := one.on_accuracy(task)) is not None]
+            at, shown = place + 0.13 * (number - (len(tasks) - 1) / 2), label(task) if not place else None
+            axis.plot(each, [at] * len(each), "|", color=colour, markersize=5, alpha=0.6)
+            if each:
+                axis.plot([np.mean(each)], [at], "o", color=colour, markersize=4.5, label=shown)
+    axis.set_yticks(range(len(every)), list(every))
+    axis.invert_yaxis()
+    axis.set_xlabel("D on accuracy, percentage points")
+    _legend_beside(axis)
+    return figure
+
+
+def _legend_beside(axis: Any) -> None:
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def shares(found: Sequence[Lesioned]) -> Figure:
+    """D of every task against the share of heads closed, means over seeds and their spread."""
+    tasks = in_order(found[0].trained.tasks)
+    entries = [one.result["dissociation"]["D"] for one in found]
+    x = [100 * entry["fraction"] for entry in entries[0]]
+    figure, (axis,) = _sheet(1, 3.6, 2.3)
+    axis.axhline(0, color=INK, linewidth=0.6)
+    for task, colour in zip(tasks, TASKS):
+        values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
+        percent = 100 * np.array(values, float)
+        mean, sd = percent.mean(0), percent.std(0, ddof=min(1, len(percent) - 1))
+        axis.plot(x, mean, color=colour, label=label(task))
+        axis.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
+    axis.set_xlabel("share of heads closed, %")
+    axis.set_ylabel("D, percentage points")
+    _legend_beside(axis)
+    return figure
+
+
+def scatter(records: Records, model: str) -> Figure:
+    """Figures 3 and 5 to 7: D of each pair, on accuracy, against their similarity, one panel per measure."""
+    measures, d = similarities(records, model), pairwise_d(records.five(model), "accuracy")
+    figure, axes = _sheet(len(measures), 2.3, 2.2)
+    for axis, (by, one) in zip(axes, measures.items()):
+        x, y = np.array([[alike, 100 * d[pair]] for pair, alike in one.pairs().items() if pair in d]).reshape(-1, 2).T
+        axis.plot(x, y, "o", color=RAMP[3], markersize=4)
+        axis.set_xlabel(by)
+        try:
+            fit = one.against(d).fit
+        except HeadwiseError:  # all pairs alike, or one without D: no line
+            continue
+        ends = np.array([min(x), max(x)])
+        axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)
+        axis.set_title(f"r = {fit.r:.2f}")
+    axes[0].set_ylabel("D on accuracy, percentage points")
+    return figure
+
+
+def sweeps(base: Mapping[int, float], swept: Mapping[Axis, Mapping[float, Mapping[int, float]]]) -> Figure:
+    """Figures 9 and 10: mean GLUE score against plain training over δ and over α, a dot for each seed."""
+    figure, axes = _sheet(len(swept), 2.8, 2.2)
+    for axis, (one, points) in zip(axes, swept.items()):
+        each = {value: found for value, scores in points.items() if (found := gaps(scores, base))}
+        axis.axhline(0, color=INK, linewidth=0.6)
+        for value, found in each.items():
+            axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=3, alpha=0.5)
+        axis.plot(list(each), [np.mean(found) for found in each.values()], color=RAMP[3])
+        axis.set_title(one.beside)
+        axis.set_xlabel(one.sign)
+    axes[0].set_ylabel("against plain, points")
+    return figure
+
+
+def gains(found: Mapping[str, Sequence[float]]) -> Figure:
+    """Each method's mean GLUE score against plain training: a dot for each seed, a bar for their mean."""
+    figure, (axis,) = _sheet(1, 5.2, 0.5 + 0.19 * len(found))
+    for place, (name, each) in enumerate(found.items()):
+        colour = TASKS[1] if name in OWN else RAMP[3]
+        axis.barh(place, np.mean(each), color=colour, alpha=0.35, height=0.7)
+        axis.plot(each, [place] * len(each), "o", color=colour, markersize=3)
+    axis.axvline(0, color=INK, linewidth=0.6)
+    axis.set_yticks(range(len(found)), list(found))
+    axis.invert_yaxis()
+    axis.set_xlabel("against plain multi-task training, points of the mean over GLUE")
+    return figure
+
+
+def shots(found: Mapping[str, Transfer]) -> Figure:
+    """Few-shot scores of every starting point, with their spread over seeds."""
+    figure, axes = _sheet(len(found), 3.0, 2.3)
+    for axis, (task, one) in zip(axes, found.items()):
+        x = np.arange(len(one.shots))
+        for i, (start, colour) in enumerate(zip(one.starts, TASKS)):
+            axis.errorbar(
+                x + 0.06 * i, 100 * one.mean[i], 100 * one.sd[i], color=colour, marker="o", markersize=3, label=start
+            )
+        axis.set_xticks(x, [str(n) for n in one.shots])
+        axis.set_title(label(task))
+        axis.set_xlabel("training rows")
+    axes[0].set_ylabel(f"{next(iter(found.values())).metric}, %")
+    _legend_beside(axes[-1])
+    return figure
+
+
+def bars(rows: Mapping[str, Sequence[tuple[str, float | None]]]) -> Figure:
+    """Figure 2: D of every pair, one panel per model; the dotted line is where a dissociation is called distinct."""
+    longest = max(len(name) for pairs in rows.values() for name, _ in pairs)
+    figure, axes = _sheet(len(rows), 1.8 + 0.065 * longest, 2.6)
+    for axis, (model, pairs) in zip(axes, rows.items()):
+        kept = [(name, value) for name, value in pairs if value is not None]
+        axis.barh([name for name, _ in kept], [value for _, value in kept], color=RAMP[3])
+        axis.axvline(0, color=INK, linewidth=0.6)
+        axis.axvline(10, color=INK, linewidth=0.6, linestyle=":")
+        axis.invert_yaxis()
+        axis.set_title(model)
+        axis.set_xlabel("D, percentage points")
+    return figure

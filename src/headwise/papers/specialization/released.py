@@ -1,0 +1,100 @@
+"""Important-head training as the released code runs it, each of its departures from the paper under a switch.
+
+The program published with Li et al. (2023) differs from the text in five ways, which a replication must be able to
+tell apart: it zeroes gradients where the text holds heads still (``freeze="grad"``); it scores heads per token
+(``by="token"``); its training script leaves the last layer's scores undivided (``last_layer="none"``); the gradients of
+the pass that scores the heads are never cleared and enter the next update (``leak``); and that pass leaves the model in
+evaluation mode, so that dropout is off until the epoch ends (``dropout=False``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headwise.measuring.evaluate import evaluating, to_device
+from headwise.models.batching import Order
+from headwise.training.methods.iat import IAT
+
+if TYPE_CHECKING:
+    from headwise.training.loop import Run
+
+
+class ReleasedIAT(IAT):
+    """IAT with the released code's departures from the paper, all of them by default.
+
+    Example:
+        >>> fit(model, Plan(), ReleasedIAT(leak=False))  # all but the gradients left over
+    """
+
+    name = "iat_released"
+
+    def __init__(
+        self,
+        alpha: float = 0.3,
+        delta: float = 0.1,
+        leak: bool = True,
+        dropout: bool = False,
+        freeze: str = "grad",
+        by: str = "token",
+        last_layer: str = "none",
+        examples: int = 10_000,
+    ):
+        """Set what follows the released code.
+
+        Args:
+            alpha: share of heads a task may move.
+            delta: share of the steps, at the end, in which the rest is held.
+            leak: the gradients of the scoring pass, summed over all batches of all tasks, enter the next update.
+            dropout: whether dropout stays on in the last part; off, it comes back with the next epoch. With ``alpha=1``
+                no head is held, and this is all that differs from plain training.
+            freeze: "grad" as released, "update" as the paper says.
+            by: the importance estimator.
+            last_layer: what the last layer's scores are divided by, with ``by="token"``.
+            examples: for each task's importance.
+        """
+        options = {"last_layer": last_layer} if by == "token" else {}
+        super().__init__(alpha, delta, freeze=freeze, by=by, examples=examples, options=options)
+        self.leak, self.dropout, self.leaked = leak, dropout, False
+
+    def start(self, run: Run) -> None:
+        super().start(run)
+        self.chosen_at = -1
+
+    def before_step(self, run: Run) -> None:
+        chosen = bool(self.masks)
+        super().before_step(run)
+        if self.masks and not chosen:
+            self.chosen_at = run.step
+        self.leaked = self.leak and run.step == self.chosen_at  # also when memory makes the step begin again
+        if not self.dropout and run.step >= self.first:
+            run.wrapped.train(run.step // run.epoch_steps != self.first // run.epoch_steps)
+        if self.leaked and self.held:
+            self.held.select(None)  # these gradients are of all tasks
+            _leave_gradients(run)
+
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        if self.leaked and self.held:  # what was left over meets the mask of the step's task as well
+            for rows in self.held.rows:
+                if rows.parameter.grad is not None:
+                    rows.parameter.grad = rows.masked(rows.parameter.grad)
+        super().before_update(run, tasks)
+
+    def finish(self, run: Run) -> None:
+        run.wrapped.train()
+        super().finish(run)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "leak": self.leak, "dropout": self.dropout}
+
+
+def _leave_gradients(run: Run) -> None:
+    """Add the gradient of every training batch's mean loss, without dropout, to what the next step will use."""
+    with evaluating(run.wrapped):
+        for task in run.names:
+            data = run.data[task]
+            for items in Order(data.lengths, run.plan.batch_size, run.plan.tokens).plain():
+                for part in np.array_split(items, min(run.parts, len(items))):
+                    losses = run.forward(task, to_device(data.batch(part), run.device)).loss
+                    (losses.sum() / len(items)).backward()

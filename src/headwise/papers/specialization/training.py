@@ -1,0 +1,363 @@
+"""Tables of training: GLUE by method, ablations, sweeps, the released code, few-shot transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.io.records import Record
+from headwise.measuring.stats import adjust
+from headwise.papers.specialization import published as paper
+from headwise.papers.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
+from headwise.papers.specialization.records import SETTING, Records, beside, erratum, label, method_name, real
+from headwise.papers.specialization.transfer import Transfer
+from headwise.papers.summary import mean_sd, over_seeds, table
+
+Table = dict[str, Any]
+Scores = Mapping[int, Mapping[str, float]]  # seed to task
+COLUMNS = ("cola", "mnli", "mnli_mm", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")  # the paper's order
+FIRST = (
+    *("single", "multi", "iat", "iat, gradients zeroed", "random heads", "bottom heads", "ticket-share"),
+    *("prune least", "mt-dnn", "distilled", *OWN),
+)
+PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
+PUBLISHED_7 |= {"iat": "train top 30 %"}
+PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
+START = (
+    "Same start: seeds that branched off from that plain training; in others it was trained again, and its noise is in "
+)
+START += "the difference."
+MEAN = "Mean over GLUE's development sets in percent"
+UNCLIPPED = "–"
+
+
+class Axis(NamedTuple):
+    """A setting of important-head training that is swept while another has a fixed value."""
+
+    name: str
+    other: str
+    value: float
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.name]
+
+    @property
+    def beside(self) -> str:
+        return f"{SIGNS[self.other]} = {self.value:g}"
+
+    def method(self, value: float) -> str:
+        """The name of the method at a value."""
+        return method_name({"name": "iat", self.name: value, self.other: self.value})
+
+
+SIGNS = {"alpha": "α", "delta": "δ"}
+AXES = (Axis("delta", "alpha", 0.5), Axis("alpha", "delta", 0.1))
+
+
+# -- GLUE
+
+
+def glue_table(records: Records, model: str, sampling: str) -> Table | None:
+    """Table 13: development scores by method, and each method against plain training over the same seeds."""
+    found = by_method(records, model, sampling)
+    if "multi" not in found:
+        return None
+    tasks = columns_of(found["multi"])
+    rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
+    for row, holm in zip(rows, after_holm(row[-3] for row in rows)):
+        row.insert(-2, holm)
+    theirs = beside(model, paper.TABLE_13[sampling])
+    lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
+    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 6] for row in rows]
+    columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
+    columns += ["tasks better", "seeds"]
+    note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
+    note += f" Beside: {theirs} of Table 13." if lines else ""
+    return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
+
+
+def by_method(records: Records, model: str, sampling: str, setting: tuple | None = None) -> dict[str, Scores]:
+    """The scores of a model's trainings on GLUE under the usual setting, or another."""
+    return {name: one for (m, s, name), one in records.glue(setting).items() if (m, s) == (model, sampling)}
+
+
+def columns_of(scores: Scores) -> list[str]:
+    known = [*COLUMNS, *CORPUS_GLUE]
+    return sorted(next(iter(scores.values())), key=lambda t: known.index(t) if t in known else len(known))
+
+
+def _glue_label(task: str) -> str:
+    return "MNLI-m" if task == "mnli" else label(task)
+
+
+def mean_scores(scores: Scores, tasks: Sequence[str]) -> dict[int, float]:
+    """The mean over tasks of each seed, in percent; seeds that lack a task are left out."""
+    whole = {seed: [one.get(task) for task in tasks] for seed, one in scores.items()}
+    return {s: float(100 * np.mean([v for v in row if v is not None])) for s, row in whole.items() if None not in row}
+
+
+def _glue_row(name: str, own: Scores, plain: Scores, tasks: Sequence[str]) -> list[Any]:
+    mine, base = mean_scores(own, tasks), mean_scores(plain, tasks)
+    own, plain = _whole(own, mine), _whole(plain, base)
+    cells = [mean_sd([100 * one[task] for one in own.values() if task in one])[0] for task in tasks]
+    gap, p = against(mine, base) if name != "multi" else (None, None)
+    others = [mean_sd([100 * one[task] for one in plain.values() if task in one])[0] for task in tasks]
+    both = [(a, b) for a, b in zip(cells, others) if a is not None and b is not None]
+    better = None if name == "multi" else sum(a > b for a, b in both)
+    return [name, *cells, *mean_sd(list(mine.values())), gap, p, better, len(own)]
+
+
+def _whole(scores: Scores, seeds: Mapping[int, float]) -> Scores:
+    """The seeds that have all tasks, so that a row's numbers are of the same trainings; all where none has."""
+    return {seed: scores[seed] for seed in seeds} or scores
+
+
+def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
+    """The difference of every common seed."""
+    return [mine[seed] - base[seed] for seed in sorted(mine) if seed in base]
+
+
+def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
+    """The mean difference over common seeds and its p-value (Student's, two-sided), which needs two and a spread."""
+    each, found = gaps(mine, base), over_seeds(mine, base)
+    p = np.nan if found is None else float(found.p)  # type: ignore[arg-type]
+    return float(np.mean(each)) if each else None, None if np.isnan(p) else p
+
+
+def after_holm(ps: Iterable[float | None]) -> list[float]:
+    """P-values after Holm over all that there are; NaN, an empty cell, for those that are not."""
+    return adjust(np.array([np.nan if p is None else p for p in ps])).tolist()
+
+
+def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
+    """Every method against plain training, seed by seed."""
+    found = by_method(records, model, "annealed")
+    if "multi" not in found:
+        return {}
+    tasks = columns_of(found["multi"])
+    means = {name: mean_scores(found[name], tasks) for name in FIRST if name in found}
+    each = {name: gaps(one, means["multi"]) for name, one in means.items() if name != "multi"}
+    return {name: differences for name, differences in each.items() if differences}
+
+
+def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:
+    """A published row under our columns."""
+    if line is None:
+        return [None] * (len(tasks) + 1)
+    by_name: dict[str, float] = dict(zip(paper.GLUE, line))
+    return [*(by_name.get(_glue_label(task)) for task in tasks), by_name["mean"]]
+
+
+def cited_table() -> Table:
+    """Table 5 for methods that are cited there from other papers, and are not run here."""
+    cited = {key: line for key, line in paper.TABLE_5.items() if key[1] in ("pals", "ca-mtl", "adapters")}
+    rows = [[model, method, *line] for (model, method), line in cited.items()]
+    note = f"As printed in Table 5, from the papers cited there; not run here. {erratum('table 5')}"
+    return table("Cited results on GLUE's test sets", ["model", "method", *paper.GLUE], rows, note)
+
+
+def ablation_table(records: Records, model: str) -> Table | None:
+    """Table 7: which heads to train, or to prune, in the last tenth."""
+    found = by_method(records, model, "annealed")
+    if "multi" not in found or "iat" not in found:
+        return None
+    tasks, rows, published = columns_of(found["multi"]), [], []
+    for name in ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed"):
+        if name in found:
+            row = _glue_row(name, found[name], found["multi"], tasks)
+            alike = None if name == "multi" else records.same_start(model, "annealed", name)
+            rows.append([name, *row[-6:], alike])
+            line = paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None)) if real(tasks) else [None] * 3
+            published.append([None, line[0], line[1], None, None, line[2], None, None])
+    columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds", "same start"]
+    note = f"{MEAN}; δ = 0.1, α = 0.3; {PAIRED} {START}"
+    return table(f"What the last tenth of training moves, {model}", columns, rows, note, published)
+
+
+def sweep_tables(records: Records, model: str) -> list[Table]:
+    """Figures 9 and 10: δ at α = 0.5, and α at δ = 0.1."""
+    base, swept = sweep_points(records, model)
+    made = []
+    for axis, points in swept.items():
+        rows = [["plain", *mean_sd(list(base.values())), None, None, len(base), None]]
+        for value, mine in points.items():
+            alike = records.same_start(model, "annealed", axis.method(value))
+            rows.append([f"{value:g}", *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
+        columns = [axis.sign, "mean", "sd", "against plain", "p", "seeds", "same start"]
+        title = f"IAT by {axis.sign} with {axis.beside}, {model}"
+        made.append(table(title, columns, rows, f"{MEAN}; {PAIRED} {START}"))
+    return made
+
+
+def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[Axis, dict[float, dict[int, float]]]]:
+    """The mean scores of plain training, and of IAT by the values of each axis."""
+    found = by_method(records, model, "annealed")
+    if "multi" not in found:
+        return {}, {}
+    tasks = columns_of(found["multi"])
+    swept = {}
+    for axis in AXES:
+        values = records.values_of(model, axis.name, {"name": "iat", axis.other: axis.value})
+        named = {value: name for value in values if (name := axis.method(value)) in found and name != "ticket-share"}
+        points = {value: mean_scores(found[name], tasks) for value, name in named.items()}
+        if len(points) > 1:
+            swept[axis] = points
+    return mean_scores(found["multi"], tasks), swept
+
+
+def released_table(records: Records, model: str) -> Table | None:
+    """From the method as written to the released program, one departure after another; last, dropout off alone."""
+    found = by_method(records, model, "annealed")
+    names = ["iat", *(f"released: {name}" for name in RELEASED | CONTROLS)]
+    if "multi" not in found or not any(name in found for name in names[1:]):
+        return None
+    tasks = columns_of(found["multi"])
+    means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
+    rows, before = [], dict[int, float]()
+    for name in (name for name in names if name in means):
+        mine, told = means[name], name.removeprefix("released: ")
+        step = (None, None) if told in CONTROLS else against(mine, before)
+        alike = records.same_start(model, "annealed", name)
+        rows.append([told, *mean_sd(mine.values()), *against(mine, means["multi"]), *step, len(mine), alike])
+        before = mine
+    for row, holm in zip(rows, after_holm(row[4] for row in rows)):
+        row.insert(5, holm)
+    rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
+    note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
+    note += (
+        "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
+    )
+    note += (
+        f"the scoring pass's gradients left in the next update. Dropout off alone: all heads are trained on. {START}"
+    )
+    columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against the row above", "p", "seeds"]
+    columns += ["same start"]
+    return table(f"The released code step by step, {model}", columns, rows, note)
+
+
+def clipped(setting: tuple) -> str:
+    """At which norm gradients are clipped under a setting."""
+    clip = dict(zip(SETTING, setting))["clip"]
+    return UNCLIPPED if clip is None else f"{clip:g}"
+
+
+def condition_table(records: Records, model: str) -> Table | None:
+    """When does important-head training help? Plain against IAT under every setting that was tried."""
+    rows = []
+    for setting, _ in records.usual.get(model, {}).items():
+        found = by_method(records, model, "annealed", setting)
+        if "multi" in found and "iat" in found:
+            tasks = columns_of(found["multi"])
+            base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
+            said = dict(zip(SETTING, setting))
+            rate = [f"{said['lr']:g}", said["schedule"], clipped(setting)]
+            shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
+            alike = records.same_start(model, "annealed", "iat", setting)
+            rows.append([*shown, *mean_sd(list(mine.values())), *against(mine, base), len(mine), alike])
+    rows.sort(key=lambda row: (row[0] or 0, float(row[1]), *row[2:4]))
+    columns = ["rows a task", "learning rate", "schedule", "clipped at"]
+    columns += ["plain", "IAT", "sd", "difference", "p", "seeds", "same start"]
+    note = f"{MEAN}; α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, two-sided. {START}"
+    return table(f"IAT under other conditions, {model}", columns, rows, note) if len(rows) > 1 else None
+
+
+def raised_table(records: Records) -> Table | None:
+    """Figure 8: does important-head training raise D?"""
+    rows = []
+    for model in records.models():
+        plain, held = ({one.trained.seed: one for one in records.five(model, m)} for m in ("multi", "iat"))
+        common = [seed for seed in plain if seed in held]
+        if common:
+            means = ({seed: found[seed].entry()["mean"]["value"] for seed in common} for found in (plain, held))
+            a, b = ({seed: 100 * value for seed, value in one.items() if value is not None} for one in means)
+            rows.append([model, *mean_sd(a.values()), *mean_sd(b.values()), *against(b, a), len(common)])
+    columns = ["model", "D plain", "sd", "D with IAT", "sd", "difference", "p", "seeds"]
+    note = "In percent, α = 0.3; p: paired t test over seeds, two-sided."
+    return table("D with and without important-head training", columns, rows, note) if rows else None
+
+
+# -- few-shot transfer
+
+
+def few_shot(records: Records, model: str, averaged: bool = False) -> dict[str, Transfer]:
+    """Transfer to each new task, starting points side by side: every draw of rows, or the mean of each model's."""
+    parts: dict[str, dict[str, list[Record]]] = {}
+    for record in records.of("few_shot"):
+        if record.config["model"] == model:
+            parts.setdefault(record.config["task"], {}).setdefault(record.config["start"], []).append(record)
+    found = {}
+    for task, starts in parts.items():
+        read = [[Transfer.from_record(r.result) for r in rs] for rs in starts.values()]
+        joined = [_joined([_averaged(one) for one in parts] if averaged else parts) for parts in read]
+        joined.sort(key=lambda one: STARTS.index(one.starts[0]))
+        whole = max((one.seeds for one in joined), key=len)
+        found[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
+    return found
+
+
+def _averaged(part: Transfer) -> Transfer:
+    """One trained model as one seed: its draws of rows are no trainings of their own."""
+    return replace(part, seeds=part.seeds[:1], scores=part.scores.mean(-1, keepdims=True))
+
+
+def _joined(parts: Sequence[Transfer]) -> Transfer:
+    """One starting point's seeds in order."""
+    columns = {seed: part.scores[:, :, i] for part in parts for i, seed in enumerate(part.seeds)}
+    order, first = tuple(sorted(columns)), parts[0]
+    scores = np.stack([columns[seed] for seed in order], -1)
+    return Transfer(first.task, first.metric, first.starts, first.shots, order, scores, first.examples)
+
+
+def few_shot_table(records: Records, model: str) -> Table | None:
+    """Tables 6 and 8: means, spreads and stars."""
+    rows, published = [], []
+    trained = few_shot(records, model, averaged=True)
+    for task, found in few_shot(records, model).items():
+        tests = {(t["start"], t["shots"]): t for t in trained[task].against()}
+        for i, start in enumerate(found.starts):
+            for j, shots in enumerate(found.shots):
+                test = tests.get((start, shots), {})
+                gap = None if not test else 100 * test["difference"]
+                star = "*" if test.get("star") else ""
+                p = [None if test.get(name) != test.get(name) else test.get(name) for name in ("p", "holm")]
+                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, *p, star]
+                sizes = [len(found.seeds), len(trained[task].seeds), found.examples]
+                rows.append([label(task), shots, start, *cells, *sizes])
+                published.append([None, None, None, *_table_6(label(task), shots, start), *[None] * 7])
+    if not rows:
+        return None
+    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "draws", "models", "n"]
+    note = "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
+    note += "draws. P: one-sided, Student's t over trained models, whose draws are averaged; * where it is below 0.05 "
+    note += "after Holm over the task. Beside: Tables 6 and 8, whose p are over draws."
+    return table(f"Few-shot transfer, {model}", columns, rows, note, published)
+
+
+def _table_6(task: str, shots: int, start: str) -> list[float | None]:
+    if (task, shots) not in paper.FEW_SHOT:
+        return [None, None]
+    if start in paper.TABLE_6:
+        means, sds = paper.TABLE_6[start]
+        return [line[paper.FEW_SHOT.index((task, shots))] for line in (means, sds)]
+    if start == "random heads" and shots == 4:
+        return list(paper.TABLE_8["train random 30 %"][("SciTail", "IMDB").index(task)])
+    return [None, None]
+
+
+def inventory_tables(records: Records) -> list[Table]:
+    """Tables 1 and 2: the tasks and models used here, beside the published ones."""
+    found = records.of("inventory")
+    if not found:
+        return []
+    rows, published = [], []
+    for name, one in found[-1].result["tasks"].items():
+        rows.append([label(name), one["classes"], one["metric"], one["train"], one["dev"], one["origin"]])
+        theirs = paper.TABLE_1.get(label(name), (None,) * 3)
+        published.append([None, theirs[1], None, theirs[2], None, None])
+    tasks = table("Tasks", ["task", "classes", "metric", "train", "dev", "from"], rows, "", published)
+    rows = [[r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in found]
+    return [tasks, table("Models", ["model", "layers", "heads a layer", "parameters"], rows)]

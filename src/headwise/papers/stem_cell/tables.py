@@ -1,0 +1,249 @@
+"""Tables of the stem-cell recipe: scores, heads kept, claims, probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+from headwise.measuring.stats import paired_bootstrap
+from headwise.papers.claims import Claims, RunOverlap
+from headwise.papers.stem_cell import published as paper
+from headwise.papers.stem_cell.published import STAGES, TASKS
+from headwise.papers.stem_cell.records import ALL, UNTRAINED, Records, alike, best_heads, between_runs, shared
+from headwise.papers.stem_cell.stages import Profile, changes
+from headwise.papers.summary import less, mean_sd, over_seeds, table
+
+Table = dict[str, Any]
+NAMES = [task.upper() for task in TASKS]
+WAYS = {(False, False): "without gates", (True, False): "with gates", (True, True): "with gates, encoder frozen"}
+
+
+# -- scores
+
+
+def score_table(records: Records, model: str, gates: bool, frozen: bool = False) -> Table | None:
+    """Every task alone, beside each other one, and with all; p-values against alone."""
+    scores = records.scores(model, gates, frozen)
+    if not scores:
+        return None
+
+    def cells(sets: list[str], part: int = 0) -> list[float | None]:
+        return [_percent(mean_sd(scores.get((s, t), {}).values())[part]) for s, t in zip(sets, TASKS)]
+
+    def chance(sets: list[str]) -> list[Any]:
+        pairs = [over_seeds(scores.get((s, t), {}), scores.get((t, t), {})) for s, t in zip(sets, TASKS)]
+        return [found.p if found else None for found in pairs]
+
+    every, blank = [ALL] * 5, [None] * 5
+    alone, together = cells(list(TASKS)), cells(every)
+    rows = [["alone", *alone, *blank], ["  sd over seeds", *cells(list(TASKS), 1), *blank]]
+    for other in TASKS:
+        sets = [_pair(task, other) if task != other else "" for task in TASKS]
+        row = cells(sets)
+        rows += [[f"with {other.upper()}", *row, *chance(sets)]] if any(v is not None for v in row) else []
+    rows += [["all five", *together, *blank], ["  sd over seeds", *cells(every, 1), *blank]]
+    rows.append(["all five - alone", *map(less, together, alone), *chance(every)])
+    seeds = max(len(found) for found in scores.values())
+    note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}. p: against "
+    note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
+    columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
+    return table(f"Scores {WAYS[gates, frozen]}, {model}", columns, rows, note)
+
+
+def _pair(a: str, b: str) -> str:
+    return "+".join(sorted((a, b), key=TASKS.index))
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+# -- gates
+
+
+def kept_table(records: Records, model: str) -> Table | None:
+    """How many heads stay open, and how far runs agree on them."""
+    rows, published = [], []
+    for tasks, frozen, random in _gated(records, model):
+        gates = records.gates(model, tasks, frozen, random)
+        if gates is None:
+            continue
+        found, size = RunOverlap(tasks, gates), gates[0].size
+        r = found.r[np.triu_indices(len(gates), 1)]
+        share = 100 * found.open.mean() / size
+        named = "all five" if tasks == ALL else tasks.upper()
+        how = "random encoder" if random else "frozen" if frozen else "trained"
+        low, high = (np.nanmin(r), np.nanmax(r)) if len(r) and not np.isnan(r).all() else (None, None)
+        rows.append([named, how, found.open.mean(), share, found.all, found.any, low, high, len(gates)])
+        published.append(_published_kept(tasks if records.real else "", how, len(rows[-1])))
+    if not rows:
+        return None
+    columns = ["trained", "encoder", "heads open", "% open", "in all runs", "in any", "r lowest", "r highest", "runs"]
+    note = "r: Pearson between the gates of two runs. Beside: three runs of BERT base for POS, counted from a picture."
+    return table(f"Heads kept, {model}", columns, rows, note, published)
+
+
+def _gated(records: Records, model: str) -> list[tuple[str, bool, bool]]:
+    there = [one for one in records.trained if one.model == model and one.gates]
+    order = {tasks: i for i, tasks in enumerate((*TASKS, ALL))}
+    found = {(one.tasks, one.frozen, one.random) for one in there}
+    return sorted(found, key=lambda one: (one[2], one[1], order.get(one[0], 5 + len(one[0]) / 100), one[0]))
+
+
+def _published_kept(tasks: str, how: str, width: int) -> list[Any]:
+    if (tasks, how) != (paper.OVERLAP["task"], "trained"):
+        return [None] * width
+    known = paper.OVERLAP
+    mean = sum(known["open"]) / 3
+    return [None, None, mean, 100 * mean / known["heads"], known["all"], known["any"], *known["r"], 3]
+
+
+def correlation_table(records: Records, model: str) -> Table | None:
+    """Pearson between the gates of two single runs, of two tasks or, on the diagonal, of one."""
+    claims = with_joint(records, model)
+    if claims is None:
+        return None
+    matrix = between_runs(claims)
+    names = [*NAMES, "all five"][: len(claims.tasks)]
+    rows = [[name, *row] for name, row in zip(names, matrix)]
+    seeds = "different seeds" if len(claims.gates) > 1 else "the same seed"
+    note = f"The mean r between the gates of two single runs with {seeds}, on the diagonal of the same task: two tasks "
+    note += "with the same claims would have an r like those of the diagonal."
+    return table(f"Correlation of gates, {model}", ["", *names], rows, note)
+
+
+def with_joint(records: Records, model: str) -> Claims | None:
+    """The five tasks' gates and, where its runs are as many, those of joint training."""
+    claims, joint = records.claims(model), records.gates(model, ALL)
+    if claims is None or joint is None or len(joint) < len(claims.gates):
+        return claims
+    each = {task: claims.gates[:, i] for i, task in enumerate(claims.tasks)}
+    return Claims.of({**each, ALL: joint[: len(claims.gates)]})
+
+
+def stem_table(records: Records) -> Table | None:
+    """Heads claimed by most tasks, against chance."""
+    rows = []
+    for model in records.models():
+        for frozen in (False, True):
+            claims = records.claims(model, frozen)
+            if claims is None:
+                continue
+            shares = range(len(claims.tasks) // 2 + 1, len(claims.tasks) + 1)
+            rows += [[model, "frozen" if frozen else "trained", *_stem_row(claims, most)] for most in shares]
+    if not rows:
+        return None
+    columns = ["model", "encoder", "tasks or more", "heads", "chance in layers", "p", "chance over all", "p ", "layers"]
+    note = "Heads claimed by so many of the five tasks, each in most of its runs. Chance deals each task's heads anew; "
+    note += "p is one-sided, for more shared heads than that."
+    return table("Stem cells", [*columns, "runs"], rows, note)
+
+
+def _stem_row(claims: Claims, most: int) -> list[Any]:
+    found = claims.stem_cells(most)
+    chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
+    layers = np.flatnonzero(found.heads.any(1))
+    where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
+    return [most, f"{found.count} of {found.heads.size}", *chance, where, len(claims.gates)]
+
+
+# -- probes
+
+
+def label_table(records: Records, model: str, task: str, most: int = 20) -> Table | None:
+    """The best head for each label before training, after training alone and with all; the commonest labels."""
+    every = {stage: p for stage, p in records.profiles(model, "test").items() if stage in STAGES}
+    found = {stage: best_heads(p) for stage, p in every.items()}
+    stages = [stage for stage in STAGES if stage in found]
+    if STAGES[0] not in found:
+        return None
+    base = next(iter(alike(every[STAGES[0]]).values())).of_task(task)
+    order = np.argsort(-base.counts, kind="stable")[:most]
+    rows, published = [], []
+    for i in order:
+        label, each = base.labels[i], [_best(found[stage], task, base.labels[i]) for stage in stages]
+        rows.append([label, int(base.counts[i]), *each, int(base.layer[i]), *_fall(each)])
+        known = paper.LABELS.get((task, label) if records.real else ("", ""), (None,) * 3)
+        known = [known[STAGES.index(stage)] for stage in stages]
+        published.append([None, None, *known, None, *_fall(known)])
+    columns = ["label", "n", *stages, "layer", *(["all five - single"] if len(stages) == len(STAGES) else [])]
+    runs = ", ".join(f"{stage} {len(alike(every[stage]))}" for stage in stages)
+    note = f"Percent right of each seed's best head, means over seeds ({runs}); the {len(rows)} commonest labels; "
+    note += "centroids, where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. "
+    note += "Layer: pretrained."
+    return table(f"Best heads by label, {task.upper()}, {model}", columns, rows, note, published)
+
+
+def _fall(each: Sequence[float | None]) -> list[float | None]:
+    """From training alone to training with all, where all stages are there."""
+    return [less(each[2], each[1])] if len(each) == len(STAGES) else []
+
+
+def _best(found: Profile, task: str, label: str) -> float | None:
+    places = [i for i, pair in enumerate(zip(found.tasks, found.labels)) if pair == (task, label)]
+    return 100 * float(found.best[places[0]]) if places else None
+
+
+def way_table(records: Records, model: str) -> Table | None:
+    """What it changes to take centroids from training data: the mean best score over labels, by stage."""
+    ways = {way: records.profiles(model, way) for way in ("train", "test")}
+    rows = []
+    for stage in (*STAGES, "random"):
+        for task in TASKS:
+            pair = [_mean_best(ways[way].get(stage, {}), task) for way in ("train", "test")]
+            if None not in pair:
+                runs = min(len(alike(ways[way][stage])) for way in ways)
+                rows.append([stage, task.upper(), *pair, less(pair[1], pair[0]), runs])
+    if not rows:
+        return None
+    columns = ["heads", "task", "centroids from training data", "from the test data", "difference", "seeds"]
+    note = "Percent right of each label's best head in each seed, mean over seeds and labels. DEP and SRL go by "
+    note += "attention: no centroids."
+    return table(f"Where centroids come from, {model}", columns, rows, note)
+
+
+def _mean_best(profiles: Mapping[int, Profile], task: str) -> float | None:
+    if not profiles:
+        return None
+    part = best_heads(profiles).of_task(task)
+    return 100 * float(part.best.mean()) if len(part.labels) else None
+
+
+def change_table(records: Records, model: str) -> Table | None:
+    """How heads' profiles change from stage to stage, and what an untrained encoder has."""
+    found = records.profiles(model, "train")
+    stages = shared({stage: alike(found[stage]) for stage in ("random", *STAGES) if stage in found})
+    rows = [[*two, *cells] for two in combinations(stages, 2) if (cells := _change(stages, *two))]
+    if not rows:
+        return None
+    columns = ["from", "to", "gain", "low", "high", "p", "low over seeds", "high over seeds", "p over seeds"]
+    columns += ["% best head moved", "r of profiles", "selectivity", "labels"]
+    note = "Gain of the labels' best heads in points, each seed's best head first and then the mean over seeds. Low, "
+    note += "high and p are over labels and hold the trainings fixed; p is one-sided, for a gain. Over seeds: "
+    note += "Student's paired t of the mean over labels, two-sided, where both stages have the same seeds. r of heads' "
+    note += "profiles, mean over heads; change of selectivity in points: above zero heads became specialists; both run "
+    note += "by run, as are best heads that moved. Centroids from training data"
+    note += f"; seeds: {', '.join(f'{stage} {len(alike(found[stage]))}' for stage in STAGES if stage in found)}."
+    return table(f"What training changes in heads, {model}", columns, rows, note)
+
+
+def _change(stages: Mapping[str, Mapping[int, Profile]], before: str, after: str) -> list[Any] | None:
+    """What changes from one stage to another, run by run; None where they have no seed in common."""
+    a, b = stages[before], stages[after]
+    trained = before not in UNTRAINED and after not in UNTRAINED
+    runs = [(seed, seed) for seed in a if seed in b] if trained else list(product(a, b))
+    if not runs:
+        return None
+    each = [changes({before: a[i], after: b[j]})[before, after] for i, j in runs]
+    ends = [np.array([getattr(shift, side).max((1, 2)) for shift in each]) for side in ("after", "before")]  # (R, K)
+    gain = paired_bootstrap(*(side.mean(0) for side in ends))
+    seeds = over_seeds(*(dict(enumerate(side.mean(1))) for side in ends)) if trained else None
+    wide = [100 * part for part in (gain.value, gain.low, gain.high)]
+    wide += [gain.p, *((100 * seeds.low, 100 * seeds.high, seeds.p) if seeds else (None,) * 3)]
+    kept = np.array([shift.kept for shift in each])
+    r = None if np.isnan(kept).all() else np.nanmean(kept)
+    moved, selective = (100 * np.mean([getattr(shift, name) for shift in each]) for name in ("moved", "selective"))
+    return [*wide, moved, r, selective, len(each[0].best)]

@@ -1,0 +1,248 @@
+"""What cutting the heads that no task needs costs and gains: scores, measured speed, and the ceiling of speed."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, option
+from headwise.heads.cutting import prune, removal
+from headwise.heads.gates import Heads
+from headwise.heads.selection import bottom
+from headwise.io.files import folder, read_json, require_new
+from headwise.measuring.evaluate import Score, difference, evaluate, evaluating
+from headwise.models.loading import ABOUT, positions
+from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
+from headwise.pruning.export import export
+from headwise.tasks.leakage import splits_of
+from headwise.tasks.metrics import metrics
+
+BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
+POINT = 0.01  # a loss up to this is called cheap
+FOLDS = 5
+INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
+
+
+def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
+    """The heads with the lowest importance over all tasks, in whole groups; each task's scores have size 1 in all.
+
+    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round. Groups are
+    ranked by the sum of their heads: of heads ranked alone hardly any group is among the lowest whole.
+    """
+    total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
+    groups = total.unflatten(1, (kv_heads, -1))
+    return bottom(groups.sum(-1), fraction).repeat_interleave(groups.shape[-1], 1)
+
+
+def _cuttable(
+    model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int
+) -> torch.Tensor:
+    """The least needed heads but for groups with one that output heads read themselves."""
+    mask = least_needed(scores, fraction, kv_heads)
+    if model.use_heads is None:
+        return mask
+    read = model.use_heads.cpu().unflatten(1, (kv_heads, -1)).any(-1)
+    return mask & ~read.repeat_interleave(mask.shape[1] // kv_heads, 1)
+
+
+def trials(
+    model: MultiTaskModel,
+    scores: Mapping[str, torch.Tensor],
+    fractions: Sequence[float],
+    limit: int | None = None,
+    tasks: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """What cutting costs and gains: a row per fraction, the fraction to choose, and its cost on other rows.
+
+    Args:
+        model: trained on the tasks.
+        scores: each task's importance.
+        fractions: of the heads to cut, those with the least importance over all tasks.
+        limit: rows per task at most.
+        tasks: the cut is chosen by these; without, by all.
+    """
+    heads = Heads.of(model.encoder)
+    fractions = (0.0, *fractions)
+    masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in fractions]
+    gates = torch.stack([(~mask).float() for mask in masks])
+    found = {task: evaluate(model, task, gates, limit=limit) for task in scores}
+    kept = [int((heads.alive & ~mask).sum()) for mask in masks]
+    rows = _rows(found, fractions, kept)
+    for row, mask in zip(rows, masks):
+        row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.exact else {}
+    number = cheapest(rows, tasks)
+    if not number:
+        return {"rows": rows, "chosen": None, "held out": {}}
+    held_out = _nested(found, fractions, kept, tasks)
+    for task in (task for task in scores if {"dev", "test"} <= set(splits_of(model.tasks[task]))):
+        whole, cut = evaluate(model, task, gates[[0, number]], split="test", limit=limit)
+        held_out[task] = _change(cut, whole) | {"split": "test"}
+    return {"rows": rows, "chosen": fractions[number], "held out": held_out}
+
+
+def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = None) -> int:
+    """The number of the row with the largest cut that costs none of the tasks more than a point; 0, no cut, if none."""
+    base = rows[0]["task scores"]
+    losses = [max((base[t] - row["task scores"][t] for t in tasks or base), default=0.0) for row in rows]
+    cuts = [i for i, row in enumerate(rows) if 0 < row["kept"] < rows[0]["kept"] and losses[i] <= POINT]
+    return max(cuts, key=lambda i: rows[i]["fraction"], default=0)
+
+
+def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {"fraction": fraction, "kept": count, "task scores": {task: scores[i].value for task, scores in found.items()}}
+        for i, (fraction, count) in enumerate(zip(fractions, kept))
+    ]
+
+
+def _speed(model: MultiTaskModel, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[str, float]:
+    """Where nothing is cut the model runs against itself, which shows how far the clock can be off."""
+    smaller = prune(copy.deepcopy(model.encoder), mask) if cut else model.encoder
+    before, after = seconds(model.encoder, smaller)
+    return {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, tokens(model.encoder))}
+
+
+def _nested(
+    found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int], tasks: Sequence[str] | None
+) -> dict[str, Any]:
+    """Each task's change where every fifth of its rows is cut as the other rows would choose."""
+    folds = {task: _folds(scores[0].examples) for task, scores in found.items() if scores[0].examples > 1}
+    answers = {task: list(found[task][0].predictions) for task in folds}
+    for fold in range(FOLDS):
+        others = {t: [_part(s, folds[t] != fold) for s in found[t]] if t in folds else found[t] for t in found}
+        rows = _rows(others, fractions, kept)
+        chosen = cheapest(rows, tasks)
+        for task, numbers in folds.items():
+            for row in np.flatnonzero(numbers == fold):
+                answers[task][row] = found[task][chosen].predictions[row]
+    cut = {task: replace(found[task][0], predictions=answers[task]) for task in folds}
+    return {task: _change(cut[task], found[task][0]) | {"split": "dev"} for task in folds}
+
+
+def _folds(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.arange(rows) % FOLDS)
+
+
+def _part(score: Score, rows: np.ndarray) -> Score:
+    predictions, golds = ([side[i] for i in np.flatnonzero(rows)] for side in (score.predictions, score.golds))
+    return Score(score.task, score.metric, metrics[score.metric](predictions, golds), predictions, golds)
+
+
+def _change(after: Score, before: Score) -> dict[str, Any]:
+    gap = difference(after, before)
+    return {"value": gap.value, "low": gap.low, "high": gap.high, "n": before.examples}
+
+
+def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
+    """Write the model without its least needed heads, really smaller, in place of an earlier one."""
+    mask = _cuttable(model, scores, fraction, Heads.of(model.encoder).num_kv_heads)
+    real = path.resolve()
+    if real.exists():
+        shutil.rmtree(real)
+    export(model, mask, real, "sliced")
+    return path
+
+
+def export_whole(
+    save_rest: Callable[[Path], Any],
+    encoder: nn.Module,
+    mask: torch.Tensor,
+    path: str | Path,
+    form: str,
+    tokenizer: Any,
+    stack: str | None = None,
+) -> Path:
+    """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
+    path = Path(path)
+    require_new(path)
+    mask = removal(mask, Heads.of(encoder, stack=stack))
+    with folder(path) as scratch:
+        save_rest(scratch)
+        _require_fitting(scratch, mask, form)
+        export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+    return path
+
+
+def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
+    """Output heads that read chosen heads, and factors, know heads by their numbers."""
+    about = read_json(rest / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not (rest / HEADS).exists():
+        seen = f"no output heads beside the encoder ({HEADS} and {ABOUT})"
+        raise HeadwiseError(seen, "a whole model of headwise train or study")
+    chosen = about.get("use_heads")
+    if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
+        raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
+    if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
+        seen = "a model that knows heads by their numbers, and the form compact counts them anew"
+        raise HeadwiseError(seen, "a form that keeps their numbers", option("form", "sliced"))
+    if form == "onnx":
+        raise HeadwiseError("a whole model in the form onnx", "its encoder alone", "export(model.encoder, ...)")
+
+
+def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:
+    """The speed-up that the share of operations allows: multiplications per token before over after the cut."""
+    heads, width = Heads.of(encoder), encoder.config.hidden_size
+    groups = heads.num_heads // heads.num_kv_heads
+    per_head = (2 * width + 2 * length + 2 * width / groups) * heads.head_dim  # q, o; scores, their use; k, v
+    rest = _feed_forward(encoder, heads.num_layers)
+    count = int(heads.alive.sum())
+    return (count * per_head + rest) / ((count - int((mask & heads.alive).sum())) * per_head + rest)
+
+
+def _feed_forward(encoder: Any, layers: int) -> int:
+    """The weights of all feed-forward matrices: two in a layer, three or a double one where they are gated."""
+    width = encoder.config.hidden_size
+    inner = next((n for name in INNER if (n := getattr(encoder.config, name, None))), 4 * width)
+    others = (module for module in encoder.modules() if not isinstance(module, torch.nn.Embedding))
+    weights = [module.weight for module in others if isinstance(getattr(module, "weight", None), torch.Tensor)]
+    shapes = [sorted(weight.shape) for weight in weights if weight.ndim == 2]
+    sizes = [low * high for low, high in shapes if low == min(width, inner) and high in (max(width, inner), 2 * inner)]
+    seen = width != inner and sizes  # of equal sizes it is not seen what is what
+    return sum(sizes) if seen else 2 * layers * width * inner
+
+
+@torch.no_grad()
+def seconds(*encoders: Any, repeats: int = 5) -> list[float]:
+    """Each encoder's best time of a forward over a fixed batch; in turns, as a busy machine then slows all alike."""
+    batch = _batch(encoders[0])
+    rounds = [[_forward(encoder, batch) for encoder in encoders] for _ in range(repeats + 1)]  # the first warms up
+    return [min(times) for times in zip(*rounds)]
+
+
+def _forward(encoder: Any, batch: dict[str, torch.Tensor]) -> float:
+    with evaluating(encoder):
+        start = time.perf_counter()
+        encoder(**batch)
+        if encoder.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+@torch.no_grad()
+def tokens(encoder: Any) -> int:
+    """How many tokens, or patches, each example of that batch has."""
+    with evaluating(encoder):
+        return encoder(**_batch(encoder)).last_hidden_state.shape[1]
+
+
+def _batch(encoder: Any) -> dict[str, torch.Tensor]:
+    """Always the same texts, no longer than the encoder can take, or pictures of its size."""
+    generator = torch.Generator().manual_seed(0)
+    if encoder.main_input_name == "pixel_values":
+        size = encoder.config.image_size
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        pictures = torch.rand(BATCH, encoder.config.num_channels, *sides, generator=generator)
+        return {"pixel_values": pictures.to(encoder.device, encoder.dtype)}
+    known = min(50, encoder.get_input_embeddings().weight.shape[0])
+    length = min(LENGTH, positions(encoder))
+    ids = torch.randint(min(5, known - 1), known, (BATCH, length), generator=generator).to(encoder.device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

@@ -1,0 +1,389 @@
+"""Write a model without some of its heads, in four forms, and read it back.
+
+| form | layers | size | opened by |
+|---|---|---|---|
+| ``masked`` | any mask | as before: the heads' output weights are zero | transformers alone |
+| ``compact`` | every layer keeps the same number of heads | smaller | transformers alone; few families |
+| ``sliced`` | any mask of whole key-value groups | smaller | ``headwise.pruning.export.load`` |
+| ``onnx`` | as sliced | smaller | onnxruntime |
+
+Every export is opened again and compared with the gated original before it gets its name; one that differs is removed.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from torch.export import Dim
+
+from headwise.errors import HeadwiseError, missing_extra, option, unknown
+from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
+from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
+from headwise.heads.gates import Heads, gated, stacks_of, unwrap
+from headwise.io import files as store
+from headwise.models.loading import ABOUT, is_trained
+from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
+
+VERSION = 1
+MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
+SLICED = option("form", "sliced")
+
+
+def export(
+    model: nn.Module, mask: torch.Tensor, path: str | Path, form: str, tokenizer: Any = None, stack: str | None = None
+) -> Path:
+    """Write the model without the heads a mask selects (True = removed) as a new folder; the model stays as it is.
+
+    Args:
+        model: a plain Hugging Face model, also one that was cut before; or a `MultiTaskModel`, whose output heads and
+            factors are written beside its encoder (not as ``onnx``): `MultiTaskModel.load` opens it, to be used or
+            trained on.
+        mask: bool ``(L, H)`` in original coordinates.
+        path: the folder to make.
+        form: ``masked``, ``compact``, ``sliced`` or ``onnx``, see the table above.
+        tokenizer: written beside the model where given.
+        stack: which attention of a model that has several.
+
+    Example:
+        >>> export(model, bottom(scores, 0.3), "small", "sliced", tokenizer)
+        PosixPath('small')
+        >>> model = load("small")
+    """
+    from headwise.models.multitask import MultiTaskModel
+
+    if isinstance(model, MultiTaskModel):
+        from headwise.pruning.cost import export_whole
+
+        return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
+    if form not in FORMS:
+        raise unknown("export form", form, FORMS)
+    path, (write, read) = Path(path), FORMS[form]
+    store.require_new(path)
+    refuse_wrapped(model, "exporting")
+    if not hasattr(unwrap(model), "main_input_name"):
+        raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")
+    own: Any = copy.deepcopy(unwrap(model)).eval()
+    heads = Heads.of(own, stack=stack)
+    mask, inputs = removal(mask, heads), sample_inputs(own)
+    with gated(own, (~mask).to(own.dtype), heads=heads):
+        expected = outputs(own, inputs)
+    with store.folder(path) as scratch:
+        write(own, mask, heads, scratch)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(scratch)
+        check_same(read(scratch, own)(inputs), expected, form)
+    return path
+
+
+def load(path: str | Path) -> nn.Module:
+    """Open a folder that `export` wrote as ``sliced``, or any plain Hugging Face folder, as the class it was saved as.
+
+    Of a model that headwise trained it is the encoder; `MultiTaskModel.load` opens all of it.
+
+    Example:
+        >>> load("small").num_parameters() < model.num_parameters()
+        True
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
+    path = path / "encoder" if is_trained(path) else path
+    kind = _model_class(path)
+    if not (path / ABOUT).exists():
+        return _opened(kind, path)
+    return _opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
+
+
+def read_mask(path: str | Path) -> torch.Tensor:
+    """A bool ``(L, H)`` mask from JSON (rows of true, false) or safetensors (the array ``mask``, or its only one)."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        arrays, _ = store.read_arrays(path)
+        if "mask" not in arrays and len(arrays) != 1:
+            raise HeadwiseError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}", "an array named mask", MAKE)
+        rows = arrays["mask"] if "mask" in arrays else next(iter(arrays.values()))
+    else:
+        rows = store.read_json(path)
+    try:
+        values = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HeadwiseError(f"{path} is not a table ({error})", "rows of true and false, one row per layer") from None
+    if values.ndim != 2:
+        raise HeadwiseError(f"{path} holds a table of shape {tuple(values.shape)}", "(layers, heads) of true and false")
+    other = values[(values != 0) & (values != 1)]
+    if len(other):
+        raise HeadwiseError(f"{path} holds the value {other[0].item():g}", "true (cut) and false (keep) only", MAKE)
+    return values.bool()
+
+
+def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
+    """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
+
+    def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, config, *args, **kwargs)
+        for stack, layers in kept.items():
+            prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
+        self.__class__ = kind
+
+    # transformers looks classes up by their name and module, also for what it records and renames
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {"__init__": start, **names})
+
+
+def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+    cut = [stack for stack in stacks_of(model) if not bool(Heads.of(model, stack=stack).alive.all())]
+    if cut:
+        raise HeadwiseError(
+            f"the {', '.join(cut)} stack has lost heads already, so its shapes are not those of the configuration",
+            "a model with all its heads for the form masked",
+            SLICED,
+        )
+    fold(model, (~mask).to(model.dtype), heads.stack)
+    model.save_pretrained(folder)
+
+
+def _write_sliced(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+    prune(model, mask, heads.stack)
+    save_sliced(model, folder)
+
+
+def save_sliced(model: Any, folder: Path) -> None:
+    """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
+    model.save_pretrained(folder)
+    kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
+    digests = {file.name: store.file_digest(file) for file in sorted(folder.iterdir())}
+    store.write_json(folder / ABOUT, {"version": VERSION, "form": "sliced", "kept": kept, "files": digests})
+
+
+def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+    heads.require_exact("cutting heads")
+    if heads.family not in OWN_HEAD_SIZE:
+        raise HeadwiseError(
+            f"the configuration of {heads.family} has no head size of its own: with fewer heads each would be wider",
+            f"one of {', '.join(sorted(OWN_HEAD_SIZE))} for the form compact",
+            f"{option('form', 'masked')}, which any program opens, or {SLICED}, which is smaller",
+        )
+    prune(model, mask, heads.stack)
+    stacks = [Heads.of(model, stack=stack) for stack in stacks_of(model)]
+    count = _even_count(stacks)
+    config = _compact_config(model.config, count, count * heads.num_kv_heads // heads.num_heads, heads.head_dim)
+    small = type(model)(config).to(model.device, model.dtype)
+    small.load_state_dict(_compact_weights(model, stacks))
+    if getattr(model, "generation_config", None) is not None:
+        small.generation_config = model.generation_config
+    small.save_pretrained(folder)
+
+
+def _even_count(stacks: list[Heads]) -> int:
+    """How many heads every layer keeps, or an error that says how to make the mask even."""
+    left = {f"{heads.stack} layer {site.layer}": len(site.kept) for heads in stacks for site in heads.sites}
+    if len(set(left.values())) > 1 or 0 in left.values():
+        goal = max(min(left.values()), stacks[0].num_heads // stacks[0].num_kv_heads)
+        steps = [f"leave {goal - count} more in {layer}" for layer, count in left.items() if count < goal]
+        steps += [f"cut {count - goal} more in {layer}" for layer, count in left.items() if count > goal]
+        raise HeadwiseError(
+            f"layers keep {', '.join(map(str, left.values()))} heads",
+            f"the same number in every layer{' of every stack' if len(stacks) > 1 else ''} for the form compact",
+            f"{', '.join(steps)}; or {SLICED}",
+        )
+    for heads in stacks:
+        kept = sorted({site.kept for site in heads.sites})
+        if heads.family in BIAS_OF_FIRST and heads.stack != "cross" and len(kept) > 1:
+            raise HeadwiseError(
+                f"{heads.stack} layers of {heads.family} keep different heads, but share one position bias per head",
+                f"the same heads in every layer, for instance {list(kept[0])}",
+                SLICED,
+            )
+    return next(iter(left.values()))
+
+
+def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
+    settings = copy.deepcopy(config)
+    settings.num_attention_heads, settings.head_dim = heads, head_dim
+    if getattr(settings, "num_key_value_heads", None) is not None:
+        settings.num_key_value_heads = groups
+    try:
+        return type(config).from_dict(settings.to_dict())
+    except (ValueError, StrictDataclassError) as error:  # some want the hidden size to be a multiple of the heads
+        fitting = [n for n in range(1, config.num_attention_heads + 1) if config.hidden_size % n == 0]
+        raise HeadwiseError(
+            f"{type(config).__name__} refuses {heads} heads: {_line(error)}",
+            f"a number of heads per layer that divides {config.hidden_size}: {fitting}",
+            SLICED,
+        ) from None
+
+
+def _compact_weights(model: Any, stacks: list[Heads]) -> dict[str, torch.Tensor]:
+    weights = model.state_dict()
+    for heads in stacks:
+        table = f"{heads.sites[0].name.rsplit('.', 1)[0]}.relative_attention_bias.weight"
+        if table in weights:
+            weights[table] = weights[table][:, list(heads.sites[0].kept)]
+    return weights
+
+
+def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, "onnx", "the export form onnx")
+    if model.dtype == torch.bfloat16:
+        seen = "weights in bfloat16, which onnxruntime does not run on a processor"
+        raise HeadwiseError(seen, "float32 or float16 for the form onnx", "model.float()")
+    prune(model, mask, heads.stack)
+    if heads.family in BIAS_OF_FIRST:  # torch 2.13 cannot take its fused attention with a bias apart
+        model.set_attn_implementation("eager")
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
+    inputs = sample_inputs(model, batch=2, length=6)
+    names = list(outputs(model, inputs))
+    free = {k: dict.fromkeys(range(1 if v.is_floating_point() else 2), Dim.DYNAMIC) for k, v in inputs.items()}
+    try:
+        with warnings.catch_warnings():  # of what torch is about to change in itself
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                _Answers(model, names).eval(),
+                (inputs, {}),  # a last dict means keywords
+                folder / "model.onnx",
+                dynamo=True,
+                dynamic_shapes=(free,),
+                input_names=list(inputs),
+                output_names=names,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = _line(error.__cause__ or error)
+        raise HeadwiseError(f"torch.onnx cannot write {type(model).__name__} ({reason})", "", SLICED) from error
+    model.config.save_pretrained(folder)
+    store.write_json(folder / ABOUT, {"version": VERSION, "form": "onnx"})
+
+
+class _Answers(nn.Module):
+    """A model that answers with plain tensors in a fixed order."""
+
+    def __init__(self, model: nn.Module, names: list[str]):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+        answer = self.model(**inputs, return_dict=True)
+        return tuple(answer[name] for name in self.names)
+
+
+def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Inputs) -> Outputs:
+        answers = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
+        return {name: torch.from_numpy(answer) for name, answer in zip(names, answers)}
+
+    return run
+
+
+def _read_plain(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
+    return _runner(_opened(type(like), folder), like)
+
+
+def _read_sliced(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
+    return _runner(load(folder), like)
+
+
+def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
+    model = model.to(like.device).eval()
+    kept = {name: value.dtype for name, value in (*like.named_parameters(), *like.named_buffers())}
+    for name, value in (*model.named_parameters(), *model.named_buffers()):  # rotary frequencies stay in float32
+        value.data = value.data.to(kept.get(name, value.dtype))
+    if model.config._attn_implementation != like.config._attn_implementation:
+        model.set_attn_implementation(like.config._attn_implementation)
+    return lambda inputs: outputs(model, inputs)
+
+
+FORMS = {
+    "masked": (_write_masked, _read_plain),
+    "compact": (_write_compact, _read_plain),
+    "sliced": (_write_sliced, _read_sliced),
+    "onnx": (_write_onnx, _read_onnx),
+}
+
+
+def _model_class(path: Path) -> Any:
+    """The class a folder was saved as."""
+    import transformers
+
+    config = store.read_json(path / "config.json")
+    named = (config.get("architectures") if isinstance(config, dict) else None) or ["AutoModel"]
+    kind = getattr(transformers, str(named[0]), None)
+    if kind is transformers.AutoModel or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        return kind
+    raise HeadwiseError(f"{path} holds a {named[0]}", f"a model class of transformers {transformers.__version__}")
+
+
+def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
+    """`from_pretrained` that never invents weights, never unpickles and never asks the network."""
+    try:
+        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
+        model, info = kind.from_pretrained(path, use_safetensors=True, **how)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be opened ({_line(error)})", "the complete folder of a saved model"
+        ) from error
+    wrong = [*info["missing_keys"], *info["mismatched_keys"], *(info["unexpected_keys"] if strict else ())]
+    if wrong:
+        listed = ", ".join(map(str, wrong[:5]))
+        raise HeadwiseError(
+            f"the weights in {path} do not fit its configuration: {listed}", "all weights, and no others"
+        )
+    return model
+
+
+def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
+    """What leaves out the pooler of a class that has one, where there are no weights of it."""
+    able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
+    names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
+    return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
+
+
+def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
+    """The heads of every stack and layer of a sliced folder, once its files are seen to be whole."""
+    about = store.read_json(path / ABOUT)
+    version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
+    if version != VERSION:
+        raise HeadwiseError(f"{path / ABOUT} has format version {version}", f"version {VERSION}")
+    if form != "sliced":
+        raise HeadwiseError(f"{path} is an export of the form {form}", "the form sliced", "open it with onnxruntime")
+    files, kept = about.get("files"), about.get("kept")
+    if not isinstance(files, dict) or not isinstance(kept, dict):
+        raise HeadwiseError(f"{path / ABOUT} does not list files and heads", "a folder as exported", "export again")
+    for name, digest in files.items():
+        file = path / Path(name).name
+        if not file.is_file() or store.file_digest(file) != digest:
+            raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
+    return kept
+
+
+def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:
+    known = set(range(heads.num_heads))
+    if len(layers) != heads.num_layers or not all(known.issuperset(kept) for kept in layers):
+        raise HeadwiseError(
+            f"{ABOUT} keeps heads that are not there", f"{heads.num_layers} layers of {heads.num_heads}"
+        )
+    mask = torch.ones(heads.shape, dtype=torch.bool, device="cpu")
+    for layer, kept in enumerate(layers):
+        mask[layer, kept] = False
+    return mask
+
+
+def _line(error: BaseException, most: int = 300) -> str:
+    return " ".join(str(error).split())[:most]

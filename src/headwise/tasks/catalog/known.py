@@ -1,0 +1,149 @@
+"""The known tasks as data, and the source that finds where one of them lies (no torch)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.io.files import read_json
+from headwise.tasks.readers.sources import Files, Hub, Layout
+from headwise.tasks.task import Row
+
+NOT_FOUND = "not found"
+_warned: set[tuple] = set()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A task of the catalog as data: its kind, labels, metric, published sizes and where its rows may lie.
+
+    Attributes:
+        kind: the name of a kind, see ``headwise.tasks.readers.shape``.
+        sizes: the published number of rows per split.
+        dev: the split that serves as dev where there is none.
+        parallel: tasks of one such name hold the same items in several languages.
+        options: what else the kind is told.
+    """
+
+    name: str
+    kind: str
+    metric: str
+    layouts: tuple[Layout, ...]
+    labels: tuple[str, ...] = ()
+    hub: Layout | None = None
+    language: str = "en"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    dev: str = "dev"
+    parallel: str = ""
+    note: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finder:
+    """The source of a known task: the first of the places the user named that has it."""
+
+    known: Known
+    data: Path | None = None
+    order: tuple[str, ...] = ("folder", "hub")
+    differs: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)  # found and published
+
+    @cached_property
+    def place(self) -> Files | Hub:
+        tried = []
+        for name in self.order:
+            if name not in ("folder", "hub"):
+                raise unknown("source", name, ("folder", "hub"))
+            source = self._folder(tried) if name == "folder" else self._hub(tried)
+            if source is not None:
+                return source
+        raise HeadwiseError(f"{self.known.name}: {'; '.join(tried)}", "", "give the folder by --data or HEADWISE_DATA")
+
+    def _folder(self, tried: list[str]) -> Files | None:
+        if self.data is None:
+            tried.append("no data folder was named")
+            return None
+        if not self.data.is_dir():
+            raise HeadwiseError(f"no folder {self.data}", "the folder that holds the data")
+        for layout in self.known.layouts:
+            files = Files(layout, self.data, self.known.kind, self.labels)
+            if files.splits:
+                return files
+        patterns = [str(next(iter(layout.files.values()))) for layout in self.known.layouts]
+        tried.append(f"not in {self.data} (looked for {', '.join(patterns)})")
+        return None
+
+    def _hub(self, tried: list[str]) -> Hub | None:
+        if self.known.hub is None:
+            tried.append("it is not on the Hub in a form we know")
+            return None
+        return Hub(self.known.hub, self.known.kind, self.labels, "".join(f"{place}; " for place in tried))
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The label names: the catalog's, or those a manifest beside the data gives."""
+        if self.known.labels or self.known.kind != "classify" or self.data is None:
+            return self.known.labels
+        return manifest_labels(self.data, self.known.name.replace(".", "/"))
+
+    def read(self, split: str) -> list[Row]:
+        there = self.place.splits
+        part = self.known.dev if split == "dev" and "dev" not in there else split
+        rows = self.place.read(part)
+        if self.known.parallel:
+            for i, row in enumerate(rows):
+                row["item"] = f"{self.known.parallel}/{row.get('id', f'{part}/{i}')}"
+        self._compare(split, part, len(rows))
+        return rows
+
+    def _compare(self, split: str, part: str, found: int) -> None:
+        if "all" in self.place.layout.files and part not in self.place.layout.files:
+            split, part, found = "all", "all", sum(len(self.place.read(each)) for each in self.place.splits)
+        published = {**self.known.sizes, **self.place.layout.sizes}.get(part)
+        if published is None or published == found:
+            return
+        self.differs[split] = (found, published)
+        mark = (self.known.name, split, found, self.origin)
+        if mark not in _warned:
+            _warned.add(mark)
+            text = f"{self.known.name}/{split} has {found} rows, the published split {published} ({self.origin})"
+            warnings.warn(text, HeadwiseWarning, stacklevel=4)
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are there in their own right."""
+        return self.place.splits
+
+    @property
+    def counts(self) -> dict[str, Counter]:
+        return self.place.counts
+
+    @property
+    def origin(self) -> str:
+        try:
+            return self.place.origin
+        except HeadwiseError:
+            return NOT_FOUND
+
+
+def manifest_labels(data: Path, task: str) -> tuple[str, ...]:
+    """Label names that ``manifest.json`` beside the data gives for a task, or none."""
+    path = data / "manifest.json"
+    tasks = read_json(path).get("tasks", {}) if path.is_file() else {}
+    given = tasks.get(task, {}).get("labels")
+    if isinstance(given, dict) and "names" in given:
+        return tuple(given["names"])
+    return tuple(given[key] for key in sorted(given, key=int)) if isinstance(given, dict) else ()
+
+
+def data_folder(data: str | Path | None = None) -> Path | None:
+    """The data folder: the one given, or ``HEADWISE_DATA``."""
+    given = data or os.environ.get("HEADWISE_DATA")
+    return Path(given).expanduser() if given else None

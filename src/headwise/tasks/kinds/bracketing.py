@@ -1,0 +1,76 @@
+"""A bracketed tree as flat lists of brackets: as they are scored, and made binary, as CKY works on them (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.metrics import PUNCTUATION_TAGS, ROOT_LABELS, Span
+from headwise.tasks.readers.brackets import Node, cleaned, parse, unescape
+
+CHAIN = "+"  # joins the labels of a chain of single children
+QUOTES = ("``", "''")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree's words, their tags, and its constituents, parents first.
+
+    Example:
+        >>> tree = Tree.read("(TOP (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)))")
+        >>> tree.words, tree.brackets()
+        (['It', 'works', '.'], [(0, 3, 'S'), (0, 1, 'NP'), (1, 2, 'VP'), (2, 3, '.')])
+    """
+
+    words: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    phrases: list[tuple[str, list[int]]] = field(default_factory=list)  # label, and the posts where children meet
+
+    @classmethod
+    def read(cls, text: str) -> Tree:
+        """Read one tree, without its traces and function tags; a TOP, ROOT or S1 around it counts as no label."""
+        root = cleaned(parse(text))
+        if root is None:
+            raise HeadwiseError(f"a tree without words, {text[:60]!r}", "a tree over words")
+        tree = cls()
+        tree._add(root)
+        return tree
+
+    def _add(self, node: Node) -> None:
+        if node.word is not None:
+            self.words.append(node.word)
+            self.tags.append(node.label)
+            return
+        posts = [len(self.words)]
+        self.phrases.append(("" if node.label in ROOT_LABELS else node.label, posts))
+        for child in node.children:
+            self._add(child)
+            posts.append(len(self.words))
+
+    def spells(self, words: Sequence[str]) -> bool:
+        """Whether the leaves are these words, give or take Penn's names for brackets and quotes."""
+        same = (
+            word in (leaf, unescape(leaf), '"' if leaf in QUOTES else leaf, leaf.replace("\\/", "/"))
+            for leaf, word in zip(self.words, words)
+        )
+        return len(self.words) == len(words) and all(same)
+
+    def brackets(self) -> list[Span]:
+        """All constituents, and the tags of punctuation (which tell ``bracket_f1`` what to delete)."""
+        phrases = [(posts[0], posts[-1], label) for label, posts in self.phrases if label]
+        return phrases + [(i, i + 1, tag) for i, tag in enumerate(self.tags) if tag in PUNCTUATION_TAGS]
+
+    def binary(self) -> list[Span]:
+        """The ``2n - 1`` brackets of the tree made binary from the left.
+
+        Chains of single children share one bracket, their labels joined by ``+``; a bracket that is no constituent
+        has the label "".
+        """
+        labels = {(i, i + 1): "" for i in range(len(self.words))} | {(0, len(self.words)): ""}
+        for label, posts in self.phrases:
+            for post in posts[2:-1]:
+                labels.setdefault((posts[0], post), "")
+            span = (posts[0], posts[-1])
+            labels[span] = CHAIN.join(filter(None, [labels.get(span, ""), label]))
+        return [(start, end, label) for (start, end), label in sorted(labels.items())]

@@ -1,0 +1,269 @@
+"""Where rows come from: files below a folder, or the Hugging Face Hub (no torch)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, missing_extra
+from headwise.tasks.labels import LabelNames
+from headwise.tasks.leakage import normalised
+from headwise.tasks.readers.formats import Record, formats
+from headwise.tasks.readers.shape import SHAPES, row_texts
+from headwise.tasks.task import SPLITS, Row
+
+PARQUET_BRANCH = "refs/convert/parquet"  # where the Hub keeps what used to need a loading script
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a task lies on disk or on the Hub: which file is which split, and which columns make a row.
+
+    Attributes:
+        files: split to path below the data folder (or to the Hub's split). ``a|b`` is the first that is there, a
+            tuple or ``*`` several in a row; the split ``all`` is cut into 80, 10 and 10 hundredths.
+        columns: field of the row to column of the file; a tuple of columns makes one text.
+        names: a file's own words for the labels.
+        where: column to the value a record must have to belong; a dict gives one value per split.
+        leave_out: column to values whose records are left out, and counted.
+        sizes: the rows of this edition, where it is not the published one.
+    """
+
+    format: str
+    files: Mapping[str, str | tuple[str, ...]]
+    columns: Mapping[str, str | tuple[str, ...]]
+    names: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
+    leave_out: Mapping[str, tuple] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def column_names(self) -> list[str]:
+        """Every column a reader must bring."""
+        parts = [
+            part for column in self.columns.values() for part in (column if isinstance(column, tuple) else (column,))
+        ]
+        return list(dict.fromkeys([*parts, *self.where, *self.leave_out]))
+
+    def belongs(self, record: Record, split: str) -> bool:
+        wanted = (
+            (column, want.get(split) if isinstance(want, Mapping) else want) for column, want in self.where.items()
+        )
+        return all(record.get(column) == value for column, value in wanted)
+
+
+def rows_of(
+    records: Iterable[tuple[str, Record | None]],
+    layout: Layout,
+    split: str,
+    kind: str,
+    labels: Sequence[str],
+    counts: Counter,
+) -> list[Row]:
+    """Records as checked rows; an error names the record's place, what is left out or empty is counted."""
+    shape, names = SHAPES[kind], LabelNames(labels, layout.names)
+    rows = []
+    for place, record in records:
+        if record is None:
+            counts["broken lines left out"] += 1
+            continue
+        if layout.where and not layout.belongs(record, split):
+            continue
+        if layout.leave_out and any(record.get(name) in values for name, values in layout.leave_out.items()):
+            counts["left out"] += 1
+            continue
+        try:
+            row = shape(record, layout.columns, names)
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{place}: {error.seen}", error.expected, error.hint) from None
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # lists for numbers, and the like
+            expected = f"the columns of the kind {kind}: {', '.join(layout.column_names())}"
+            raise HeadwiseError(f"{place}: {type(error).__name__} {error}", expected) from None
+        counts["empty"] += any(not text.strip() for text in row_texts(row).values())
+        rows.append(row)
+    return rows
+
+
+def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
+    """Rows cut 80/10/10 by a seed; rows that share a text, however it is written, stay together, so nothing leaks.
+
+    Where that would join most rows (one question asked of every text), rows with all texts in common do.
+    """
+    seen = [_keys(row) for row in rows]
+    order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
+    order = whole if 10 * len(order) < len(whole) or len(order) < len(SPLITS) else order
+    random.Random(seed).shuffle(order)
+    order.sort(key=lambda group: 10 * len(group) > len(rows))  # what is larger than a side is for training
+    tenth = max(1, round(len(order) / 10))
+    cut = {"train": order[2 * tenth :], "dev": order[:tenth], "test": order[tenth : 2 * tenth]}
+    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in cut.items()}
+
+
+def _keys(row: Row) -> list[str]:
+    """What rows are the same by: their texts, in whatever spelling, or their pictures."""
+    texts = {name: text for name, text in row_texts(row).items() if text.strip()}
+    return [text if name == "path" else normalised(text) or text for name, text in texts.items()]
+
+
+def linked(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Numbers in groups, those that have a key in common together, also through others.
+
+    Example:
+        >>> linked(["ab", "c", "bd", "d"])
+        [[0, 2, 3], [1]]
+    """
+    root, first = list(range(len(keys))), {}
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            root[i] = i = root[root[i]]
+        return i
+
+    for i, key in ((i, key) for i, each in enumerate(keys) for key in each):
+        one, other = find(i), find(first.setdefault(key, i))
+        root[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(keys)):
+        groups.setdefault(find(i), []).append(i)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class Files:
+    """Rows from files below a folder.
+
+    Example:
+        >>> layout = Layout("csv", {"train": "reviews.csv"}, {"text": "text", "label": "stars"})
+        >>> source = Files(layout, Path("mine"), "classify", ("1", "2", "3", "4", "5"))
+    """
+
+    layout: Layout
+    root: Path
+    kind: str
+    labels: tuple[str, ...] = ()
+    counts: dict[str, Counter] = field(default_factory=dict, repr=False, compare=False)
+
+    def paths(self, split: str) -> list[Path]:
+        """The files of a split that are there."""
+        given = self.layout.files.get(split, ())
+        found = [path for pattern in ([given] if isinstance(given, str) else given) for path in self._find(pattern)]
+        return found
+
+    def _find(self, pattern: str) -> list[Path]:
+        if (self.root / pattern).is_file():  # one's own file may have any name
+            return [self.root / pattern]
+        for choice in pattern.split("|"):
+            found = sorted(self.root.glob(choice)) if "*" in choice else [self.root / choice]
+            if found := [path for path in found if path.exists()]:
+                return found
+        return []
+
+    def records(self, split: str) -> Iterator[tuple[str, Record | None]]:
+        """The records of a split, each with its place in a file."""
+        paths = self.paths(split)
+        if not paths:
+            looked = self.layout.files.get(split)
+            expected = f"{looked} in {self.root}" if looked else f"one of the splits {', '.join(self.layout.files)}"
+            raise HeadwiseError(f"no {split} file", expected, "give the folder by --data or HEADWISE_DATA")
+        reader = formats[self.layout.format]
+        options = dict(self.layout.options)
+        if reader.columns:
+            options["columns"] = self.layout.column_names()
+        for path in paths:
+            for line, record in reader.read(path, **options):
+                yield f"{path}:{line}", record
+
+    def read(self, split: str) -> list[Row]:
+        if "all" in self.layout.files and split not in self.layout.files:
+            return list(self._portions[split])
+        return self._read(split)
+
+    def _read(self, split: str) -> list[Row]:
+        self.counts[split] = Counter()
+        return rows_of(self.records(split), self.layout, split, self.kind, self.labels, self.counts[split])
+
+    @cached_property
+    def _portions(self) -> dict[str, list[Row]]:
+        return portions(self._read("all"))
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits whose files are there."""
+        whole = SPLITS if self.paths("all") else ()
+        return [split for split in SPLITS if split in whole or self.paths(split)]
+
+    @property
+    def origin(self) -> str:
+        first = next((paths[0] for split in (*SPLITS, "all") if (paths := self.paths(split))), self.root)
+        return f"{self.layout.format} files, {first.parent}"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Rows from the Hugging Face Hub, through ``datasets`` (the extra ``hub``); never runs code from there."""
+
+    layout: Layout
+    kind: str
+    labels: tuple[str, ...] = ()
+    before: str = ""  # what was tried first, for the error
+    counts: dict[str, Counter] = field(default_factory=dict, repr=False, compare=False)
+
+    def records(self, split: str) -> Iterator[tuple[str, Record | None]]:
+        wanted = self.layout.files.get(split)
+        if wanted is None:
+            raise HeadwiseError(f"{self.origin} has no {split} split", f"one of {', '.join(self.layout.files)}")
+        try:
+            data = _load(str(wanted), **self.layout.options)
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{self.before}{error.seen}", error.expected, error.hint) from error
+        coded = {name: words for name, feature in dict(data.features).items() if (words := _class_names(feature))}
+        for number, record in enumerate(data.to_list(), 1):
+            for name, words in coded.items():
+                record[name] = _decoded(record[name], words)
+            yield f"{self.origin} {wanted} row {number}", record
+
+    def read(self, split: str) -> list[Row]:
+        self.counts[split] = Counter()
+        return rows_of(self.records(split), self.layout, split, self.kind, self.labels, self.counts[split])
+
+    @property
+    def splits(self) -> list[str]:
+        return [split for split in SPLITS if split in self.layout.files]
+
+    @property
+    def origin(self) -> str:
+        config = self.layout.options.get("config")
+        return f"Hugging Face Hub, {self.layout.options['path']}" + (f" ({config})" if config else "")
+
+
+def _load(split: str, path: str, config: str | None = None, parquet_branch: bool = False) -> Any:
+    try:
+        datasets = import_module("datasets")
+    except ImportError:
+        purpose, local = f"reading {path} from the Hugging Face Hub", "give a local folder by --data FOLDER"
+        raise missing_extra("datasets", "hub", purpose, local) from None
+    place = {"data_dir": config, "revision": PARQUET_BRANCH} if parquet_branch else {"name": config}
+    try:
+        return datasets.load_dataset(path, split=split, **place)
+    except Exception as error:  # whatever fails in there, the user's next step is the same
+        hint = "check the network, or give a local folder by --data or HEADWISE_DATA"
+        raise HeadwiseError(
+            f"{path} could not be read from the Hub ({type(error).__name__}: {error})", "", hint
+        ) from error
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    """The label names of a ClassLabel, or of a list of them."""
+    return getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+
+
+def _decoded(value: Any, words: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item, words) for item in value]
+    return words[value] if isinstance(value, int) and 0 <= value < len(words) else value

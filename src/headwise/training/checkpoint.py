@@ -1,0 +1,154 @@
+"""Checkpoints: safetensors and JSON, renamed into place when whole; a broken one is refused and the one before used."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Collection, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from headwise.errors import HeadwiseError
+from headwise.io.files import file_digest, folder, read_json, write_json
+
+FORMAT = 1
+KEEP = 2  # the newest, and the one before it in case the newest is broken
+
+
+def save(
+    root: Path,
+    step: int,
+    tensors: Mapping[str, dict[str, torch.Tensor]],
+    state: dict[str, Any],
+    best: int | None = None,
+    marks: Collection[int] = (),
+) -> Path:
+    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash.
+
+    The newest checkpoints, that of step ``best`` and those of ``marks`` stay. Those past ``step`` go: training went
+    back before them.
+    """
+    path = place(root, step)
+    with folder(path, replace=True) as scratch:
+        files = {}
+        for name, group in tensors.items():
+            file = scratch / f"{name}.safetensors"
+            save_file(_apart(group), file)
+            files[file.name] = file_digest(file)
+        write_json(scratch / "state.json", {"format": FORMAT, "step": step, "best": best, "files": files, **state})
+    found = list_all(root)
+    newest = found.index(path) + 1
+    special = [at for at in (*marks, best) if at is not None and at <= step]
+    kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
+    _remove(root, [old for old in found if old not in kept])
+    return path
+
+
+def _apart(group: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors as a file takes them: on the CPU, and one that has two names there twice."""
+    made: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in group.items():
+        found = tensor.detach().contiguous().cpu()
+        place = found.untyped_storage().data_ptr()
+        made[name] = found.clone() if place in seen else found
+        seen.add(place)
+    return made
+
+
+def _remove(root: Path, checkpoints: list[Path]) -> None:
+    """Take checkpoints out of sight in one step each, then away; also what a killed process left of its own."""
+    for left in root.glob(".step-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for path in checkpoints:
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.old")), ignore_errors=True)
+
+
+def place(root: Path, step: int) -> Path:
+    return root / f"step-{step:08d}"
+
+
+def best(root: Path) -> Path | None:
+    """The checkpoint of the best mean development score, where one is kept."""
+    for path in reversed(list_all(root)):
+        step = read_json(path / "state.json").get("best")
+        return place(root, step) if step is not None and place(root, step).is_dir() else None
+    return None
+
+
+def list_all(root: Path) -> list[Path]:
+    """The checkpoints under a folder, oldest first."""
+    return sorted(p for p in root.glob("step-*") if p.is_dir())
+
+
+def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """Read a checkpoint whose files are all as they were written."""
+    state = read_json(path / "state.json")
+    found = state.get("format") if isinstance(state, dict) else None
+    if found != FORMAT:
+        raise HeadwiseError(f"checkpoint {path} has format {found!r}", f"format {FORMAT}")
+    groups, files = {}, state.get("files")
+    for name, wanted in files.items() if isinstance(files, dict) else [("state.json", None)]:
+        file = path / Path(name).name
+        if not _as_written(file, wanted):
+            raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or not as it was written")
+        try:
+            groups[file.stem] = load_file(file)
+        except SafetensorError as error:
+            raise HeadwiseError(f"checkpoint {path} is broken: {name} ({error})") from None
+    return groups, state
+
+
+def _as_written(file: Path, wanted: str | None) -> bool:
+    try:
+        return file_digest(file) == wanted
+    except OSError:  # missing, or a name that no file can have
+        return False
+
+
+def newest(root: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
+    """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
+    for path in reversed(list_all(root)):
+        try:
+            return load(path)
+        except HeadwiseError as error:
+            warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
+    return None
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """An optimizer's moments as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
+
+
+def unpack_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], fresh: Set[torch.Tensor] = frozenset()
+) -> None:
+    """Give an optimizer its moments back; parameters that are ``fresh``, or not its own, get none."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = {str(number) for number, parameter in enumerate(parameters) if parameter not in fresh}
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        if number in kept:
+            state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def pack_random() -> dict[str, torch.Tensor]:
+    """Where torch's random streams stand."""
+    streams = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        streams["cuda"] = torch.cuda.get_rng_state()
+    return streams
+
+
+def unpack_random(streams: Mapping[str, torch.Tensor]) -> None:
+    torch.set_rng_state(streams["cpu"])
+    if "cuda" in streams and torch.cuda.is_available():
+        torch.cuda.set_rng_state(streams["cuda"])

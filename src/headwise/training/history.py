@@ -1,0 +1,163 @@
+"""What a training run tells while it goes on: losses and scores to history, a JSONL file, trackers and the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.io.display import table
+from headwise.io.files import plain, write, write_json
+from headwise.io.progress import Progress
+from headwise.training.checkpoint import list_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwise.training.loop import Run
+
+FLUSH = 10  # steps between looks at the losses: on an accelerator each look waits for it
+TRACKERS = ("tensorboard", "wandb", "trackio")
+
+
+@dataclass
+class History:
+    """What happened: losses per task and step, scores per evaluation."""
+
+    losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+    stopped: str = ""  # why training ended before its time, if it did
+
+    def to_record(self) -> dict[str, Any]:
+        return plain({"losses": self.losses, "scores": self.scores, "steps": self.steps, "stopped": self.stopped})
+
+    def best(self, after: int = 0) -> dict[str, Any] | None:
+        """The evaluation with the best mean score, the first of equals; those up to step ``after`` do not count."""
+        rated = [entry for entry in self.scores if entry["step"] > after and not math.isnan(entry["mean"])]
+        return max(rated, key=lambda entry: entry["mean"], default=None)
+
+    def _repr_html_(self) -> str:
+        names = list(self.scores[-1]["scores"]) if self.scores else []
+        rows = [[e["step"], *(100 * e["scores"][n] for n in names), 100 * e["mean"]] for e in self.scores]
+        title = f"Development scores in percent; {self.steps} steps in {self.seconds:.0f} s"
+        return table(["step", *names, "mean"], rows, title, self.stopped)
+
+    def curves(self) -> dict[str, dict[str, list]]:
+        """Per task: steps and losses, steps and scores."""
+        out = {}
+        for task, points in self.losses.items():
+            rated = [(s["step"], s["scores"][task]) for s in self.scores if task in s["scores"]]
+            out[task] = {"step": [p[0] for p in points], "loss": [p[1] for p in points]}
+            out[task] |= {"metric_step": [p[0] for p in rated], "metric": [p[1] for p in rated]}
+        return out
+
+
+class Journal:
+    """Losses and scores of a run, looked at every few steps."""
+
+    def __init__(self, run: Run, progress: Progress):
+        self.run, self.progress = run, progress
+        self.waiting: list[tuple[int, str, torch.Tensor, np.ndarray]] = []
+        main = run.accelerator.is_main_process
+        self.path = run.out / "metrics.jsonl" if run.out and main else None
+        if self.path:
+            self._start()
+
+    def _start(self) -> None:
+        """Forget lines past the checkpoint that is gone on from."""
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = self.path.read_text().splitlines() if self.path.exists() and self.run.step else []
+        kept = [line for line in lines if _line_step(line) <= self.run.step]
+        write(self.path, "".join(line + "\n" for line in kept))
+        write_json(self.path.parent / "plan.json", {"plan": self.run.plan, **self.run.method.describe()})
+
+    def __enter__(self) -> Journal:
+        self.progress.start(self.run.total, self.run.step, self.run.names)
+        if self.run.accelerator.log_with:
+            settings = {name: str(value) for name, value in asdict(self.run.plan).items() if value is not None}
+            self.run.accelerator.init_trackers("headwise", settings | {"method": self.run.method.name})
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.progress.stop()
+        for tracker in self.run.accelerator.trackers:  # end_training would end the group of processes too
+            tracker.finish()
+
+    def add(self, tasks: Sequence[str], losses: Sequence[torch.Tensor], items: Sequence[np.ndarray]) -> None:
+        """The batches of a step."""
+        for task, loss, batch in zip(tasks, losses, items):
+            self.waiting.append((self.run.step + 1, task, loss, batch))
+        balanced = self.run.plan.balance != "none"
+        if balanced or len(self.waiting) >= FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Look at the losses; one that is no number stops the run before anything of it is kept."""
+        if not self.waiting:
+            return
+        losses: Any = self.run.accelerator.reduce(torch.stack([loss for *_, loss, _ in self.waiting]), "mean")
+        values, waiting, self.waiting = losses.tolist(), self.waiting, []
+        entries = []
+        for (step, task, _, items), value in zip(waiting, values):
+            if not math.isfinite(value):
+                raise _no_number(self.run, step, task, items, value)
+            self.run.history.losses.setdefault(task, []).append((step, value))
+            self.run.recent[task].append(value)
+            entries.append({"step": step, "task": task, "loss": value})
+            self.run.accelerator.log({f"loss/{task}": value}, step)
+            tokens = int(self.run.data[task].lengths[items].sum())
+            self.progress.advance(step, task, value, tokens)
+        self._write(entries)
+
+    def scores(self, entry: dict[str, Any]) -> None:
+        """An evaluation."""
+        self.run.history.scores.append(entry)
+        self._write([entry])
+        self.run.accelerator.log({f"dev/{task}": value for task, value in entry["scores"].items()}, entry["step"])
+        self.progress.scores(entry["step"], entry["scores"])
+
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        if self.path:
+            with self.path.open("a") as file:
+                file.write("".join(json.dumps(plain(entry)) + "\n" for entry in entries))
+
+
+def check_trackers(names: Sequence[str], out: Path | None) -> None:
+    """Raise for a tracker that is not known, not installed or has nowhere to write."""
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+        if find_spec(name) is None:
+            raise HeadwiseError(
+                f"track={name!r} needs the package {name!r}, which is not installed", hint=f"pip install {name}"
+            )
+        if out is None:
+            raise HeadwiseError(f"track={name!r} without a folder", "out=", 'fit(..., out="runs/first")')
+
+
+def _no_number(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
+    folder = run.out / "checkpoints" if run.out else None
+    there = folder and list_all(folder)
+    kept = f"the last checkpoint is in {folder}" if there else "there is no checkpoint yet"
+    return HeadwiseError(
+        f"the loss of {task!r} became {value} at step {step} (training items {items[:8].tolist()}…); {kept}",
+        "a finite loss",
+        f"a smaller learning rate than {run.plan.lr}, or clip=1.0",
+    )
+
+
+def _line_step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return math.inf  # a half-written last line

@@ -1,0 +1,165 @@
+"""Hard concrete gates (Louizos et al. 2018; Voita et al. 2019): a head learns whether it is needed.
+
+Every head has one learned number, log a. In training its gate is drawn anew for every batch; in evaluation it is the
+number's own value in [0, 1]; its chance to be open has a closed form, which is the penalty.
+
+Legend: B examples, T tokens, S sets of gates (one for all tasks, or one per task), L layers, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads, Lent, present, touched
+from headwise.heads.selection import close_groups
+
+if TYPE_CHECKING:
+    from headwise.models.multitask import MultiTaskModel
+
+TEMPERATURE, LOW, HIGH = 0.33, -0.1, 1.1
+EDGE = 1e-6  # noise stays this far from 0 and 1
+CLOSED = 1e-3  # a gate up to this counts as closed, and is then 0
+START = 2.5  # log a of init="open": from ln 11 = 2.398 on the settled gate is 1, below -2.398 it is 0
+
+
+def draw(log_a: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Gates of one draw; noise is uniform between 0 and 1."""
+    return _stretched(torch.sigmoid((noise.logit() + log_a) / TEMPERATURE))
+
+
+def settle(log_a: torch.Tensor) -> torch.Tensor:
+    """Gates of evaluation: no noise and no temperature."""
+    gates = _stretched(torch.sigmoid(log_a))
+    return gates.masked_fill(gates <= CLOSED, 0.0)
+
+
+def p_open(log_a: torch.Tensor) -> torch.Tensor:
+    """The chance that a drawn gate is above zero (Louizos et al. 2018, Eq. 12)."""
+    return torch.sigmoid(log_a - TEMPERATURE * math.log(-LOW / HIGH))
+
+
+def _stretched(share: torch.Tensor) -> torch.Tensor:
+    return (share * (HIGH - LOW) + LOW).clamp(0, 1)
+
+
+class HardConcrete(nn.Module):
+    """The gates of a model's heads: one set for all tasks, or one for each.
+
+    Example:
+        >>> gates = HardConcrete(Heads.of(model.encoder), tasks=["pos", "ner"])
+        >>> with gates.on(model):
+        ...     model("pos", batch).loss.mean().backward()
+        >>> gates.settled().shape
+        torch.Size([2, 12, 12])
+    """
+
+    alive: torch.Tensor
+
+    def __init__(self, heads: Heads, tasks: Sequence[str] = (), init: str = "open", seed: int = 0):
+        """``init`` is open, or xavier as released: gates between 0.3 and 0.7 for 12 heads."""
+        if init not in ("open", "xavier"):
+            raise unknown("init of gates", init, ("open", "xavier"))
+        super().__init__()
+        self.family, self.tasks = heads.family, tuple(tasks)
+        start = torch.full((max(1, len(self.tasks)), *heads.shape), START)
+        if init == "xavier":
+            reach = math.sqrt(6 / (heads.num_heads + 1))  # of a (1, H, 1, 1) tensor
+            start.uniform_(-reach, reach, generator=torch.Generator().manual_seed(seed))
+        self.log_a = nn.Parameter(start)
+        self.register_buffer("alive", heads.alive)
+
+    def settled(self) -> torch.Tensor:
+        """The gates (S, L, H) of evaluation; 0 for heads that were cut away."""
+        return settle(self.log_a.detach()) * self.alive
+
+    def chances(self) -> torch.Tensor:
+        """Each gate's chance to be open in training, (S, L, H)."""
+        return p_open(self.log_a) * self.alive
+
+    def penalty(self, how: str = "mean") -> torch.Tensor:
+        """Open heads to be expected, (S,): the mean over layers (as released) or the sum."""
+        per_layer = self.chances().sum(-1)
+        return per_layer.mean(-1) if how == "mean" else per_layer.sum(-1)
+
+    def open_share(self) -> torch.Tensor:
+        """The share of living heads to be expected open, (S,)."""
+        return self.chances().detach().sum((1, 2)) / self.alive.sum().clamp_min(1)
+
+    def place(self, task: str | None) -> int:
+        """Which set is a task's."""
+        if self.tasks and task not in self.tasks:
+            raise unknown("task with gates", str(task), self.tasks)
+        return self.tasks.index(task) if task in self.tasks else 0
+
+    @contextmanager
+    def on(self, model: MultiTaskModel) -> Iterator[None]:
+        """Inside, the model runs under its task's gates: in training mode one draw per forward, else settled."""
+
+        def values(task: str, drawn: bool) -> torch.Tensor:
+            log_a = self.log_a[self.place(task)]
+            noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if drawn else None
+            return settle(log_a) if noise is None else draw(log_a, noise)
+
+        with under(model, self.fitting(model.encoder), values):
+            yield
+
+    def fitting(self, encoder: nn.Module) -> Heads:
+        """The heads of the model these gates belong to; those of another are refused."""
+        heads = Heads.of(encoder)
+        mine, theirs = (self.family, *self.log_a.shape[1:]), (heads.family, *heads.shape)
+        if mine != theirs:
+            raise HeadwiseError(f"gates of a {mine[0]} of {mine[1:]} heads", f"gates of a {theirs[0]} of {theirs[1:]}")
+        return heads
+
+
+@contextmanager
+def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], torch.Tensor]) -> Iterator[None]:
+    """Inside, each forward of the model runs under ``values(task, model.training)``, (L, H)."""
+    now: list[torch.Tensor] = []  # stays after a forward: a backward may run layers again (gradient checkpointing)
+    inside = False
+
+    def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        nonlocal inside
+        now[:], inside = [values(args[0] if args else kwargs["task"], module.training)], True
+
+    def end(*_: Any) -> None:
+        nonlocal inside
+        inside = False
+
+    def refuse_alone(*_: Any) -> None:
+        if not inside:
+            raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
+
+    def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
+        gate = present(now[0][layer], heads.sites[layer])
+        return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
+
+    with ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(Lent(begin), with_kwargs=True).remove)
+        stack.callback(model.register_forward_hook(Lent(end), always_call=True).remove)
+        stack.callback(model.encoder.register_forward_pre_hook(Lent(refuse_alone)).remove)
+        stack.enter_context(touched(model.encoder, touch, heads))
+        yield
+
+
+def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:
+    """Fold gates ``(L, H)`` into a model and remove the heads whose gate is zero, in place: outputs as under ``gated``.
+
+    Where heads share keys and values, a group goes when all of it is closed; other closed heads stay, silent.
+
+    Example:
+        >>> smaller = cut(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
+    """
+    from headwise.heads.cutting import fold, prune
+
+    fold(model, gates)
+    heads = Heads.of(model)
+    closed, _ = close_groups((gates == 0).cpu() | ~heads.alive, heads.num_kv_heads, "all")
+    return prune(model, closed)

@@ -1,0 +1,322 @@
+"""Important-head training (IAT; Li et al. 2023, section 5): late in training a task moves only its own heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads.gates import Heads
+from headwise.heads.selection import bottom, random_heads, top
+from headwise.io.files import digest
+from headwise.scoring.importance import importance
+from headwise.training.methods.method import Method
+
+if TYPE_CHECKING:
+    from headwise.models.multitask import MultiTaskModel
+    from headwise.training.loop import Run
+    from headwise.training.plan import Plan
+
+CHOICES = ("top", "random", "bottom")
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+
+
+class HeldHeads:
+    """Holds still, on a task's batches, the rows of all heads the task did not choose."""
+
+    def __init__(self, heads: Heads, masks: Mapping[str, torch.Tensor], params: str = "qkv"):
+        """``masks`` are bool (L, H) per task: the heads that may move; a key-value group may if one of its may."""
+        self.rows = [_Rows(parameter, axis) for parameter, axis in head_parameters(heads, params)]
+        for task, mask in masks.items():
+            for rows in self.rows:
+                rows.free[task] = torch.ones(rows.parameter.shape[rows.axis], dtype=torch.bool)
+            self._mark(heads, task, mask, params)
+        for rows in self.rows:
+            rows.free = {task: free.to(rows.parameter.device) for task, free in rows.free.items()}
+        self._saved: list[tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = []
+        self._without = self.rows  # as far as is known: rows that have no moments yet
+        self._unmade: list[tuple[_Rows, torch.Tensor, Any]] = []
+        self._whole = _WholeTensors() if _together(self.rows) else None
+        self._handles: list[Any] = []
+
+    def _mark(self, heads: Heads, task: str, mask: torch.Tensor, params: str) -> None:
+        by_parameter = {id(rows.parameter): rows for rows in self.rows}
+        for site in heads.sites:
+            for name in params if site.parts else "":
+                part = site.parts[name]
+                chosen = mask[site.layer, list(site.kept)].view(len(part.rows), -1).any(1)
+                tensors = [part.module.weight] + ([part.module.bias] if part.biased and name != "o" else [])
+                for tensor in tensors:
+                    by_parameter[id(tensor)].free[task][part.rows[~chosen].flatten()] = False
+
+    def attach(self) -> None:
+        """From now on gradients are masked as they arrive, each micro-batch by its own task's mask."""
+        moving = [rows for rows in self.rows if rows.parameter.requires_grad]  # a frozen encoder has no gradients
+        self._handles = [rows.parameter.register_hook(rows.masked) for rows in moving]
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def select(self, task: str | None) -> None:
+        """The task whose gradients come next."""
+        for rows in self.rows:
+            rows.task = task
+
+    def save(self, optimizer: Any, tasks: Iterable[str]) -> None:
+        """Remember the rows that none of a step's tasks may move, and their moments."""
+        key = frozenset(tasks)
+        self._without = [rows for rows in self._without if not optimizer.state.get(rows.parameter)]
+        self._unmade = [(rows, rows.still(key), optimizer) for rows in self._without]
+        if self._whole:
+            self._whole.save(self.rows, optimizer, key)
+            return
+        self._saved = []
+        for rows in self.rows:
+            still = rows.still(key)
+            for tensor in rows.tensors(optimizer):
+                self._saved.append((tensor, rows.axis, still, tensor.index_select(rows.axis, still)))
+
+    def restore(self) -> None:
+        """Put them back after the optimizer's step: decay and momentum have not touched them."""
+        if self._whole:
+            self._whole.restore()
+        for tensor, axis, still, before in self._saved:
+            tensor.index_copy_(axis, still, before)
+        for rows, still, optimizer in self._unmade:  # the first step makes the moments: of these rows from nothing
+            for moment in rows.tensors(optimizer)[1:]:
+                moment.index_fill_(rows.axis, still, 0.0)
+        self._saved, self._unmade = [], []
+
+
+class _WholeTensors:
+    """The same in a few launches on an accelerator, where whole tensors cost less than the rows of each."""
+
+    def __init__(self) -> None:
+        self.before: list[torch.Tensor] = []
+        self.lists: dict[frozenset[str], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        self.now: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+
+    def save(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> None:
+        known, first = self.lists.get(tasks), held[0].tensors(optimizer)
+        # Moments are there from the second step on, and are others after a resume.
+        if not known or [t.data_ptr() for t in known[0][: len(first)]] != [t.data_ptr() for t in first]:
+            known = self.lists[tasks] = self._listed(held, optimizer, tasks)
+        if len(self.before) != len(known[0]):
+            self.before = [torch.empty_like(tensor) for tensor in known[0]]
+        torch._foreach_copy_(self.before, known[0])
+        self.now = known
+
+    def _listed(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> tuple[list, list]:
+        """All tensors, and beside each 1 where a row is held: as large as the tensor."""
+        tensors: list[torch.Tensor] = []
+        masks: list[torch.Tensor] = []
+        for rows in held:
+            found = rows.tensors(optimizer)
+            tensors += found
+            masks += [rows.still_mask(tasks)] * len(found)
+        return tensors, masks
+
+    def restore(self) -> None:
+        tensors, masks = self.now
+        if tensors:
+            torch._foreach_lerp_(tensors, self.before, masks)  # weight 1 gives the old value, 0 the new, to the bit
+        self.now = ([], [])
+
+
+def _together(held: list[_Rows]) -> bool:
+    return bool(held) and held[0].parameter.is_cuda
+
+
+class _Rows:
+    """A parameter whose rows belong to heads."""
+
+    def __init__(self, parameter: nn.Parameter, axis: int):
+        self.parameter, self.axis = parameter, axis
+        self.free: dict[str, torch.Tensor] = {}
+        self.task: str | None = None
+        self._still: dict[frozenset[str], torch.Tensor] = {}
+
+    def masked(self, grad: torch.Tensor) -> torch.Tensor:
+        if self.task is None:
+            return grad
+        shape = [1] * grad.ndim
+        shape[self.axis] = -1
+        return grad * self.free[self.task].view(shape)
+
+    def tensors(self, optimizer: Any) -> list[torch.Tensor]:
+        """The parameter and its moments."""
+        state = optimizer.state.get(self.parameter, {})
+        return [self.parameter.data, *(state[name] for name in MOMENTS if name in state)]
+
+    def still_mask(self, tasks: frozenset[str]) -> torch.Tensor:
+        mask = torch.zeros_like(self.parameter.data)
+        return mask.index_fill_(self.axis, self.still(tasks), 1.0)
+
+    def still(self, tasks: frozenset[str]) -> torch.Tensor:
+        if tasks not in self._still:
+            free = torch.stack([self.free[task] for task in tasks]).any(0)
+            self._still[tasks] = (~free).nonzero().flatten()
+        return self._still[tasks]
+
+
+def head_parameters(heads: Heads, params: str) -> list[tuple[nn.Parameter, int]]:
+    found: dict[int, tuple[nn.Parameter, int]] = {}
+    for site in heads.sites:
+        for name in params if site.parts else "":
+            part = site.parts[name]
+            found[id(part.module.weight)] = (part.module.weight, part.axis)
+            if part.biased and name != "o":
+                found[id(part.module.bias)] = (part.module.bias, 0)
+    return list(found.values())
+
+
+class IAT(Method):
+    """From 1−δ of training on, a task's batches move only its top α heads' rows of W_Q, W_K and W_V.
+
+    Example:
+        >>> fit(model, Plan(epochs=3), IAT(alpha=0.3, delta=0.1))
+    """
+
+    name = "iat"
+
+    def __init__(
+        self,
+        alpha: float = 0.3,
+        delta: float = 0.1,
+        choose: str | Mapping[str, torch.Tensor] = "top",
+        freeze: str = "update",
+        params: str = "qkv",
+        by: str = "gradient",
+        examples: int = 10_000,
+        refresh: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ):
+        """Set how heads are chosen and what is held still.
+
+        Args:
+            alpha: share of heads a task may move.
+            delta: share of the steps, at the end, in which the rest is held.
+            choose: the top heads, random ones, the bottom ones, or given masks ``{task: bool (L, H)}``.
+            freeze: "update": unselected rows stay bit-identical, moments included; "grad": only their gradients are
+                zeroed, as published, and momentum carries them on.
+            params: rows of q, k and v ("qkv"), or also the columns of the output projection ("qkvo").
+            by: the importance estimator.
+            examples: for each task's importance.
+            refresh: choose heads anew every this many steps.
+            options: of the estimator.
+        """
+        check_share("alpha", alpha)
+        check_share("delta", delta)
+        _check_choice("choose", choose if isinstance(choose, str) else "top", CHOICES)
+        _check_choice("freeze", freeze, ("update", "grad"))
+        _check_choice("params", params, ("qkv", "qkvo"))
+        self.alpha, self.delta, self.choose, self.freeze, self.params = alpha, delta, choose, freeze, params
+        self.by, self.examples, self.refresh, self.options = by, examples, refresh, dict(options or {})
+        self.masks: dict[str, torch.Tensor] = {}
+        self.held: HeldHeads | None = None
+
+    @classmethod
+    def ticket_share(cls, **settings: Any) -> IAT:
+        """δ = 1: heads are chosen before the first step, by output heads that know nothing yet.
+
+        This is how Li et al. (2023) read Liang et al. (2021); the original finds tickets by single-task training.
+        """
+        return cls(delta=1.0, **settings)
+
+    def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
+        self.masks, self.held = {}, None  # of another run of this method
+        return []
+
+    def start(self, run: Run) -> None:
+        self.heads = Heads.of(run.model.encoder)
+        self.heads.require_exact("important-head training")
+        if not isinstance(self.choose, str):
+            check_masks(self.choose, run.names, self.heads.shape)
+        self.first = run.total - round(self.delta * run.total)
+        if self.masks:
+            self._hold(run)
+
+    def before_step(self, run: Run) -> None:
+        due = bool(self.refresh) and (run.step - self.first) % self.refresh == 0
+        if run.step >= self.first and self.alpha < 1 and (not self.masks or due):
+            self.masks = choose_heads(run, self._mask)
+            self._hold(run)
+
+    def before_batch(self, run: Run, task: str) -> None:
+        if self.held:
+            self.held.select(task)
+
+    def before_update(self, run: Run, tasks: list[str]) -> None:
+        if self.held and self.freeze == "update":
+            self.held.save(run.optimizer, tasks)
+
+    def after_update(self, run: Run, tasks: list[str]) -> None:
+        if self.held:
+            self.held.restore()
+
+    def finish(self, run: Run) -> None:
+        if self.held:
+            self.held.detach()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return dict(self.masks)
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.masks = dict(tensors)
+
+    def describe(self) -> dict[str, Any]:
+        chosen = self.choose if isinstance(self.choose, str) else f"given {_known(self.choose)}"
+        settings = {"alpha": self.alpha, "delta": self.delta, "choose": chosen, "freeze": self.freeze}
+        settings |= {"params": self.params, "by": self.by, "examples": self.examples, "refresh": self.refresh}
+        return {"method": self.name, **settings, "options": self.options}
+
+    def _hold(self, run: Run) -> None:
+        if self.held:
+            self.held.detach()
+        self.held = HeldHeads(self.heads, self.masks, self.params)
+        mixed = run.plan.accumulate > 1 and run.plan.window == "mixed"
+        if self.freeze == "grad" or run.plan.clip is not None or mixed:
+            self.version += 1
+            self.held.attach()  # else held rows are put back as they were, and their gradients reach nothing else
+
+    def _mask(self, run: Run, task: str) -> torch.Tensor:
+        if not isinstance(self.choose, str):
+            return self.choose[task]
+        if self.choose == "random":
+            seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # others than the random lesions' heads
+            return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
+        found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
+        return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
+
+
+def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each task's heads; gradients, dropout, random streams and data order stay as they were."""
+    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+        return {task: mask(run, task) for task in run.names}
+
+
+def _known(masks: Mapping[str, torch.Tensor]) -> str:
+    return digest({task: torch.as_tensor(mask).bool().tolist() for task, mask in masks.items()})
+
+
+def check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: tuple[int, int]) -> None:
+    for task in tasks:
+        if task not in masks:
+            raise HeadwiseError(f"masks for {', '.join(masks)}", f"one for {task!r} as well")
+        if tuple(masks[task].shape) != shape:
+            raise HeadwiseError(f"a mask of shape {tuple(masks[task].shape)}", f"(layers, heads) = {shape}")
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise HeadwiseError(f"{name}={value}", "a number from 0 to 1")
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise HeadwiseError(f"{name}={value!r}", " or ".join(allowed))

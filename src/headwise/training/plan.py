@@ -1,0 +1,155 @@
+"""A training plan: one dataclass that is the Python argument, the TOML file and the command line's flags."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import HeadwiseError, unknown
+
+CHOICES = {
+    "balance": ("none", "moving_average"),
+    "optimizer": ("adamw", "sgd"),
+    "precision": ("fp32", "bf16"),
+    "schedule": ("linear", "constant"),
+    "train": ("all", "heads"),
+    "window": ("same", "mixed"),
+}
+RANGES = (
+    ("epochs batch_size accumulate steps tokens max_examples max_dev patience", lambda v: v > 0, "a number above 0"),
+    ("lr head_lr weight_decay clip temperature evaluate_every checkpoint_every seed", lambda v: v >= 0, "0 or more"),
+    ("warmup word_dropout", lambda v: 0 <= v <= 1, "a number from 0 to 1"),
+    ("beta1 beta2", lambda v: 0 <= v < 1, "a number from 0 to below 1"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train; the defaults are those of Li et al. (2023).
+
+    Example:
+        >>> Plan(epochs=1, lr=1e-4).with_(seed=3).seed
+        3
+    """
+
+    epochs: float = 5
+    """Passes over the data, as many batches as all tasks have together."""
+    steps: int | None = None
+    """Optimizer steps; takes the place of epochs."""
+    lr: float = 2e-5
+    """Peak learning rate of the encoder."""
+    head_lr: float | None = None
+    """Peak learning rate of the output heads; the encoder's where not given."""
+    optimizer: str = "adamw"
+    """AdamW, or plain SGD with beta1 as its momentum."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    warmup: float = 0.1
+    """Share of the steps in which the learning rate climbs."""
+    schedule: str = "linear"
+    """After the warm-up: linear decay to zero, or constant."""
+    clip: float | None = None
+    """Largest norm of the gradient."""
+    batch_size: int = 32
+    tokens: int | None = None
+    """Largest number of padded tokens in a batch; takes the place of batch_size."""
+    accumulate: int = 1
+    """Batches in one optimizer step."""
+    window: str = "same"
+    """The batches of one step come from the same task, or are mixed."""
+    sampling: str = "proportional"
+    """How often each task is drawn."""
+    temperature: float = 0.8
+    """Exponent of sampling="temperature"."""
+    order: tuple[str, ...] = ()
+    """The cycle of tasks of sampling="fixed"."""
+    balance: str = "none"
+    """Weights of the tasks' losses: all 1 (none), or the tasks' mean recent loss over a task's own (moving_average)."""
+    word_dropout: float = 0.0
+    """Share of the sub-words of word-level tasks that training reads as unknown."""
+    precision: str = "fp32"
+    train: str = "all"
+    """Train everything, or the output heads alone on a frozen encoder."""
+    max_examples: int | None = None
+    """Largest number of training rows of a task."""
+    max_dev: int | None = None
+    """Largest number of development rows of a task in evaluations while training."""
+    evaluate_every: int | None = None
+    """Steps between evaluations; once per epoch where not given, never where 0."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints; once per epoch where not given, never where 0."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better mean score."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check_type(item.name, getattr(self, item.name), str(item.type))
+        object.__setattr__(self, "order", tuple(self.order))
+        for name, allowed in {**CHOICES, "sampling": _samplings()}.items():
+            if getattr(self, name) not in allowed:
+                raise unknown(f"{name} of a plan", getattr(self, name), allowed)
+        for names, fits, wanted in RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not fits(value):
+                    raise HeadwiseError(f"{name}={value}", wanted)
+
+    def with_(self, **changes: Any) -> Plan:
+        """The plan with some fields changed; unknown fields are refused."""
+        known = {f.name for f in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise unknown("field of a plan", name, known)
+        return replace(self, **changes)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Plan:
+        """A plan from a TOML file of ``field = value`` lines."""
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise HeadwiseError(f"no plan at {path}") from None
+        except (ValueError, RecursionError, IsADirectoryError) as error:
+            raise HeadwiseError(f"{path} is no TOML ({error})", "lines such as: lr = 2e-5") from None
+        try:
+            return cls().with_(**values)
+        except HeadwiseError as error:
+            raise HeadwiseError(f"{path}: {error}") from None
+
+    def to_toml(self) -> str:
+        """The plan as a TOML file; fields that are not set are left out."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)
+
+
+def _samplings() -> tuple[str, ...]:
+    from headwise.training.sampling import samplers
+
+    return (*samplers, "fixed")
+
+
+def _check_type(name: str, value: Any, kind: str) -> None:
+    """``kind`` is the field's annotation: int, float, str or a tuple of texts, maybe "| None"."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind.startswith("tuple"):
+        fits, wanted = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value), "a list of texts"
+    elif kind.startswith("str"):
+        fits, wanted = isinstance(value, str), "a text"
+    elif kind.startswith("int"):
+        fits, wanted = number and isinstance(value, int), "a whole number"
+    else:
+        fits, wanted = number, "a number"
+    if not fits and not (value is None and kind.endswith("None")):
+        raise HeadwiseError(f"{name}={value!r}", wanted)

@@ -1,0 +1,172 @@
+"""What a run keeps on its way: which run a checkpoint belongs to, and how it is gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.io.files import digest, plain
+from headwise.io.identity import weights
+from headwise.tasks.columns import to_arrays
+from headwise.training import checkpoint
+from headwise.training.history import History
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headwise.models.multitask import MultiTaskModel
+    from headwise.training.loop import Run
+    from headwise.training.plan import Plan
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run: Run, began: str):
+        self.run, self.began = run, began
+
+    @cached_property
+    def identity(self) -> str:
+        """What a checkpoint must agree with to be gone on from, or to be branched off."""
+        shapes = {name: list(p.shape) for name, p in self.run.model.named_parameters()}
+        return digest(self._plan, self.rows, shapes, self.run.model.form, self.run.behaviour)
+
+    @cached_property
+    def rows(self) -> dict[str, str]:
+        """Each task's training data as a hash."""
+        return {name: _contents(to_arrays(data.columns)) for name, data in self.run.data.items()}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a person would name of what the run hangs on."""
+        return plain({**vars(self._plan), **self.run.model.form, "tasks": list(self.rows)})
+
+    @property
+    def _plan(self) -> Plan:
+        """The plan, less what changes nothing that is trained."""
+        plan = replace(self.run.plan, checkpoint_every=None)
+        return plan if plan.patience else replace(plan, max_dev=None)
+
+    def save(self) -> None:
+        """Write one of where the run stands now."""
+        run, random = self.run, self._gather_random()  # every process has dropout of its own
+        if not run.accelerator.is_main_process:
+            run.accelerator.wait_for_everyone()
+            return
+        assert run.out is not None
+        tensors = {
+            "model": dict(run.model.state_dict()),
+            "optimizer": checkpoint.pack_optimizer(run.optimizer),
+            "random": random,
+            "method": run.method.state(),
+            **({"best": run.best} if run.best else {}),
+        }
+        state = {
+            "identity": self.identity,
+            "settings": self.settings,
+            "behaviour": {name: digest(value) for name, value in self.run.behaviour.items()},
+            "rows": self.rows,
+            "began": self.began,
+            "method": run.method.describe(),
+            "streams": {name: stream.state() for name, stream in run.streams.items()},
+            "recent": {name: list(values) for name, values in run.recent.items()},
+            "history": run.history.to_record(),
+            "seconds": run.seconds,
+        }
+        best = run.history.best(run.best_after)
+        checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None, run.marks)
+        run.accelerator.wait_for_everyone()
+
+    def restore(self, found: tuple[dict, dict] | None, whole: bool) -> None:
+        """Take one up: of this very run (``whole``), or of one that differs in its method alone."""
+        if found is None:
+            return
+        run, (tensors, state) = self.run, found
+        here = {"identity": self.identity}
+        if whole:
+            here |= {"began": self.began, "method": plain(run.method.describe())}
+        if any(state.get(name) != value for name, value in here.items()):
+            raise HeadwiseError(
+                f"the checkpoint found belongs to another run ({self._told(state, whole)})",
+                "one of this run",
+                f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
+            )
+        run.model.load_state_dict(tensors["model"])
+        own = {parameter for group in run.own for parameter in group["params"]}
+        checkpoint.unpack_optimizer(run.optimizer, tensors["optimizer"], set() if whole else own)
+        self._take_random(tensors["random"])
+        if whole:
+            run.method.load_state(tensors.get("method", {}))
+        run.best = tensors.get("best")
+        for name, stream in run.streams.items():
+            stream.load_state(state["streams"][name])
+            run.recent[name].extend(state["recent"][name])
+        run.step, run.earlier = state["step"], state.get("seconds", 0.0)
+        told = state["history"]
+        losses = {name: [tuple(point) for point in points] for name, points in told["losses"].items()}
+        run.history = History(losses, told["scores"], told["steps"])
+
+    def _told(self, state: Mapping[str, Any], whole: bool) -> str:
+        """How a checkpoint's run differs from this one; what has no name only where no setting accounts for it."""
+        method, rows = plain(self.run.method.describe()), self.rows
+        found = _differences(state.get("settings", self.settings), self.settings)
+        found += _differences(state.get("method", method), method) if whole else []
+        then = state.get("rows", rows)
+        found = found or [f"other training rows of {task}" for task in rows if then.get(task) != rows[task]]
+        then = state.get("behaviour", {})
+        here = {name: digest(value) for name, value in self.run.behaviour.items()}
+        words = {"config": "another configuration", "dropout": "other dropout", "frozen": "other frozen parameters"}
+        found = found or [words[name] for name in here if then.get(name, here[name]) != here[name]]
+        if not found and whole and state.get("began") != self.began:
+            found = ["other weights at the start"]
+        return "; ".join(found) or "model, tasks, plan or method differ"
+
+    def _take_random(self, streams: Mapping[str, torch.Tensor]) -> None:
+        index, here, there = self.run.accelerator.process_index, self.run.accelerator.num_processes, len(streams["cpu"])
+        if here > there:
+            raise HeadwiseError(f"a checkpoint of {there} processes for {here}", f"at most {there}")
+        checkpoint.unpack_random({k: v[index].clone() for k, v in streams.items()})  # torch crashes on a row of several
+
+    def _gather_random(self) -> dict[str, torch.Tensor]:
+        gather: Any = self.run.accelerator.gather
+        return {name: gather(state[None].to(self.run.device)).cpu() for name, state in checkpoint.pack_random().items()}
+
+
+def starting_weights(model: MultiTaskModel, out: Path | None, resume: bool | str | Path) -> str:
+    """The hash of all weights, output heads too, from which a model is trained into a folder.
+
+    A model that this process trained into the same folder, and that nobody changed since, counts as it was before: the
+    same call to `fit` then reads back what it left.
+    """
+    if out is None and isinstance(resume, bool):
+        return ""  # nothing is read or kept
+    now = weights(model)
+    began, ended = vars(model).get("_trained", {}).get(out and out.absolute(), (now, now))
+    return began if resume and ended == now else now
+
+
+def remember(model: MultiTaskModel, out: Path, began: str) -> None:
+    """Note which weights a training into a folder began from and which it left."""
+    vars(model).setdefault("_trained", {})[out.absolute()] = (began, weights(model))
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed, by name; another method's own settings are not compared."""
+    changed = [name for name in now if name in then and then[name] != now[name]]
+    return [f"{name}: {_short(then[name])} then, {_short(now[name])} now" for name in changed]
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _contents(columns: Mapping[str, np.ndarray]) -> str:
+    """What is in a task's columns, in whatever order a cache has them."""
+    return digest(*(part for name in sorted(columns) for part in (name, columns[name])))
