@@ -43,8 +43,8 @@ from headwise.study.demo import encoder_folder
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 from headwise.training.loop import Run, fit
-from headwise.training.methods import Method
 from headwise.training.methods.iat import IAT
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 from headwise.training.step import step
 

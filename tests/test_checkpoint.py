@@ -12,7 +12,7 @@ from headwise.measuring.evaluate import evaluate
 from headwise.testing import toy_model
 from headwise.training import checkpoint
 from headwise.training.loop import fit
-from headwise.training.methods import Method
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 
 PLAN = Plan(steps=24, lr=3e-3, batch_size=16, checkpoint_every=2, evaluate_every=4, weight_decay=0.01)

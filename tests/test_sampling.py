@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from headwise.errors import HeadwiseError
 from headwise.testing import toy_model, toy_tasks
 from headwise.training.loop import Run
-from headwise.training.methods import Method
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 from headwise.training.sampling import samplers, schedule
 

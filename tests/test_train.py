@@ -28,10 +28,10 @@ from headwise.tasks.task import Rows, Task
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_tokenizer, toy_model, toy_tasks
 from headwise.training import checkpoint
 from headwise.training.loop import Run, _accelerator, fit
-from headwise.training.methods import Method
 from headwise.training.methods.distill import Distill
 from headwise.training.methods.iat import IAT
 from headwise.training.methods.l0 import L0
+from headwise.training.methods.method import Method
 from headwise.training.methods.prune_least import PruneLeast
 from headwise.training.methods.scales import Scales
 from headwise.training.plan import Plan

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 _PLACES = {  # imported when first asked for
     "errors": ("HeadwiseError",),
-    "heads": ("Heads", "gated", "captured"),
-    "selection": ("top", "bottom"),
+    "heads.gates": ("Heads", "gated", "captured"),
+    "heads.selection": ("top", "bottom"),
     "tasks": ("Task",),
-    "model": ("MultiTaskModel",),
-    "plan": ("Plan",),
-    "train": ("fit",),
-    "evaluate": ("evaluate",),
-    "importance": ("importance",),
-    "lesions": ("dissociate",),
+    "models.multitask": ("MultiTaskModel",),
+    "training.plan": ("Plan",),
+    "training.loop": ("fit",),
+    "measuring.evaluate": ("evaluate",),
+    "scoring.importance": ("importance",),
+    "dissociation.lesions": ("dissociate",),
     "probing": ("probe",),
-    "prune": ("prune",),
-    "exports": ("export", "load"),
-    "report": ("report",),
+    "heads.cutting": ("prune",),
+    "pruning.export": ("export", "load"),
+    "reporting": ("report",),
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = sorted(_HOME)
@@ -37,14 +35,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOME])
-
-
-class _Package(ModuleType):
-    """Keeps `headwise.importance` and the like for the verbs: importing the module of that name would take them."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError, unknown
 
 T = TypeVar("T")
 PLUGINS = "headwise.plugins"
+SHIPPED = ("headwise.papers",)  # plug-ins that come with headwise
 
 
 class Registry(Generic[T]):
@@ -67,8 +68,10 @@ class Registry(Generic[T]):
 
 
 def load_plugins() -> None:
-    """Import every installed plug-in once; importing one registers what it brings."""
+    """Import every plug-in once, shipped or installed; importing one registers its entries."""
     if not Registry._plugins_loaded:
         Registry._plugins_loaded = True
+        for module in SHIPPED:
+            import_module(module)
         for point in entry_points(group=PLUGINS):
             point.load()

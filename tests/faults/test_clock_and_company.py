@@ -24,7 +24,7 @@ from headwise.io.records import Results
 from headwise.testing import toy_model
 from headwise.training import checkpoint
 from headwise.training.loop import fit
-from headwise.training.methods import Method
+from headwise.training.methods.method import Method
 
 HERE = Path(__file__).parent
 

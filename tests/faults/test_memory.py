@@ -16,8 +16,8 @@ from headwise.probing.features import Reader
 from headwise.scoring.importance import importance
 from headwise.testing import no_dropout, toy_model
 from headwise.training.loop import Run, fit
-from headwise.training.methods import Method
 from headwise.training.methods.conflict import Conflict
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 
 

@@ -51,8 +51,8 @@ def test_a_run_is_upgraded_in_place_with_its_models(root):
     with pytest.raises(HeadwiseError, match="headwise records upgrade"):
         list(Results(root))
     (root.parent / "models" / ("a" * 16)).mkdir(parents=True)
-    assert upgrade_run(root, {}) == 3
+    assert upgrade_run(root) == 3
     [key] = [record.key for record in Results(root).where(work="train")]
     assert (root.parent / "models" / key).is_dir() and not (root.parent / "models" / ("a" * 16)).exists()
     with pytest.raises(HeadwiseError, match="not of format 1"):
-        upgrade_run(root, {})
+        upgrade_run(root)

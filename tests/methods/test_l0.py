@@ -16,9 +16,9 @@ from headwise.papers.mesh.gating import HeadGates
 from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, no_dropout, planted, tiny, tiny_batch, toy_model
 from headwise.training.loop import fit
+from headwise.training.methods import methods
 from headwise.training.methods.concrete import HardConcrete, cut, draw, p_open, settle
 from headwise.training.methods.l0 import L0
-from headwise.training.methods.method import methods
 from headwise.training.plan import Plan
 
 BASE = Plan(steps=20, lr=3e-3, batch_size=16, evaluate_every=0)

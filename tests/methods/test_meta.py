@@ -19,7 +19,8 @@ from headwise.papers.mesh.meta import MOVES, Meta
 from headwise.tasks.task import Rows, Task
 from headwise.testing import no_dropout, tiny, tiny_tokenizer, toy_model
 from headwise.training.loop import Run, _step, fit
-from headwise.training.methods.method import Method, methods
+from headwise.training.methods import methods
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 
 PLAN = Plan(steps=6, lr=3e-3, batch_size=12, accumulate=2, window="mixed", evaluate_every=0, clip=1.0)

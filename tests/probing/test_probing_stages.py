@@ -8,8 +8,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import eager
-from headwise.papers.stem_cell.stages import Profile
-from headwise.probing import changes, profile, untrained
+from headwise.papers.stem_cell.stages import Profile, changes, profile, untrained
 from headwise.probing.parameterfree import Unlearnt
 from headwise.tasks import Dependencies, Rows, Tag, Task
 from headwise.testing import tiny, tiny_tokenizer

@@ -242,12 +242,11 @@ def records_command(
             raise HeadwiseError(f"--out {out}", "a file to write", "--out results.parquet")
         done = {"packed": str(Results(roots[0]).pack(writable(out, file=True))), "records": len(Results(roots[0]))}
     elif command == "upgrade":
-        from headwise.experiments.jobs import PLACES
         from headwise.io.upgrade import upgrade_run
 
         done = {
             "upgraded": str(roots[0]),
-            "records": upgrade_run(roots[0], {place: name for name, place in PLACES.items()}),
+            "records": upgrade_run(roots[0]),
         }
     else:
         raise unknown("command of records", command, ("check", "pack", "upgrade"))

@@ -11,6 +11,22 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import folder, read_arrays, read_json
 from headwise.io.storage import ARRAYS, JSON, Folder, Record, record_key
 
+PLACES = {  # where format 1 found the code of a work
+    **{f"headwise.works:{name}": name for name in ("train", "lesions", "study")},
+    **{
+        f"headwise.recipes.{paper}.works:{name}": f"{paper}.{name}"
+        for paper, names in {
+            "anatomy": "inventory probed tuned",
+            "mesh": "train apart",
+            "specialization": (
+                "distilled estimator few_shot inventory likeness mismatched mtdnn onto relabelling rounds submission"
+            ),
+            "stem_cell": "probed trained",
+        }.items()
+        for name in names.split()
+    },
+}
+
 
 def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str, str] | None = None) -> dict[str, str]:
     """Write the records of format 1 under a folder again in another; their new keys by their old ones.
@@ -54,10 +70,10 @@ def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str
     return {key: key_of(key) for key in old}
 
 
-def upgrade_run(root: Path, works: Mapping[str, str]) -> int:
+def upgrade_run(root: Path) -> int:
     """Upgrade the records of a run in place, and rename the models and checkpoints that their keys name."""
     with folder(root, replace=True) as scratch:
-        keys = upgrade(root, scratch, works)
+        keys = upgrade(root, scratch, PLACES)
     for beside in (root.parent / "models", root.parent / "work"):
         for old, new in keys.items():
             if (beside / old).exists() and not (beside / new).exists():

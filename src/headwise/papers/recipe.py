@@ -93,7 +93,7 @@ class Recipe(Protocol):
 
 recipes: Registry[Recipe] = Registry("recipe")
 for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
-    recipes.add(_name, f"headwise.papers.recipe.{_name}:recipe")
+    recipes.add(_name, f"headwise.papers.{_name}:recipe")
 
 
 def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:

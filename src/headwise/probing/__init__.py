@@ -17,7 +17,6 @@ _PLACES = {  # imported when first asked for
     "utilization": ("utilize", "table", "effect_of_n", "fine_tune"),
     "roles": ("scatter", "change", "profiles", "across"),
     "parameterfree": ("nearest_centroid", "word_centroids", "relations", "unlearnt"),
-    "stages": ("profile", "changes", "untrained"),
 }
 _HOME = {name: module for module, found in _PLACES.items() for name in found}
 

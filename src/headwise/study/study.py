@@ -244,7 +244,7 @@ class Study:
 
     def _branch_step(self) -> int:
         from headwise.training.loop import Run, branch_step
-        from headwise.training.methods import Method
+        from headwise.training.methods.method import Method
 
         with closing(Run(self.model, self.settings.plan, Method(), None, self.device)) as run:
             return branch_step(run.total, self.settings.delta)

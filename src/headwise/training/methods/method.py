@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headwise.models.batching import Encoded, Order, Stream
-from headwise.registry import Registry
 
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
@@ -75,16 +74,3 @@ class Method:
     def describe(self) -> dict[str, Any]:
         """The method and its settings, for the record."""
         return {"method": self.name}
-
-
-methods: Registry[type[Method]] = Registry("method")
-methods.add("plain", Method)
-methods.add("iat", "headwise.training.methods.iat:IAT")
-methods.add("iat_released", "headwise.papers.specialization.released:ReleasedIAT")
-methods.add("prune_least", "headwise.training.methods.prune_least:PruneLeast")
-methods.add("conflict", "headwise.training.methods.conflict:Conflict")
-methods.add("distill", "headwise.training.methods.distill:Distill")
-methods.add("rates", "headwise.training.methods.rates:Rates")
-methods.add("scales", "headwise.training.methods.scales:Scales")
-methods.add("l0", "headwise.training.methods.l0:L0")
-methods.add("meta", "headwise.papers.mesh.meta:Meta")

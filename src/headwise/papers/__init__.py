@@ -1,0 +1,25 @@
+"""Four papers, one folder each: jobs, tables, published numbers, and the methods that only that paper needs.
+
+The core never imports this package. It registers its methods and works as any plug-in does (`headwise.registry`).
+"""
+
+from headwise.experiments.jobs import works
+from headwise.training.methods import methods
+
+# Version 2 of `apart` tests over random head sets; version 1 tested development rows alone.
+WORKS = {
+    "anatomy": ("inventory", "probed", "tuned"),
+    "mesh": ("train", "apart"),
+    "specialization": (
+        *("distilled", "estimator", "few_shot", "inventory", "likeness", "mismatched", "mtdnn", "onto", "relabelling"),
+        *("rounds", "submission"),
+    ),
+    "stem_cell": ("probed", "trained"),
+}
+VERSIONS = {"mesh.apart": 2}
+
+for _paper, _names in WORKS.items():
+    for _name in _names:
+        works.add(f"{_paper}.{_name}", f"headwise.papers.{_paper}.works:{_name}", VERSIONS.get(f"{_paper}.{_name}", 1))
+methods.add("iat_released", "headwise.papers.specialization.released:ReleasedIAT")
+methods.add("meta", "headwise.papers.mesh.meta:Meta")
