@@ -18,7 +18,8 @@ import torch
 from comparing import Row, equal, fastest, finish, row, subwords_of
 from transformers import AutoModel, BertConfig
 
-from headwise.measuring.evaluate import default_tokens, evaluate, evaluating, to_device
+from headwise.heads.modules import evaluating
+from headwise.measuring.evaluate import default_tokens, evaluate, to_device
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.multitask import MultiTaskModel
 from headwise.scoring.importance import CHUNK, Importance, importance

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from comparing import Row, equal, finish, in_turns, reading
-from training import compare, sentences
 from transformers.utils import logging
 
 from headwise.errors import HeadwiseWarning
@@ -28,6 +27,7 @@ from headwise.papers.mesh.meta import Meta
 from headwise.study.demo import encoder_folder
 from headwise.training.loop import Run, _step
 from headwise.training.plan import Plan
+from training import compare, sentences
 
 PLAN = Plan(epochs=1000, batch_size=32, clip=1.0)
 STEPS, SUPPORT = 3, 16

@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {  # a file, its own tests, and the tests of what stands on it, for what its own do not see
     "heads": (
-        "heads.py",
-        ["test_heads.py", "test_heads_refused.py"],
-        ["test_groups.py", "test_prune.py", "test_importance.py"],
+        "heads/gates.py",
+        ["heads/test_gates.py", "heads/test_finding.py"],
+        ["papers/mesh/test_groups.py", "pruning/test_prune.py", "scoring/test_importance.py"],
     ),
-    "selection": ("selection.py", ["test_selection.py"], ["test_groups.py"]),
+    "selection": ("heads/selection.py", ["heads/test_selection.py"], ["papers/mesh/test_groups.py"]),
     "dissociation": (
-        "dissociation.py",
-        ["test_dissociation.py", "test_dissociation_shown.py"],
-        ["test_lesions.py", "test_claims.py"],
+        "dissociation/result.py",
+        ["dissociation/test_result.py", "dissociation/test_result_shown.py"],
+        ["dissociation/test_lesions.py", "papers/test_claims.py"],
     ),
-    "iat": ("methods/iat.py", ["methods/test_iat.py"], ["test_integrations.py"]),
+    "iat": ("training/methods/iat.py", ["training/methods/test_iat.py"], ["integrations/test_trainer.py"]),
 }
 COMPARISONS = {"Eq": "NotEq", "Lt": "LtE", "Gt": "GtE", "Is": "IsNot", "In": "NotIn"}
 COMPARISONS |= {b: a for a, b in COMPARISONS.items()}

@@ -1,157 +1,193 @@
-"""The shape of the house: layers, sizes, and what is kept out."""
+"""The shape of the house: rooms and their order, sizes, tests beside what they test, and what is kept out."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "headwise"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "headwise"
 FILES = sorted(SOURCE.rglob("*.py"))
-# Imports point to the same layer or to one above it in this list.
-LAYERS = [
-    {"errors", "registry", "store", "progress", "display", "io", "stopping", "spreadsheet"},
-    {
-        "families",
-        "samples",
-        "tracing",
-        "proven",
-        "finding",
-        "heads",
-        "encoders",
-        "causality",
-        "selection",
-        "tasks",
-        "metrics",
-        "intervals",
-        "stats",
-        "correlation",
+# A room imports from itself and from rooms before it in this list, also inside functions and by name in a registry.
+ROOMS = (
+    *("errors", "registry", "io", "heads", "tasks", "models", "measuring", "scoring", "training", "dissociation"),
+    *("probing", "pruning", "reporting", "study", "experiments", "papers", "lab", "integrations", "cli", "testing"),
+)
+DOORS = {"__init__", "__main__"}  # they name what is public, whatever room it is in
+EXCEPTIONS = {  # room to room, with the reason
+    ("scoring", "training"): "the estimator l0 learns its gates by the training loop; named in the registry",
+    ("papers", "testing"): "smoke runs need a tiny model",
+    ("registry", "papers"): "the papers are a plug-in that comes with headwise",
+}
+TESTED_WITH = {  # modules without a test file of their name: the file that tests them
+    **{
+        f"cli.{name}": "cli/test_cli"
+        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen"]
     },
-    {
-        "plan",
-        "sampling",
-        "batching",
-        "model",
-        "evaluate",
-        "memory",
-        "stepping",
-        "resuming",
-        "checkpoint",
-        "train",
-        "passes",
-        "importance",
-        "stability",
-        "baseline",
-        "ablation",
-        "attribution",
-        "methods",
-        "journal",
-    },
-    {
-        "integrations",
-        "equations",
-        "headtests",
-        "rowtests",
-        "dissociation",
-        "lesions",
-        "similarity",
-        "transfer",
-        "rounds",
-        "glue",
-        "groups",
-        "metatest",
-        "prune",
-        "remains",
-        "exports",
-        "cutting",
-        "agreement",
-        "claims",
-        "attention",
-    },
-    {"features", "probes", "probing", "protocols", "headfeatures", "analyses", "finetune"},
-    {
-        "results",
-        "verdict",
-        "trust",
-        "heading",
-        "report",
-        "study",
-        "sweep",
-        "recipes",
-        "demo",
-        "doctor",
-        "jobs",
-        "engines",
-        "works",
-        "cli",
-    },
-]
-FREE = {"testing", "__init__", "__main__"}
+    "dissociation.equations": "dissociation/test_result",
+    "dissociation.rowtests": "dissociation/test_lesions",
+    "experiments.executors": "experiments/test_sweep",
+    "experiments.jobs": "experiments/test_works",
+    "heads.cutting": "pruning/test_prune",
+    "heads.families": "heads/test_gates",
+    "heads.modules": "models/test_multitask",
+    "heads.proven": "heads/test_tracing",
+    "heads.remains": "pruning/test_export",
+    "heads.samples": "families/test_families",
+    "io.progress": "training/test_history",
+    "io.spreadsheet": "reporting/test_tables",
+    "io.stopping": "training/test_loop",
+    "measuring.correlation": "measuring/test_stats",
+    "models.folders": "pruning/test_export",
+    "models.loading": "models/test_multitask",
+    "models.memory": "faults/test_memory",
+    "papers.smoke": "papers/test_recipe",
+    "papers.summary": "papers/test_recipe",
+    "probing.figures": "probing/test_roles",
+    "probing.fitting": "probing/test_measure",
+    "probing.protocols": "probing/test_measure",
+    "probing.splits": "probing/test_measure",
+    "probing.terminal": "probing/test_roles",
+    "probing.units": "probing/test_parameterfree",
+    "pruning.verify": "pruning/test_export",
+    "reporting.form": "reporting/test_page",
+    "reporting.palette": "reporting/test_figures",
+    "reporting.probes": "reporting/test_card",
+    "reporting.words": "reporting/test_page",
+    "scoring.captum": "scoring/test_importance",
+    "study.heading": "study/test_study",
+    "study.trust": "study/test_study",
+    "tasks.catalog.layouts": "tasks/catalog/test_known",
+    "tasks.catalog.probes": "tasks/test_builders",
+    "tasks.catalog.sentences": "tasks/catalog/test_known",
+    "tasks.catalog.words": "tasks/catalog/test_known",
+    "tasks.columns": "models/test_batching",
+    "tasks.kinds.biaffine": "tasks/kinds/test_tree",
+    "tasks.kinds.bracketing": "tasks/kinds/test_tree",
+    "tasks.kinds.wordlevel": "tasks/kinds/test_windows",
+    "tasks.lookup": "tasks/catalog/test_known",
+    "tasks.readers.brackets": "tasks/readers/test_formats",
+    "tasks.readers.conll": "tasks/readers/test_formats",
+    "tasks.readers.shape": "tasks/readers/test_formats",
+    "tasks.task": "tasks/test_leakage",
+    "training.methods.concrete": "training/methods/test_l0",
+    "training.methods.method": "training/test_loop",
+    "training.resume": "training/test_loop",
+    "training.step": "training/test_loop",
+}
 NO_TORCH = [
-    "store",
-    "results",
-    "metrics",
-    "baseline",
-    "intervals",
-    "stats",
-    "correlation",
-    "equations",
-    "rowtests",
-    "headtests",
-    "verdict",
-    "report",
-    "dissociation",
-    "claims",
-    "tasks.catalog",
-    "tasks.corpus",
-    "tasks",
+    *("io.files", "io.records", "io.identity", "tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
+    *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
+    *("dissociation.equations", "dissociation.rowtests", "dissociation.headtests", "dissociation.result"),
+    *("reporting.verdict", "papers.claims"),
 ]
-ONLY = {"accelerate": {"train"}, "ray": {"engines"}}
+ONLY = {"accelerate": {"training.loop"}, "ray": {"experiments.executors"}}
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def level(name: str) -> int | None:
-    first = name.split(".")[0]
-    return next((i for i, layer in enumerate(LAYERS) if first in layer), None)
+MODULES = {module_name(path): path for path in FILES}
 
 
-def imports(path: Path, whole: bool) -> list[str]:
-    """Modules a file imports: at import time, or anywhere in it (``whole``), typing-only ones left out."""
+def room(name: str) -> str:
+    return name.split(".")[0]
+
+
+def imported(path: Path, named: bool = True) -> list[str]:
+    """Everything a file imports, inside functions too, and places named in registries; not what types alone need."""
     tree = ast.parse(path.read_text())
-    found = []
-    skipped: set[int] = set()
+    typing_only: set[int] = set()
+    targets = re.findall(r'"(headwise\.[\w.]+)(?::\w+"|",\)  # plug-ins)', path.read_text()) if named else []
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            skipped |= {id(child) for child in ast.walk(node)}
-        if not whole and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            skipped |= {id(child) for child in ast.walk(node)}
+            typing_only |= {id(child) for child in ast.walk(node)}
     for node in ast.walk(tree):
-        if id(node) in skipped:
+        if id(node) in typing_only:
             continue
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            targets += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+            targets += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return targets
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_imports_point_upward(path):
-    name = module_name(path)
-    if name.split(".")[0] in FREE:
-        return
-    own = level(name)
-    assert own is not None, f"{name} belongs to no layer: name it in LAYERS"
-    for target in imports(path, whole=False):
-        if target.startswith("headwise."):
-            other = level(target.removeprefix("headwise."))
-            assert other is None or other <= own, f"{name} imports {target} from a layer below it"
+@cache
+def graph(named: bool = True) -> dict[str, set[str]]:
+    """Module to modules of headwise."""
+    edges: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        targets = {t.removeprefix("headwise.") for t in imported(path, named) if t.startswith("headwise.")}
+        edges[name] = {t for t in targets if t in MODULES and t != name}
+    return edges
+
+
+def test_few_files_lie_beside_the_rooms():
+    assert len([path for path in FILES if path.parent == SOURCE]) <= 6
+    assert {room(name) for name in MODULES} - DOORS - {"headwise"} - set(ROOMS) - {""} <= {"__init__"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - DOORS))
+def test_imports_point_to_rooms_before(name):
+    order = {each: place for place, each in enumerate(ROOMS)}
+    assert room(name) in order, f"{name} is in no room: name it in ROOMS"
+    for target in graph()[name]:
+        if (room(name), room(target)) not in EXCEPTIONS:
+            assert order[room(target)] <= order[room(name)], f"{name} imports {target} from a room after its own"
+
+
+def test_every_exception_is_needed():
+    used = {(room(name), room(target)) for name, targets in graph().items() for target in targets}
+    assert set(EXCEPTIONS) <= used
+
+
+def test_every_import_of_headwise_exists():
+    """Names that `__init__` files give late are checked where they are used."""
+    for path in FILES:
+        for target in imported(path):
+            if target.startswith("headwise."):
+                parts = target.removeprefix("headwise.").split(".")
+                known = {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & set(MODULES)
+                assert known or len(parts) == 1, f"{module_name(path)} imports {target}, which is nowhere"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join((*above[above.index(name) :], name))
+        if name not in done:
+            for target in sorted(graph(named=False)[name]):
+                visit(target, (*above, name))
+            done.add(name)
+
+    for name in sorted(graph()):
+        if name not in DOORS:
+            visit(name, ())
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if "." in n and MODULES[n].name != "__init__.py"))
+def test_tests_mirror_the_source(name):
+    """A module has a test file of its name or is in TESTED_WITH; parts of a paper and of the corpus are tested whole."""
+    *rooms, module = name.split(".")
+    beside = TESTS.joinpath(*rooms) / f"test_{module}.py"
+    folder = TESTS.joinpath(*rooms) / f"test_{rooms[-1]}.py", TESTS.joinpath(*rooms[:-1]) / f"test_{rooms[-1]}.py"
+    whole = len(rooms) > 1 and rooms[-1] not in ("kinds", "readers", "catalog", "methods")
+    elsewhere = TESTS / f"{TESTED_WITH.get(name, '')}.py"
+    assert beside.exists() or elsewhere.exists() or (whole and any(f.exists() for f in folder)), f"no {beside}"
+
+
+def test_no_module_with_tests_of_its_own_is_said_to_be_tested_elsewhere():
+    assert [
+        n for n in TESTED_WITH if (TESTS / f"{'/test_'.join(n.rsplit('.', 1)).replace('.', '/')}.py").exists()
+    ] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -170,7 +206,7 @@ def test_engines_have_one_home(library, homes):
     users = {
         module_name(path)
         for path in FILES
-        if any(target == library or target.startswith(f"{library}.") for target in imports(path, whole=True))
+        if any(target == library or target.startswith(f"{library}.") for target in imported(path))
     }
     assert users <= homes
 

@@ -174,7 +174,7 @@ def with_text(value, words: str):
 
 
 def test_no_text_of_a_study_becomes_an_element_of_its_page():
-    sys.path.insert(0, str(Path(__file__).parent / "report"))
+    sys.path.insert(0, str(Path(__file__).parent / "support"))
     from fake_study import make
 
     def page(words: str) -> str:

@@ -18,7 +18,8 @@ _PLACES = {  # imported when first asked for
     "dissociation.lesions": ("dissociate",),
     "probing": ("probe",),
     "heads.cutting": ("prune",),
-    "pruning.export": ("export", "load"),
+    "pruning.export": ("export",),
+    "models.folders": ("load",),
     "reporting": ("report",),
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names}

@@ -55,3 +55,7 @@ def missing_extra(package: str, extra: str, purpose: str, otherwise: str = "") -
     """The error for an optional library that is not installed, maybe with a way around it."""
     seen = f"{purpose} needs the package {package!r}, which is not installed"
     return HeadwiseError(seen, hint=install(extra) + (f", or {otherwise}" if otherwise else ""))
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[:300]

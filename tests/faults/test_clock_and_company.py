@@ -26,7 +26,7 @@ from headwise.training import checkpoint
 from headwise.training.loop import fit
 from headwise.training.methods.method import Method
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_second_training_in_a_folder_is_refused_and_the_first_goes_on(tmp_path
 
 @pytest.mark.parametrize("name", ["records", "models", "pages", "features", "tokens", "jobs"])
 def test_several_processes_that_write_the_same_at_once_leave_it_whole(tmp_path, name, monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE.parent))
+    monkeypatch.syspath_prepend(str(SUPPORT))
     scenes.made_ready(name)
     scene = scenes.SCENES[name]
     for _ in range(3):
@@ -151,10 +151,11 @@ def test_a_reader_beside_a_writer_sees_whole_records_only(tmp_path):
 @pytest.mark.soak
 def test_sweeps_that_are_killed_over_and_over_lose_nothing(tmp_path, record_property, monkeypatch):
     """The whole program dies at a random time, with its workers; what had a record then is never done again."""
-    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     script = tmp_path / "sweep.py"
     script.write_text(
-        "import sys\nfrom handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
+        "import sys\nfrom handiwork import job\nfrom headwise.experiments.sweep import run\n"
+        "if __name__ == '__main__':\n"
         "    jobs = [job('square', n, wait=0.05) for n in range(40)]\n"
         "    sys.exit(bool(run([job('total', 0, after=tuple(jobs), of=[j.key for j in jobs])], sys.argv[1],"
         " workers=2).failed))\n"

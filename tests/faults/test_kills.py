@@ -20,7 +20,7 @@ KILLED = -signal.SIGKILL
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support"))
 
 
 def killed_at(name: str, number: int, folder: Path) -> bool:

@@ -1,117 +1,94 @@
-"""What is stored is what was saved: everything that is read is checked, in folders and in packed files."""
+"""Records: named by what determines them, written once, opened without torch."""
 
 from __future__ import annotations
 
+import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.records import Results
-from headwise.io.storage import check
+from headwise.io.records import Results, flat, told_apart
 
 
 @pytest.fixture
 def results(tmp_path):
+    made = Results(tmp_path / "results")
+    made.save("importance", {"task": "sst2", "seed": 0}, {"value": 0.5}, {"scores": np.ones((2, 3))})
+    made.save("importance", {"task": "qnli", "seed": 0}, {"value": 0.25})
+    return made
+
+
+def test_the_name_is_the_configuration(results):
+    same = results.save("importance", {"seed": 0, "task": "sst2"}, {"value": 99})
+    assert results[same].result == {"value": 0.5}, "a record that is there stays"
+    assert Results.key("importance", {"task": "sst2", "seed": 1}) != same
+    assert results.find("importance", {"task": "sst2", "seed": 1}) is None
+    assert results[same].arrays["scores"].shape == (2, 3)
+    assert "torch" in results[same].about["versions"]
+
+
+def test_listing_and_comparing(results):
+    assert [r.config["task"] for r in results.where(work="importance", task="qnli")] == ["qnli"]
+    a, b = (r.key for r in results)
+    names = [name for name, *_ in results.compare(a, b)]
+    assert names == ["config.task", "result.value"]
+    assert flat({"a": {"b": 1}, "c": [1]}) == {"a.b": 1, "c": [1]}
+
+
+@pytest.mark.parametrize("name", ["all.csv", "all.parquet"])
+def test_export(results, tmp_path, name):
+    path = results.export(tmp_path / name)
+    assert path.stat().st_size > 0
+    with pytest.raises(HeadwiseError, match=r"\.csv or \.parquet"):
+        results.export(tmp_path / "all.xls")
+
+
+def test_an_export_holds_all_of_a_record(tmp_path):
     results = Results(tmp_path / "records")
-    for seed in range(3):
-        arrays = {"scores": np.arange(6.0).reshape(2, 3) + seed} if seed else None
-        results.save(
-            "importance", {"seed": seed, "lr": 1e-5}, {"value": 0.5, "none": None, "nan": float("nan")}, arrays
-        )
-    return results
+    scores = np.arange(300.0).reshape(3, 100).tolist()
+    for seed in (0, 1):
+        results.save("importance", {"seed": seed, "lr": 0.5 if seed else 1}, {"scores": scores, "by": "gradient"})
+    with results.export(tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [json.loads(row["result.scores"]) for row in rows] == [scores, scores]
+    table = pytest.importorskip("pyarrow.parquet").read_table(results.export(tmp_path / "all.parquet")).to_pylist()
+    assert {(row["config.seed"], row["config.lr"], row["result.by"]) for row in table} == {
+        (0, 1.0, "gradient"),
+        (1, 0.5, "gradient"),
+    }
 
 
-def folder_of(results, seed):
-    return next(record.path for record in results if record.config["seed"] == seed)
+def test_broken_records_are_named(results):
+    key = next(iter(results)).key
+    (results.root / key / "record.json").write_text("{")
+    with pytest.raises(HeadwiseError, match=key):
+        results[key]
+    (results.root / key / "record.json").write_text(json.dumps({"key": key}))
+    with pytest.raises(HeadwiseError, match="not a headwise record"):
+        results[key]
+    with pytest.raises(HeadwiseError, match="unknown record"):
+        results["ffff"]
 
 
-def rewrite(path, **fields):
-    file = path / "record.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+def test_records_of_a_kind_are_told_apart_by_what_differs(tmp_path):
+    results, common = Results(tmp_path), {"weights": "0123456789abcdef", "rate": 0.1, "old": None, "held": False}
+    for seed in (0, 1):
+        for method in ("plain", "iat"):
+            trained = {**common, "plan": {"seed": seed}, "method": {"name": method}, "tasks": ["a", "b"]}
+            results.save("train", trained, {})
+            results.save("lesions", {"training": trained, "examples": 10 + seed}, {})
+    results.save("alone", {"seed": 3}, {})
+    told = {(r.work, text) for r, text in zip(results, told_apart(list(results)))}
+    trainings = {("train", f"name {method}, seed {seed}") for seed in (0, 1) for method in ("plain", "iat")}
+    assert told == {*trainings, ("lesions", "examples 10"), ("lesions", "examples 11"), ("alone", "")}
 
 
-def test_versions_of_the_package_are_no_part_of_a_key(results, monkeypatch):
-    monkeypatch.setattr("headwise.io.records.code_version", lambda: "9.9.9")
-    for seed in range(3):
-        assert results.find("importance", {"lr": 1e-5, "seed": seed}) is not None
-    assert results.find("importance", {"lr": 1e-5, "seed": 0}, version=2) is None, "the work was corrected since"
-    assert Results.key("importance", {"seed": 0}) != Results.key("lesions", {"seed": 0})
-
-
-SPOILT = {
-    "an edited result": (lambda path: rewrite(path, result={"value": 0.9}), "modified"),
-    "an edited configuration": (lambda path: rewrite(path, config={"seed": 7}), "modified"),
-    "an edited note": (lambda path: rewrite(path, about={}), "modified"),
-    "no hash": (lambda path: rewrite(path, sha256=None), "not a headwise record"),
-    "an older format": (lambda path: rewrite(path, format=1), "headwise records upgrade"),
-    "a future format": (lambda path: rewrite(path, format=3), "format 3"),
-    "deleted arrays": (lambda path: (path / "arrays.safetensors").unlink(), "missing"),
-}
-
-
-@pytest.mark.parametrize(("spoil", "words"), SPOILT.values(), ids=SPOILT)
-def test_what_was_modified_is_refused_and_named(results, spoil, words):
-    path = folder_of(results, 1)
-    spoil(path)
-    with pytest.raises(HeadwiseError, match=words) as refused:
-        _ = results[path.name].arrays
-    assert path.name in str(refused.value)
-    [(key, problem)] = check(results.root)
-    assert key == path.name and str(refused.value) == problem
-
-
-def test_every_flipped_bit_of_arrays_is_noticed(results):
-    path = folder_of(results, 2)
-    file = path / "arrays.safetensors"
-    whole = file.read_bytes()
-    for place in range(0, len(whole), 7):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(HeadwiseError, match="modified"):
-            _ = results[path.name].arrays
-    file.write_bytes(whole)
-    assert not list(check(results.root))
-
-
-def test_a_record_under_another_key_is_not_believed(results):
-    """Its configuration disagrees with the key it lies under."""
-    one, other = folder_of(results, 0), folder_of(results, 1)
-    shutil.rmtree(other)
-    shutil.copytree(one, other)
-    rewrite(other, key=other.name)
-    with pytest.raises(HeadwiseError):
-        results.find("importance", {"seed": 1, "lr": 1e-5})
-
-
-def test_a_packed_file_holds_the_same_records(results, tmp_path):
-    packed = Results(results.pack(tmp_path / "all.parquet"))
-    assert len(packed) == len(results) == 3 and not list(check(packed.root))
-    for one, other in zip(results, packed):
-        assert one.body().keys() == other.body().keys() and str(one.body()) == str(other.body())
-        assert one.arrays.keys() == other.arrays.keys()
-        assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
-    assert packed.find("importance", {"lr": 1e-5, "seed": 2}) is not None
-    with pytest.raises(HeadwiseError, match="only read"):
-        packed.save("importance", {"seed": 9}, {})
-    again = Results(packed.pack(tmp_path / "again.parquet"))
-    assert [record.key for record in again] == [record.key for record in packed]
-
-
-def test_a_packed_file_that_was_modified_is_refused(results, tmp_path):
-    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    path = results.pack(tmp_path / "all.parquet")
-    table = pq.read_table(path)
-    for column, value in (("result", '{"value":1}'), ("arrays", b"")):
-        values = table[column].to_pylist()
-        values[2] = value
-        index = table.column_names.index(column)
-        pq.write_table(table.set_column(index, column, pa.array(values, table[column].type)), path)
-        [(key, problem)] = check(path)
-        assert key == table["key"].to_pylist()[2] and ("modified" in problem or "missing" in problem)
-    path.write_bytes(b"PAR1")
-    with pytest.raises(HeadwiseError, match="not a readable Parquet file"):
-        list(Results(path))
-    with pytest.raises(HeadwiseError, match="no file"):
-        list(Results(tmp_path / "none.parquet"))
+def test_an_exported_table_runs_nothing_in_a_spreadsheet(tmp_path):
+    results = Results(tmp_path / "records")
+    results.save("kind", {"task": '=HYPERLINK("http://x")', "lr": -0.5}, {"@SUM": "+1", "value": -1.0})
+    with results.export(tmp_path / "all.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["config.task"] == '\'=HYPERLINK("http://x")' and row["result.@SUM"] == "+1"
+    assert (row["config.lr"], row["result.value"]) == ("-0.5", "-1.0")

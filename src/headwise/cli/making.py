@@ -166,7 +166,7 @@ def train(
 
 def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, pooling: str | None, max_length: int) -> Any:
     """What training starts from: a model of headwise with its output heads, or an encoder with fresh ones."""
-    from headwise.models.loading import is_trained
+    from headwise.models.folders import is_trained
     from headwise.models.multitask import MultiTaskModel
 
     if not is_trained(model):
@@ -202,7 +202,7 @@ def prune(
     """
     from headwise.heads.cutting import prune as remove
     from headwise.heads.gates import Heads
-    from headwise.models.loading import is_trained
+    from headwise.models.folders import is_trained
     from headwise.pruning.cost import export_whole
     from headwise.pruning.export import export, read_mask
 

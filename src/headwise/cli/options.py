@@ -180,7 +180,7 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
     """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
     from headwise import tasks as catalog
     from headwise.io.files import read_json
-    from headwise.models.loading import ABOUT
+    from headwise.models.folders import ABOUT
     from headwise.models.multitask import MultiTaskModel, default_device
 
     if not (path / ABOUT).exists():
@@ -209,8 +209,8 @@ def _known(name: str, data: Path | None) -> Any:
 
 def plain_encoder(model: str) -> tuple[Any, Any]:
     """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
-    from headwise.models.loading import ABOUT, is_trained, load_encoder
-    from headwise.pruning.export import load
+    from headwise.models.folders import ABOUT, is_trained, load
+    from headwise.models.loading import load_encoder
 
     path = Path(model)
     if not is_trained(path) and (path / ABOUT).exists():

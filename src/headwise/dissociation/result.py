@@ -248,7 +248,8 @@ class Dissociation:
     def permutation_test(self, null: np.ndarray, fraction: float | None = None) -> dict[str, Any]:
         """P-values of D and of each D_i against P_i(H'_j) of relabelled heads, ``(N, T, T)``.
 
-        ``headwise.heads.selection.relabelled`` deals the heads of the tasks anew; N deals are N * T lesions of one pass.
+        ``headwise.heads.selection.relabelled`` deals the heads of the tasks anew; N deals are N * T lesions of one
+        pass.
         """
         base = self.performance[self.at(fraction)][:, :1]
         null = np.asarray(null, float)

@@ -14,11 +14,11 @@ import numpy as np
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.jobs import Job, Place, task_named, work_named
-from headwise.heads.causality import pooling_by_name
 from headwise.io.files import plain
 from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.io.identity import data
 from headwise.measuring.evaluate import evaluate
+from headwise.models.causality import pooling_by_name
 from headwise.models.multitask import MultiTaskModel, default_device
 from headwise.scoring.importance import importance
 from headwise.study.study import Settings, Study

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from headwise.errors import first_line
 from headwise.heads.families import CROSS_MARKS, declared_causal, text_config
 from headwise.heads.samples import samples
 from headwise.heads.tracing import Proof, Trace, trace
-from headwise.models.loading import first_line
 
 WORDS = (  # free names of stacks, by the words that begin a part of a module's name
     ("qformer", ("qformer",)),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headwise.heads.families import text_config
-from headwise.models.loading import positions
+from headwise.heads.modules import positions
 
 LENGTH = 6  # tokens
 BANDS = ("num_mel_bins", "feature_projection_input_dim", "feature_size", "input_feat_per_channel", "n_mels")

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.heads.families import input_width
-from headwise.models.loading import evaluating
+from headwise.heads.modules import evaluating
 
 AXES = {4: (1, 2), 5: (1, 2), 3: (0,)}  # where heads may lie in an attention map, by its number of dimensions
 Call = tuple[str, int]  # a module's name, and which of its calls

@@ -14,8 +14,8 @@ from transformers.trainer_callback import ExportableState
 
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, gated, unwrap
+from headwise.heads.modules import evaluating
 from headwise.heads.selection import top
-from headwise.measuring.evaluate import evaluating
 from headwise.training.methods.iat import HeldHeads, check_masks, check_share
 
 Batch = dict[str, Any]

@@ -11,9 +11,9 @@ import torch
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads, gated
+from headwise.heads.modules import evaluating
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order, encode
-from headwise.models.loading import evaluating
 from headwise.models.memory import Budget
 from headwise.models.multitask import MultiTaskModel
 from headwise.tasks.metrics import metrics

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headwise.heads.gates import Heads, attended, eager, whole_maps
-from headwise.measuring.evaluate import evaluating
+from headwise.heads.modules import evaluating
 from headwise.models.multitask import MultiTaskModel
 
 FEATURES = ("entropy", "previous", "next", "first", "separator")

@@ -1,7 +1,8 @@
 """How certain a number is: bootstrap, paired tests, overlap, families of tests (no torch).
 
 Metrics here are additive: every example brings a row of counts, and the metric is a function of their sums
-(see ``headwise.tasks.metrics``). A bootstrap is then one matrix product of draws and counts, however many systems share it.
+(see ``headwise.tasks.metrics``). A bootstrap is then one matrix product of draws and counts, however many systems
+share it.
 """
 
 from __future__ import annotations

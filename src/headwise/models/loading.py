@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -13,9 +10,9 @@ from urllib.parse import urlparse
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, first_line
+from headwise.models.folders import ABOUT, is_trained, load
 
-ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
 
@@ -81,15 +78,8 @@ def find_config(name: str | Path) -> Any:
         return None
 
 
-def is_trained(name: str | Path) -> bool:
-    """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
-    return (Path(name) / ABOUT).exists() and (Path(name) / "encoder").is_dir()
-
-
 def _without_heads(path: Path) -> nn.Module:
     """The encoder of a sliced folder, without what may stand on it."""
-    from headwise.pruning.export import load
-
     model: Any = load(path)
     return model.base_model.float()
 
@@ -106,27 +96,6 @@ def name_of(model: str | Path) -> str:
     """What people call a model: its folder's name, or that of the folder above where it is just "model"."""
     path = Path(model)
     return path.parent.name if path.name in ("model", "encoder") and path.parent.name else path.name or str(model)
-
-
-def positions(encoder: nn.Module) -> int:
-    """How many sub-words an encoder can take."""
-    most: Any = getattr(encoder.config, "max_position_embeddings", None)
-    for name, module in encoder.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
-    return most if isinstance(most, int) and most > 0 else sys.maxsize
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode comes back after."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def refuse_several(encoder: nn.Module) -> None:
@@ -158,10 +127,6 @@ def _resolves(address: str) -> bool:
         return bool(socket.getaddrinfo(urlparse(address).hostname, 443))
     except OSError:
         return False
-
-
-def first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"[:300]
 
 
 def _what_loads(name: str) -> str:

@@ -15,11 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from headwise.errors import HeadwiseError, unknown
-from headwise.heads.causality import default_pooling
+from headwise.errors import HeadwiseError, first_line, unknown
 from headwise.heads.gates import Heads, captured, gated
+from headwise.heads.modules import positions
 from headwise.io.files import folder, plain, read_json, write_json
-from headwise.models.loading import ABOUT, first_line, load_encoder, positions, refuse_several
+from headwise.models.causality import default_pooling
+from headwise.models.folders import ABOUT, save_sliced
+from headwise.models.loading import load_encoder, refuse_several
 from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.task import Hidden, Task
 
@@ -226,8 +228,6 @@ class MultiTaskModel(nn.Module):
         """
         path, save = Path(path), self.encoder.save_pretrained
         if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
-            from headwise.pruning.export import save_sliced
-
             self._with_chosen()
             save = partial(save_sliced, self.encoder)
         with folder(path, replace=True) as scratch:

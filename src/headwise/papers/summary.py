@@ -44,7 +44,7 @@ def student_p(values: Iterable[float | None]) -> float:
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
 ) -> dict[str, Any]:
-    """A table in the form of `headwise.reporting.tables`: plain numbers, nothing for NaN or where nothing is published."""
+    """A table in the form of `headwise.reporting.tables`: plain numbers, None for NaN and for what is not published."""
     beside = None if published is None else finite(published)
     if beside is not None and not any(value is not None for row in beside for value in row):
         beside = None

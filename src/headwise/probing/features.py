@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
-from headwise.heads.causality import default_pooling
 from headwise.heads.gates import Heads, captured, unwrap
+from headwise.heads.modules import evaluating
 from headwise.io.files import cache_folder, digest
 from headwise.io.identity import identity
-from headwise.measuring.evaluate import TOKENS, evaluating
+from headwise.measuring.evaluate import TOKENS
 from headwise.models.batching import Encoded, batches
+from headwise.models.causality import default_pooling
 from headwise.models.loading import load_encoder
 from headwise.models.memory import Budget
 from headwise.models.multitask import MultiTaskModel, pool

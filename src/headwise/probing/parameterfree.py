@@ -15,8 +15,8 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, attended, captured, eager
+from headwise.heads.modules import evaluating
 from headwise.io.files import plain
-from headwise.measuring.evaluate import evaluating
 from headwise.models.batching import batches, encode, sample
 from headwise.probing.features import INPUTS, Reader
 from headwise.probing.measure import Probe

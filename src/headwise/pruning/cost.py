@@ -17,10 +17,11 @@ from torch import nn
 from headwise.errors import HeadwiseError, option
 from headwise.heads.cutting import prune, removal
 from headwise.heads.gates import Heads
+from headwise.heads.modules import evaluating, positions
 from headwise.heads.selection import bottom
 from headwise.io.files import folder, read_json, require_new
-from headwise.measuring.evaluate import Score, difference, evaluate, evaluating
-from headwise.models.loading import ABOUT, positions
+from headwise.measuring.evaluate import Score, difference, evaluate
+from headwise.models.folders import ABOUT
 from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
 from headwise.pruning.export import export
 from headwise.tasks.leakage import splits_of

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | ``masked`` | any mask | as before: the heads' output weights are zero | transformers alone |
 | ``compact`` | every layer keeps the same number of heads | smaller | transformers alone; few families |
-| ``sliced`` | any mask of whole key-value groups | smaller | ``headwise.pruning.export.load`` |
+| ``sliced`` | any mask of whole key-value groups | smaller | ``headwise.load`` |
 | ``onnx`` | as sliced | smaller | onnxruntime |
 
 Every export is opened again and compared with the gated original before it gets its name; one that differs is removed.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import nn
 from torch.export import Dim
 
@@ -31,10 +29,9 @@ from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
-from headwise.models.loading import ABOUT, is_trained
+from headwise.models.folders import ABOUT, VERSION, line, load, opened, save_sliced
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
 
-VERSION = 1
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 SLICED = option("form", "sliced")
 
@@ -85,25 +82,6 @@ def export(
     return path
 
 
-def load(path: str | Path) -> nn.Module:
-    """Open a folder that `export` wrote as ``sliced``, or any plain Hugging Face folder, as the class it was saved as.
-
-    Of a model that headwise trained it is the encoder; `MultiTaskModel.load` opens all of it.
-
-    Example:
-        >>> load("small").num_parameters() < model.num_parameters()
-        True
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
-    path = path / "encoder" if is_trained(path) else path
-    kind = _model_class(path)
-    if not (path / ABOUT).exists():
-        return _opened(kind, path)
-    return _opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
-
-
 def read_mask(path: str | Path) -> torch.Tensor:
     """A bool ``(L, H)`` mask from JSON (rows of true, false) or safetensors (the array ``mask``, or its only one)."""
     path = Path(path)
@@ -126,20 +104,6 @@ def read_mask(path: str | Path) -> torch.Tensor:
     return values.bool()
 
 
-def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
-    """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
-
-    def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        kind.__init__(self, config, *args, **kwargs)
-        for stack, layers in kept.items():
-            prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
-        self.__class__ = kind
-
-    # transformers looks classes up by their name and module, also for what it records and renames
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), {"__init__": start, **names})
-
-
 def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     cut = [stack for stack in stacks_of(model) if not bool(Heads.of(model, stack=stack).alive.all())]
     if cut:
@@ -155,14 +119,6 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
 def _write_sliced(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
     prune(model, mask, heads.stack)
     save_sliced(model, folder)
-
-
-def save_sliced(model: Any, folder: Path) -> None:
-    """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
-    model.save_pretrained(folder)
-    kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
-    digests = {file.name: store.file_digest(file) for file in sorted(folder.iterdir())}
-    store.write_json(folder / ABOUT, {"version": VERSION, "form": "sliced", "kept": kept, "files": digests})
 
 
 def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
@@ -217,7 +173,7 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
     except (ValueError, StrictDataclassError) as error:  # some want the hidden size to be a multiple of the heads
         fitting = [n for n in range(1, config.num_attention_heads + 1) if config.hidden_size % n == 0]
         raise HeadwiseError(
-            f"{type(config).__name__} refuses {heads} heads: {_line(error)}",
+            f"{type(config).__name__} refuses {heads} heads: {line(error)}",
             f"a number of heads per layer that divides {config.hidden_size}: {fitting}",
             SLICED,
         ) from None
@@ -261,7 +217,7 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        reason = _line(error.__cause__ or error)
+        reason = line(error.__cause__ or error)
         raise HeadwiseError(f"torch.onnx cannot write {type(model).__name__} ({reason})", "", SLICED) from error
     model.config.save_pretrained(folder)
     store.write_json(folder / ABOUT, {"version": VERSION, "form": "onnx"})
@@ -293,7 +249,7 @@ def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
 
 
 def _read_plain(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
-    return _runner(_opened(type(like), folder), like)
+    return _runner(opened(type(like), folder), like)
 
 
 def _read_sliced(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
@@ -316,74 +272,3 @@ FORMS = {
     "sliced": (_write_sliced, _read_sliced),
     "onnx": (_write_onnx, _read_onnx),
 }
-
-
-def _model_class(path: Path) -> Any:
-    """The class a folder was saved as."""
-    import transformers
-
-    config = store.read_json(path / "config.json")
-    named = (config.get("architectures") if isinstance(config, dict) else None) or ["AutoModel"]
-    kind = getattr(transformers, str(named[0]), None)
-    if kind is transformers.AutoModel or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        return kind
-    raise HeadwiseError(f"{path} holds a {named[0]}", f"a model class of transformers {transformers.__version__}")
-
-
-def _opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
-    """`from_pretrained` that never invents weights, never unpickles and never asks the network."""
-    try:
-        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
-        model, info = kind.from_pretrained(path, use_safetensors=True, **how)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be opened ({_line(error)})", "the complete folder of a saved model"
-        ) from error
-    wrong = [*info["missing_keys"], *info["mismatched_keys"], *(info["unexpected_keys"] if strict else ())]
-    if wrong:
-        listed = ", ".join(map(str, wrong[:5]))
-        raise HeadwiseError(
-            f"the weights in {path} do not fit its configuration: {listed}", "all weights, and no others"
-        )
-    return model
-
-
-def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
-    """What leaves out the pooler of a class that has one, where there are no weights of it."""
-    able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
-    names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
-    return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
-
-
-def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
-    """The heads of every stack and layer of a sliced folder, once its files are seen to be whole."""
-    about = store.read_json(path / ABOUT)
-    version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
-    if version != VERSION:
-        raise HeadwiseError(f"{path / ABOUT} has format version {version}", f"version {VERSION}")
-    if form != "sliced":
-        raise HeadwiseError(f"{path} is an export of the form {form}", "the form sliced", "open it with onnxruntime")
-    files, kept = about.get("files"), about.get("kept")
-    if not isinstance(files, dict) or not isinstance(kept, dict):
-        raise HeadwiseError(f"{path / ABOUT} does not list files and heads", "a folder as exported", "export again")
-    for name, digest in files.items():
-        file = path / Path(name).name
-        if not file.is_file() or store.file_digest(file) != digest:
-            raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
-    return kept
-
-
-def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:
-    known = set(range(heads.num_heads))
-    if len(layers) != heads.num_layers or not all(known.issuperset(kept) for kept in layers):
-        raise HeadwiseError(
-            f"{ABOUT} keeps heads that are not there", f"{heads.num_layers} layers of {heads.num_heads}"
-        )
-    mask = torch.ones(heads.shape, dtype=torch.bool, device="cpu")
-    for layer, kept in enumerate(layers):
-        mask[layer, kept] = False
-    return mask
-
-
-def _line(error: BaseException, most: int = 300) -> str:
-    return " ".join(str(error).split())[:most]

@@ -7,8 +7,8 @@ two-sided p-value, both of one task alone; ``trust.random_band`` is the relative
 ``trust.stability`` and ``trust.seeds`` are overlaps of head sets. ``dissociation`` is what `Dissociation.to_record`
 gives: its ``null`` says what p is over, and without one the page calls nothing significant. ``scores`` are the intact
 scores with their baselines, ``withheld`` the tasks of which nothing is claimed, with the reason, and ``failed`` the
-stages that failed, with their messages. ``similarity`` is what `Against.to_record` of ``headwise.dissociation.similarity`` gives; of
-its p-values the page shows ``p_mantel``, that by exchanged tasks.
+stages that failed, with their messages. ``similarity`` is what `Against.to_record` of
+``headwise.dissociation.similarity`` gives; of its p-values the page shows ``p_mantel``, that by exchanged tasks.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def latex(table: Table) -> str:
 def comma_separated(table: Table) -> str:
     """The table as csv, its numbers as they are; published numbers in columns of their own.
 
-    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.io.spreadsheet.read_cell` takes
-    it off.
+    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.io.spreadsheet.read_cell`
+    takes it off.
     """
     published = table.get("published")
     columns = [*table["columns"]]

@@ -18,8 +18,9 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.heads.gates import Heads, touched
+from headwise.heads.modules import evaluating
 from headwise.io.display import heat_map
-from headwise.measuring.evaluate import default_tokens, evaluating, to_device
+from headwise.measuring.evaluate import default_tokens, to_device
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.multitask import MultiTaskModel
 from headwise.registry import Registry

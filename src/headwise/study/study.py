@@ -23,7 +23,8 @@ from headwise.io.records import Results
 from headwise.measuring.baseline import against_baseline
 from headwise.measuring.evaluate import Score, difference, evaluate
 from headwise.measuring.looks import looks
-from headwise.models.loading import is_trained, load_encoder, name_of
+from headwise.models.folders import is_trained
+from headwise.models.loading import load_encoder, name_of
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing.splits import to_probe
 from headwise.pruning.cost import export_small, trials

@@ -181,8 +181,9 @@ def fit(
             methods will branch off (`branch_step`).
 
     The newest two checkpoints and the one of the best mean development score are kept
-    (`headwise.training.checkpoint.best`). Ctrl-C and SIGTERM finish the step, write a checkpoint and raise KeyboardInterrupt; a
-    second one raises at once. With ``plan.patience`` the model ends with the best weights, else with the last.
+    (`headwise.training.checkpoint.best`). Ctrl-C and SIGTERM finish the step, write a checkpoint and raise
+    KeyboardInterrupt; a second one raises at once. With ``plan.patience`` the model ends
+    with the best weights, else with the last.
 
     Example:
         >>> history = fit(model, Plan(epochs=1, lr=1e-4), out="runs/first")

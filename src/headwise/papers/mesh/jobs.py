@@ -9,9 +9,9 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Job
 from headwise.experiments.works import weights_of
-from headwise.heads.causality import pooling_by_name
 from headwise.io.files import plain
 from headwise.io.identity import data
+from headwise.models.causality import pooling_by_name
 from headwise.papers.mesh.published import PAIRS
 from headwise.papers.mesh.works import found_pair
 from headwise.papers.recipe import Scale

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.heads.modules import evaluating
 from headwise.io.files import plain
-from headwise.measuring.evaluate import NotNumbers, Score, evaluate, evaluating, to_device
+from headwise.measuring.evaluate import NotNumbers, Score, evaluate, to_device
 from headwise.measuring.intervals import interval
 from headwise.measuring.stats import Estimate, above_zero, resample
 from headwise.models.batching import Encoded, encode

@@ -34,8 +34,8 @@ WORDS = {
         (Figures 3 and 5 to 7), on accuracy as F1 jumps when a lesion shifts answers.""",
     "Training important heads": """GLUE's tasks trained together: plainly, with important-head training (IAT) and its
         variants, and by the baselines (Tables 5, 7, 12 and 13, Figures 8 to 10). Scores are on development sets; files
-        for the server, which alone has the test labels, come from headwise.papers.specialization.glue. A method is set against plain training
-        seed by seed.""",
+        for the server, which alone has the test labels, come from headwise.papers.specialization.glue. A method is
+        set against plain training seed by seed.""",
     "Few-shot transfer": """A new task learned from a handful of rows, starting from models trained on GLUE in different
         ways (Tables 6 and 8): 20 epochs, paired seeds.""",
     "Estimators of importance": """Which estimator should be the default? All of them on the same models, and pruning

@@ -17,8 +17,9 @@ import torch
 
 from headwise import tasks as catalog
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.modules import evaluating
 from headwise.io.files import write
-from headwise.measuring.evaluate import default_tokens, evaluating
+from headwise.measuring.evaluate import default_tokens
 from headwise.models.batching import batches, encode
 from headwise.models.multitask import MultiTaskModel
 from headwise.tasks.task import Row, Rows, Task

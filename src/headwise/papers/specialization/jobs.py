@@ -11,8 +11,8 @@ from typing import Any
 from headwise.dissociation.lesions import GRID
 from headwise.experiments.jobs import Job
 from headwise.experiments.works import lesioning, training
-from headwise.heads.causality import pooling_by_name
 from headwise.io.files import plain
+from headwise.models.causality import pooling_by_name
 from headwise.papers.recipe import Scale
 from headwise.papers.specialization.mtdnn import PLAN as MTDNN_PLAN
 from headwise.papers.specialization.transfer import PLAN as SHOT_PLAN

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headwise.measuring.evaluate import evaluating, to_device
+from headwise.heads.modules import evaluating
+from headwise.measuring.evaluate import to_device
 from headwise.models.batching import Order
 from headwise.training.methods.iat import IAT
 

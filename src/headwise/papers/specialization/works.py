@@ -19,9 +19,10 @@ from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Made, Place
 from headwise.experiments.works import opened, scored, short, small
 from headwise.heads.gates import Heads
+from headwise.heads.modules import evaluating
 from headwise.heads.selection import top
 from headwise.io.files import file_digest
-from headwise.measuring.evaluate import default_tokens, evaluate, evaluating
+from headwise.measuring.evaluate import default_tokens, evaluate
 from headwise.models.batching import Encoded, batches, encode
 from headwise.models.loading import load_encoder
 from headwise.models.multitask import MultiTaskModel, default_device

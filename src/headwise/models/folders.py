@@ -1,0 +1,137 @@
+"""Folders of models: what headwise writes into them, and models that have lost heads, saved and opened."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads.cutting import prune
+from headwise.heads.gates import Heads, stacks_of
+from headwise.io import files as store
+
+ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
+VERSION = 1
+
+
+def is_trained(name: str | Path) -> bool:
+    """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
+    return (Path(name) / ABOUT).exists() and (Path(name) / "encoder").is_dir()
+
+
+def load(path: str | Path) -> nn.Module:
+    """Open a folder that `export` wrote as ``sliced``, or any plain Hugging Face folder, as the class it was saved as.
+
+    Of a model that headwise trained it is the encoder; `MultiTaskModel.load` opens all of it.
+
+    Example:
+        >>> load("small").num_parameters() < model.num_parameters()
+        True
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
+    path = path / "encoder" if is_trained(path) else path
+    kind = _model_class(path)
+    if not (path / ABOUT).exists():
+        return opened(kind, path)
+    return opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
+
+
+def save_sliced(model: Any, folder: Path) -> None:
+    """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
+    model.save_pretrained(folder)
+    kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
+    digests = {file.name: store.file_digest(file) for file in sorted(folder.iterdir())}
+    store.write_json(folder / ABOUT, {"version": VERSION, "form": "sliced", "kept": kept, "files": digests})
+
+
+def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
+    """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
+
+    def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, config, *args, **kwargs)
+        for stack, layers in kept.items():
+            prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
+        self.__class__ = kind
+
+    # transformers looks classes up by their name and module, also for what it records and renames
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {"__init__": start, **names})
+
+
+def _model_class(path: Path) -> Any:
+    """The class a folder was saved as."""
+    import transformers
+
+    config = store.read_json(path / "config.json")
+    named = (config.get("architectures") if isinstance(config, dict) else None) or ["AutoModel"]
+    kind = getattr(transformers, str(named[0]), None)
+    if kind is transformers.AutoModel or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        return kind
+    raise HeadwiseError(f"{path} holds a {named[0]}", f"a model class of transformers {transformers.__version__}")
+
+
+def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
+    """`from_pretrained` that never invents weights, never unpickles and never asks the network."""
+    try:
+        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
+        model, info = kind.from_pretrained(path, use_safetensors=True, **how)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be opened ({line(error)})", "the complete folder of a saved model"
+        ) from error
+    wrong = [*info["missing_keys"], *info["mismatched_keys"], *(info["unexpected_keys"] if strict else ())]
+    if wrong:
+        listed = ", ".join(map(str, wrong[:5]))
+        raise HeadwiseError(
+            f"the weights in {path} do not fit its configuration: {listed}", "all weights, and no others"
+        )
+    return model
+
+
+def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
+    """What leaves out the pooler of a class that has one, where there are no weights of it."""
+    able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
+    names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
+    return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
+
+
+def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
+    """The heads of every stack and layer of a sliced folder, once its files are seen to be whole."""
+    about = store.read_json(path / ABOUT)
+    version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
+    if version != VERSION:
+        raise HeadwiseError(f"{path / ABOUT} has format version {version}", f"version {VERSION}")
+    if form != "sliced":
+        raise HeadwiseError(f"{path} is an export of the form {form}", "the form sliced", "open it with onnxruntime")
+    files, kept = about.get("files"), about.get("kept")
+    if not isinstance(files, dict) or not isinstance(kept, dict):
+        raise HeadwiseError(f"{path / ABOUT} does not list files and heads", "a folder as exported", "export again")
+    for name, digest in files.items():
+        file = path / Path(name).name
+        if not file.is_file() or store.file_digest(file) != digest:
+            raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
+    return kept
+
+
+def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:
+    known = set(range(heads.num_heads))
+    if len(layers) != heads.num_layers or not all(known.issuperset(kept) for kept in layers):
+        raise HeadwiseError(
+            f"{ABOUT} keeps heads that are not there", f"{heads.num_layers} layers of {heads.num_heads}"
+        )
+    mask = torch.ones(heads.shape, dtype=torch.bool, device="cpu")
+    for layer, kept in enumerate(layers):
+        mask[layer, kept] = False
+    return mask
+
+
+def line(error: BaseException, most: int = 300) -> str:
+    return " ".join(str(error).split())[:most]
