@@ -203,8 +203,7 @@ def prune(
     from headwise.heads.cutting import prune as remove
     from headwise.heads.gates import Heads
     from headwise.models.folders import is_trained
-    from headwise.pruning.cost import export_whole
-    from headwise.pruning.export import export, read_mask
+    from headwise.pruning.export import export, export_whole, read_mask
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)

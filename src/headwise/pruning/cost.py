@@ -5,24 +5,20 @@ from __future__ import annotations
 import copy
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from headwise.errors import HeadwiseError, option
-from headwise.heads.cutting import prune, removal
+from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating, positions
 from headwise.heads.selection import bottom
-from headwise.io.files import folder, read_json, require_new
 from headwise.measuring.evaluate import Score, difference, evaluate
-from headwise.models.folders import ABOUT
-from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
+from headwise.models.multitask import MultiTaskModel
 from headwise.pruning.export import export
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import metrics
@@ -151,42 +147,6 @@ def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], frac
         shutil.rmtree(real)
     export(model, mask, real, "sliced")
     return path
-
-
-def export_whole(
-    save_rest: Callable[[Path], Any],
-    encoder: nn.Module,
-    mask: torch.Tensor,
-    path: str | Path,
-    form: str,
-    tokenizer: Any,
-    stack: str | None = None,
-) -> Path:
-    """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
-    path = Path(path)
-    require_new(path)
-    mask = removal(mask, Heads.of(encoder, stack=stack))
-    with folder(path) as scratch:
-        save_rest(scratch)
-        _require_fitting(scratch, mask, form)
-        export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
-    return path
-
-
-def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
-    """Output heads that read chosen heads, and factors, know heads by their numbers."""
-    about = read_json(rest / ABOUT)
-    if not isinstance(about, dict) or about.get("format") != FORMAT or not (rest / HEADS).exists():
-        seen = f"no output heads beside the encoder ({HEADS} and {ABOUT})"
-        raise HeadwiseError(seen, "a whole model of headwise train or study")
-    chosen = about.get("use_heads")
-    if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
-        raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
-    if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
-        seen = "a model that knows heads by their numbers, and the form compact counts them anew"
-        raise HeadwiseError(seen, "a form that keeps their numbers", option("form", "sliced"))
-    if form == "onnx":
-        raise HeadwiseError("a whole model in the form onnx", "its encoder alone", "export(model.encoder, ...)")
 
 
 def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:

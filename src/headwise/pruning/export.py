@@ -30,6 +30,7 @@ from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
 from headwise.models.folders import ABOUT, VERSION, line, load, opened, save_sliced
+from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
@@ -56,11 +57,7 @@ def export(
         PosixPath('small')
         >>> model = load("small")
     """
-    from headwise.models.multitask import MultiTaskModel
-
     if isinstance(model, MultiTaskModel):
-        from headwise.pruning.cost import export_whole
-
         return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
     if form not in FORMS:
         raise unknown("export form", form, FORMS)
@@ -80,6 +77,42 @@ def export(
             tokenizer.save_pretrained(scratch)
         check_same(read(scratch, own)(inputs), expected, form)
     return path
+
+
+def export_whole(
+    save_rest: Callable[[Path], Any],
+    encoder: nn.Module,
+    mask: torch.Tensor,
+    path: str | Path,
+    form: str,
+    tokenizer: Any,
+    stack: str | None = None,
+) -> Path:
+    """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
+    path = Path(path)
+    store.require_new(path)
+    mask = removal(mask, Heads.of(encoder, stack=stack))
+    with store.folder(path) as scratch:
+        save_rest(scratch)
+        _require_fitting(scratch, mask, form)
+        export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+    return path
+
+
+def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
+    """Output heads that read chosen heads, and factors, know heads by their numbers."""
+    about = store.read_json(rest / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not (rest / HEADS).exists():
+        seen = f"no output heads beside the encoder ({HEADS} and {ABOUT})"
+        raise HeadwiseError(seen, "a whole model of headwise train or study")
+    chosen = about.get("use_heads")
+    if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
+        raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
+    if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
+        seen = "a model that knows heads by their numbers, and the form compact counts them anew"
+        raise HeadwiseError(seen, "a form that keeps their numbers", option("form", "sliced"))
+    if form == "onnx":
+        raise HeadwiseError("a whole model in the form onnx", "its encoder alone", "export(model.encoder, ...)")
 
 
 def read_mask(path: str | Path) -> torch.Tensor:

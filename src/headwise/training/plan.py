@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.training.sampling import samplers
 
 CHOICES = {
     "balance": ("none", "moving_average"),
@@ -135,8 +136,6 @@ def _toml(value: Any) -> str:
 
 
 def _samplings() -> tuple[str, ...]:
-    from headwise.training.sampling import samplers
-
     return (*samplers, "fixed")
 
 

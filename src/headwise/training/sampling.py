@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.registry import Registry
-from headwise.training.plan import Plan
+
+if TYPE_CHECKING:
+    from headwise.training.plan import Plan
 
 # (batches per task, epoch from 0, number of epochs, plan, rng) -> task numbers of one epoch
-Sampler = Callable[[np.ndarray, int, int, Plan, np.random.Generator], np.ndarray]
+Sampler = Callable[[np.ndarray, int, int, "Plan", np.random.Generator], np.ndarray]
 samplers: Registry[Sampler] = Registry("sampling")
 
 
