@@ -1,0 +1,244 @@
+"""Log-likelihoods of packed choices by a causal, masked or seq2seq model; every forward has one row for each example.
+
+So gates and gradients per example hold as they are. What choices share is computed once: by a single forward where choices
+are one token long, and otherwise from the model's cache, or, without a cache, again for each choice.
+
+Legend: B examples, T tokens, C choices, N places that are read, V words of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError
+from headwise.heads.modules import evaluating
+from headwise.tasks.kinds.choice import Likelihoods
+
+Batch = dict[str, Tensor]
+BRANCHING = frozenset(("DynamicLayer", "DynamicSlidingWindowLayer"))  # caches that grow without changing what was there
+
+
+class Wanted(NamedTuple):
+    """What is read from a forward: at these places the log-probability of these tokens, for one choice."""
+
+    place: Tensor  # (B, T), bool
+    ids: Tensor  # (B, T)
+    choice: int  # 0: what all choices share
+
+    @property
+    def shortened(self) -> Wanted:
+        return Wanted(self.place[:, :-1], self.ids[:, :-1], self.choice)
+
+
+class Piece(NamedTuple):
+    """Some parts of a packed batch as a rectangle."""
+
+    ids: Tensor  # (B, T)
+    mask: Tensor  # (B, T), bool
+    target: Tensor  # (B, T), bool: the tokens that count
+
+    def predicted(self, choice: int) -> Wanted:
+        """Each token that counts, at the place before it."""
+        place = torch.zeros_like(self.target)
+        place[:, :-1] = self.target[:, 1:]
+        return Wanted(place, self.ids.roll(-1, 1), choice)
+
+    @property
+    def shortened(self) -> Piece:
+        """Without the last column, which predicts nothing."""
+        return Piece(*(column[:, :-1] for column in self))
+
+
+class Read(NamedTuple):
+    choice: int
+    total: Tensor  # (B,)
+    missed: Tensor  # (B,): tokens that are not the likeliest
+
+
+class Reader:
+    """Asks a language model for the likelihoods of packed batches.
+
+    Args:
+        model: with a language-model head.
+        form: causal, masked or seq2seq.
+        mask_token: what stands in place of a token whose pseudo-likelihood is asked for.
+        cache: compute what choices share once, where the model's cache allows it.
+    """
+
+    def __init__(self, model: nn.Module, form: str, mask_token: int | None = None, cache: bool = True):
+        self.model: Any = model
+        self.form, self.mask_token = form, mask_token
+        self.accepted = inspect.signature(model.forward).parameters
+        find = getattr(model, "get_output_embeddings", None)
+        if find is None or find() is None:
+            seen = f"{type(model).__name__} has no language-model head"
+            raise HeadwiseError(seen, "a model that predicts words: AutoModelForCausalLM, …ForMaskedLM or …ForSeq2SeqLM")
+        self.cache = cache and form == "causal" and self._branches()
+
+    def likelihoods(self, batch: Batch) -> Likelihoods:
+        """The log-likelihood of every choice of every row."""
+        number = int(batch["part"].max())
+        totals: list[Any] = [0.0] * (number + 1)
+        missed: list[Any] = [0] * (number + 1)
+        for read in getattr(self, f"_{self.form}")(batch, number):
+            totals[read.choice] = totals[read.choice] + read.total
+            missed[read.choice] = missed[read.choice] + read.missed
+        total = torch.stack([totals[0] + each for each in totals[1:]], 1)
+        return Likelihoods(total, torch.stack([missed[0] + each for each in missed[1:]], 1) == 0)
+
+    # -- forms
+
+    def _causal(self, batch: Batch, number: int) -> Iterator[Read]:
+        tails = [piece(batch, (choice,)) for choice in range(1, number + 1)]
+        longest = max(tail.ids.shape[1] for tail in tails)
+        if longest > 1 and not self.cache:
+            yield from self._uncached(batch, number)
+            return
+        prefix = piece(batch, (0,), left=True)  # so that nothing lies between it and what follows
+        wanted = [prefix.predicted(0)]
+        for choice, tail in enumerate(tails, 1):
+            place = torch.zeros_like(prefix.target)
+            place[:, -1] = tail.target[:, 0]
+            wanted.append(Wanted(place, tail.ids[:, :1].expand_as(place), choice))
+        output = self._forward(self._inputs(prefix.ids, prefix.mask), wanted, use_cache=longest > 1)
+        yield from self._reads(output, wanted)
+        for choice, tail in enumerate(tails, 1):
+            if tail.ids.shape[1] > 1:
+                yield from self._branch(prefix, tail, choice, output.past_key_values)
+
+    def _branch(self, prefix: Piece, tail: Piece, choice: int, cache: Any) -> Iterator[Read]:
+        """The rest of a choice, after the cached prefix."""
+        wanted, tail = [tail.predicted(choice).shortened], tail.shortened
+        inputs = self._inputs(tail.ids, torch.cat([prefix.mask, tail.mask], 1))
+        output = self._forward(inputs | {"past_key_values": branch(cache)}, wanted, use_cache=True)
+        yield from self._reads(output, wanted)
+
+    def _uncached(self, batch: Batch, number: int) -> Iterator[Read]:
+        for choice in range(1, number + 1):
+            whole = piece(batch, (0, choice))
+            wanted, short = [whole.predicted(choice).shortened], whole.shortened
+            yield from self._reads(self._forward(self._inputs(short.ids, short.mask), wanted), wanted)
+
+    def _masked(self, batch: Batch, number: int) -> Iterator[Read]:
+        """Pseudo-likelihood: each token that counts is masked, in a forward of its own (Salazar et al. 2020)."""
+        for choice in range(1, number + 1):
+            whole = piece(batch, (choice,))
+            rank = whole.target.cumsum(1) * whole.target
+            for turn in range(1, int(rank.max()) + 1):
+                wanted = [Wanted(rank == turn, whole.ids, choice)]
+                ids = whole.ids.masked_fill(rank == turn, self.mask_token)
+                inputs = {"input_ids": ids, "attention_mask": whole.mask.long()}
+                yield from self._reads(self._forward(inputs, wanted), wanted)
+
+    def _seq2seq(self, batch: Batch, number: int) -> Iterator[Read]:
+        """The encoder reads the prompt once; the decoder reads each choice after its start token."""
+        prompt = piece(batch, (0,))
+        mask = prompt.mask.long()
+        encoded = self.model.get_encoder()(input_ids=prompt.ids, attention_mask=mask)
+        for choice in range(1, number + 1):
+            answer = piece(batch, (choice,))
+            start = torch.full_like(answer.ids[:, :1], self.model.config.decoder_start_token_id)
+            ids = torch.cat([start, answer.ids[:, :-1]], 1)
+            wanted = [Wanted(answer.target, answer.ids, choice)]
+            inputs = {"encoder_outputs": encoded, "attention_mask": mask, "decoder_input_ids": ids}
+            yield from self._reads(self._forward(inputs, wanted), wanted)
+
+    # -- forwards
+
+    def _inputs(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """The tokens, and the mask and the places of all before them too."""
+        inputs = {"input_ids": ids, "attention_mask": mask.long()}
+        if "position_ids" in self.accepted:
+            inputs["position_ids"] = (mask.long().cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+        return inputs
+
+    def _forward(self, inputs: dict[str, Any], wanted: list[Wanted], use_cache: bool = False) -> Any:
+        if "use_cache" in self.accepted:
+            inputs = inputs | {"use_cache": use_cache}
+        with only(self.model, _places(wanted)):
+            return self.model(**inputs)
+
+    def _reads(self, output: Any, wanted: list[Wanted]) -> Iterator[Read]:
+        """Sums over places; the vocabulary is summed up once for each place, whatever number of choices read it."""
+        logits_NV = output.logits[0]
+        logits_NV = logits_NV if logits_NV.dtype in (torch.float32, torch.float64) else logits_NV.float()
+        whole_N, best_N = logits_NV.logsumexp(-1), logits_NV.detach().argmax(-1)
+        where = _places(wanted)
+        number_BT = (where.flatten().cumsum(0) - 1).view_as(where)
+        for place, ids, choice in wanted:
+            n, token = number_BT[place], ids[place]
+            values = torch.zeros_like(place, dtype=whole_N.dtype).masked_scatter(place, logits_NV[n, token] - whole_N[n])
+            missed = torch.zeros_like(place).masked_scatter(place, best_N[n] != token)
+            yield Read(choice, values.sum(1), missed.sum(1))
+
+    @torch.no_grad()
+    def _branches(self) -> bool:
+        """Whether the model's cache can be branched off and gives what the whole text gives: tried on four tokens."""
+        if not {"use_cache", "past_key_values"} <= set(self.accepted):
+            return False
+        ids = torch.arange(4, device=next(self.model.parameters()).device)[None]
+        mask = torch.ones_like(ids)
+        with evaluating(self.model):
+            whole = self.model(**self._inputs(ids, mask)).logits[:, 2:]
+            first = self.model(**self._inputs(ids[:, :2], mask[:, :2]), use_cache=True)
+            if not _can_branch(first.past_key_values):
+                return False
+            ways = [
+                self.model(**self._inputs(ids[:, 2:], mask), past_key_values=branch(first.past_key_values)).logits
+                for _ in range(2)
+            ]
+        close = 1e-3 if whole.dtype in (torch.float32, torch.float64) else 0.1
+        return all(bool(torch.allclose(whole, way, rtol=close, atol=close * float(whole.abs().max()))) for way in ways)
+
+
+def piece(batch: Batch, parts: tuple[int, ...], left: bool = False) -> Piece:
+    """The tokens of these parts of every row, in their order, filled up on the right, or on the left.
+
+    Example:
+        >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "part": torch.tensor([[0, 1, 2]])}
+        >>> piece(batch | {"target": torch.tensor([[0, 1, 1]])}, (0, 2)).ids.tolist()
+        [[5, 7]]
+    """
+    keep = (batch["part"][..., None] == torch.tensor(parts, device=batch["part"].device)).any(-1)
+    width = max(1, int(keep.sum(1).max()))
+    order = (keep if left else ~keep).to(torch.int8).argsort(1, stable=True)
+    order = order[:, -width:] if left else order[:, :width]
+    mask = keep.gather(1, order)
+    target = (batch["target"].gather(1, order) == 1) & mask
+    return Piece(batch["input_ids"].gather(1, order), mask, target)
+
+
+def _places(wanted: list[Wanted]) -> Tensor:
+    return torch.stack([each.place for each in wanted]).any(0)
+
+
+@contextmanager
+def only(model: Any, where_BT: Tensor) -> Iterator[None]:
+    """Have the layer that scores words do so at some places alone; logits are ``(1, N, V)`` inside."""
+
+    def pick(module: nn.Module, args: tuple) -> tuple:
+        return (args[0][where_BT.to(args[0].device)][None], *args[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _can_branch(cache: Any) -> bool:
+    return {type(layer).__name__ for layer in getattr(cache, "layers", [None])} <= BRANCHING
+
+
+def branch(cache: Any) -> Any:
+    """A cache that grows on its own from where this one is."""
+    twin = copy.copy(cache)
+    twin.layers = [copy.copy(layer) for layer in cache.layers]
+    return twin
