@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -93,15 +94,71 @@ class Reader:
         total = torch.stack([totals[0] + each for each in totals[1:]], 1)
         return Likelihoods(total, torch.stack([missed[0] + each for each in missed[1:]], 1) == 0)
 
+    @torch.no_grad()
+    def generate(self, batch: Batch, longest: int, ended: Callable[[list[int]], bool], eos: int | None) -> list[list[int]]:
+        """Greedy decoding after the prompts, until every row has ended or has so many tokens."""
+        prompt = laid(batch, (batch["part"] >= 0) & (batch["target"] == 0), left=self.form == "causal")
+        step = self._spoken if self.form == "causal" else self._answered
+        rows: list[list[int]] = [[] for _ in prompt.ids]
+        done = [False] * len(rows)
+        for token in itertools.islice(step(prompt), longest):
+            for row, number in enumerate(token.tolist()):
+                if not done[row] and number != eos:
+                    rows[row].append(number)
+                done[row] = done[row] or number == eos or ended(rows[row])
+            if all(done):
+                break
+        return rows
+
+    def _spoken(self, prompt: Piece) -> Iterator[Tensor]:
+        """The likeliest next tokens of a causal model, (B,), without end."""
+        ids, mask, past = prompt.ids, prompt.mask, {}
+        while True:
+            last = torch.zeros_like(ids, dtype=torch.bool)
+            last[:, -1] = True
+            wanted = [Wanted(last, ids, 0)]
+            output = self._forward(self._inputs(ids, mask) | past, wanted, use_cache=self.cache)
+            token = output.logits[0].argmax(-1)
+            yield token
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
+            ids = token[:, None] if self.cache else torch.cat([ids, token[:, None]], 1)
+            past = {"past_key_values": output.past_key_values} if self.cache else {}
+
+    def _answered(self, prompt: Piece) -> Iterator[Tensor]:
+        """The likeliest next tokens of a decoder, which reads its answer again for each of them."""
+        mask = prompt.mask.long()
+        encoded = self.model.get_encoder()(input_ids=prompt.ids, attention_mask=mask)
+        ids = torch.full_like(prompt.ids[:, :1], self.model.config.decoder_start_token_id)
+        while True:
+            last = torch.zeros_like(ids, dtype=torch.bool)
+            last[:, -1] = True
+            inputs = {"encoder_outputs": encoded, "attention_mask": mask, "decoder_input_ids": ids}
+            token = self._forward(inputs, [Wanted(last, ids, 0)]).logits[0].argmax(-1)
+            yield token
+            ids = torch.cat([ids, token[:, None]], 1)
+
+    def inputs(self, batch: Batch, choice: int | Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """One forward over the prompts with one choice of each row: which tokens are real, and the arguments."""
+        if self.form == "seq2seq":
+            prompt, answer = piece(batch, 0), piece(batch, choice)
+            inputs = {"input_ids": prompt.ids, "attention_mask": prompt.mask.long()}
+            yield prompt.mask, {**inputs, "decoder_input_ids": self._shifted(answer.ids)}
+            return
+        whole = piece(batch, 0, choice)
+        if self.form == "masked":
+            yield whole.mask, {"input_ids": whole.ids, "attention_mask": whole.mask.long()}
+        else:
+            yield whole.mask, self._inputs(whole.ids, whole.mask)
+
     # -- forms
 
     def _causal(self, batch: Batch, number: int) -> Iterator[Read]:
-        tails = [piece(batch, (choice,)) for choice in range(1, number + 1)]
+        tails = [piece(batch, choice) for choice in range(1, number + 1)]
         longest = max(tail.ids.shape[1] for tail in tails)
         if longest > 1 and not self.cache:
             yield from self._uncached(batch, number)
             return
-        prefix = piece(batch, (0,), left=True)  # so that nothing lies between it and what follows
+        prefix = piece(batch, 0, left=True)  # so that nothing lies between it and what follows
         wanted = [prefix.predicted(0)]
         for choice, tail in enumerate(tails, 1):
             place = torch.zeros_like(prefix.target)
@@ -122,14 +179,14 @@ class Reader:
 
     def _uncached(self, batch: Batch, number: int) -> Iterator[Read]:
         for choice in range(1, number + 1):
-            whole = piece(batch, (0, choice))
+            whole = piece(batch, 0, choice)
             wanted, short = [whole.predicted(choice).shortened], whole.shortened
             yield from self._reads(self._forward(self._inputs(short.ids, short.mask), wanted), wanted)
 
     def _masked(self, batch: Batch, number: int) -> Iterator[Read]:
         """Pseudo-likelihood: each token that counts is masked, in a forward of its own (Salazar et al. 2020)."""
         for choice in range(1, number + 1):
-            whole = piece(batch, (choice,))
+            whole = piece(batch, choice)
             rank = whole.target.cumsum(1) * whole.target
             for turn in range(1, int(rank.max()) + 1):
                 wanted = [Wanted(rank == turn, whole.ids, choice)]
@@ -139,16 +196,20 @@ class Reader:
 
     def _seq2seq(self, batch: Batch, number: int) -> Iterator[Read]:
         """The encoder reads the prompt once; the decoder reads each choice after its start token."""
-        prompt = piece(batch, (0,))
+        prompt = piece(batch, 0)
         mask = prompt.mask.long()
         encoded = self.model.get_encoder()(input_ids=prompt.ids, attention_mask=mask)
         for choice in range(1, number + 1):
-            answer = piece(batch, (choice,))
-            start = torch.full_like(answer.ids[:, :1], self.model.config.decoder_start_token_id)
-            ids = torch.cat([start, answer.ids[:, :-1]], 1)
+            answer = piece(batch, choice)
             wanted = [Wanted(answer.target, answer.ids, choice)]
-            inputs = {"encoder_outputs": encoded, "attention_mask": mask, "decoder_input_ids": ids}
+            inputs = {"encoder_outputs": encoded, "attention_mask": mask}
+            inputs["decoder_input_ids"] = self._shifted(answer.ids)
             yield from self._reads(self._forward(inputs, wanted), wanted)
+
+    def _shifted(self, ids: Tensor) -> Tensor:
+        """What the decoder reads to predict these tokens."""
+        start = torch.full_like(ids[:, :1], self.model.config.decoder_start_token_id)
+        return torch.cat([start, ids[:, :-1]], 1)
 
     # -- forwards
 
@@ -198,17 +259,23 @@ class Reader:
         return all(bool(torch.allclose(whole, way, rtol=close, atol=close * float(whole.abs().max()))) for way in ways)
 
 
-def piece(batch: Batch, parts: tuple[int, ...], left: bool = False) -> Piece:
+def piece(batch: Batch, *parts: int | Tensor, left: bool = False) -> Piece:
     """The tokens of these parts of every row, in their order, filled up on the right, or on the left.
+
+    A part is a number, or one for each row, ``(B, 1)``.
 
     Example:
         >>> batch = {"input_ids": torch.tensor([[5, 6, 7]]), "part": torch.tensor([[0, 1, 2]])}
-        >>> piece(batch | {"target": torch.tensor([[0, 1, 1]])}, (0, 2)).ids.tolist()
+        >>> piece(batch | {"target": torch.tensor([[0, 1, 1]])}, 0, 2).ids.tolist()
         [[5, 7]]
     """
-    keep = (batch["part"][..., None] == torch.tensor(parts, device=batch["part"].device)).any(-1)
+    return laid(batch, torch.stack([batch["part"] == part for part in parts]).any(0), left)
+
+
+def laid(batch: Batch, keep: Tensor, left: bool = False) -> Piece:
+    """The tokens to keep, in their order, filled up on one side."""
     width = max(1, int(keep.sum(1).max()))
-    order = (keep if left else ~keep).to(torch.int8).argsort(1, stable=True)
+    order = (keep if left else ~keep).to(torch.int8).argsort(dim=1, stable=True)
     order = order[:, -width:] if left else order[:, :width]
     mask = keep.gather(1, order)
     target = (batch["target"].gather(1, order) == 1) & mask

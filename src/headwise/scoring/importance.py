@@ -91,7 +91,7 @@ class Sample(NamedTuple):
                 yield len(part), to_device(self.data.batch(part), self.model.device)
 
     def losses(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.model(self.task, batch).loss
+        return self.model.losses(self.task, batch)
 
     def losses_under(self, gates_BLH: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Each example's loss under gates of its own."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
@@ -21,13 +22,14 @@ from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import meaning, row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import answer_f1, bio_spans
+from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.readers.sources import Files, Layout
 from headwise.tasks.task import SPLITS, Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
     "classify": "classify:Classify",
-    "choice": "classify:Classify",
+    "choice": "choice:Choice",
     "regress": "classify:Regress",
     "tag": "tag:Tag",
     "spans": "tag:Spans",
@@ -58,6 +60,8 @@ def known(name: str) -> Known | Task:
         if not code or part not in ("pos", "xpos", "dep"):
             raise HeadwiseError(f"task {name!r}", "ud.TREEBANK.pos, .xpos or .dep", "ud.en_ewt.dep")
         return universal(code, part)
+    if name.startswith("blimp."):
+        return blimp(name)
     return catalog[name]
 
 
@@ -66,7 +70,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
-            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download).
+            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` asks a language model for a task, with
+            options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompts.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -74,6 +80,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         >>> get("corpus.sentiment").metric
         'accuracy'
     """
+    base, at, options = name.partition("@")
+    if at:
+        return prompted(get(base, data, sources), name=name, **options_of(options))
     if name.startswith("corpus."):
         return _corpus(name)
     if name.startswith("probing."):
@@ -83,6 +92,7 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         return entry
     source = Finder(entry, data_folder(data), tuple(sources))
     kind = make_kind(entry.kind, source.labels, entry.options)
+    source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
 
 
@@ -226,6 +236,9 @@ def own(spec: str, language: str = "en") -> Task:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
     """
     name, mark, rest = spec.partition("=")
+    if "@" in name:
+        base, _, options = name.partition("@")
+        return prompted(own(f"{base}={rest}", language), name=name, **options_of(options))
     file, _, columns = rest.rpartition(":") if ":" in rest else (rest, "", "")
     if not (mark and name and file):
         raise HeadwiseError(f"task {spec!r}", "name=file:columns", "mine=reviews.csv:text,label")

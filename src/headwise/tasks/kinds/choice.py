@@ -71,6 +71,8 @@ class Choice(Prompted):
 
     labels: tuple[str, ...] = ("choice",)
     """Names of the choices, where all rows have the same ones."""
+    choices: tuple[str, ...] = ()
+    """The choices of rows that bring none of their own."""
     score: str = "sum"
     """How tokens add up: their sum, their mean ("token"), or the sum over the choice's characters ("char")."""
     loss_of: str = "margin"
@@ -91,7 +93,7 @@ class Choice(Prompted):
         return self
 
     def check(self, row: Row) -> None:
-        choices = row.get("choices")
+        choices = self._choices(row)
         if not isinstance(choices, list | tuple) or len(choices) < 2 or not all(isinstance(c, str) for c in choices):
             raise HeadwiseError(f"choices {choices!r}"[:120], "two texts or more")
         prompts = row.get("prompt")
@@ -113,8 +115,16 @@ class Choice(Prompted):
             raise HeadwiseError(f"label {label!r}", "the number of the right choice, from 0")
         return int(label)
 
+    def _choices(self, row: Row) -> Sequence[str]:
+        return row.get("choices") or self.choices
+
+    def _pairs(self, row: Row) -> tuple[list[str], list[str]]:
+        """Prompts and choices, one prompt for each choice."""
+        prompt, choices = row["prompt"], list(self._choices(row))
+        return ([prompt] * len(choices) if isinstance(prompt, str) else list(prompt)), choices
+
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        pairs = [(_prompts(row), row["choices"]) for row in rows]
+        pairs = [self._pairs(row) for row in rows]
         columns, cut = self.reading.encode(pairs, tokenizer, max_length)
         letters = Ragged.of([len(choice) for choice in choices] for _, choices in pairs)
         return {**columns, "chars": letters, "label": np.array([self._number(row) for row in rows], np.int64), "cut": cut}
@@ -152,11 +162,6 @@ class Choice(Prompted):
         return replace(self, bias=tuple(round(value, 6) for value in bias.tolist()))
 
 
-def _prompts(row: Row) -> list[str]:
-    prompt = row["prompt"]
-    return [prompt] * len(row["choices"]) if isinstance(prompt, str) else list(prompt)
-
-
 @dataclass(frozen=True)
 class Grade(Choice):
     """A grade by the mean over choices that stand for numbers, weighted with their probabilities (STS-B and its kin)."""
@@ -171,8 +176,8 @@ class Grade(Choice):
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
         nearest = [int(np.argmin([abs(row["label"] - value) for value in self.values])) for row in rows]
-        rows = [row | {"choices": list(self.labels), "label": near} for row, near in zip(rows, nearest)]
-        return Choice.encode(self, rows, tokenizer, max_length)
+        rows = [{**row, "label": near} for row, near in zip(rows, nearest)]
+        return super().encode(rows, tokenizer, max_length)
 
     def decode(self, scores: Likelihoods, batch: Batch) -> list:
         values = self.scores_of(scores, batch).double().softmax(-1)
