@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,27 +22,20 @@ from headwise.io.files import folder, plain, read_json, write_json
 from headwise.models.causality import default_pooling
 from headwise.models.folders import ABOUT, save_sliced
 from headwise.models.loading import load_encoder, refuse_several
-from headwise.models.predicting import predict
+from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.lookup import own as catalog_own
-from headwise.tasks.predictions import Predictions
 from headwise.tasks.stored import described, restored
 from headwise.tasks.task import Hidden, Source, Task
 
 POOLINGS = ("cls", "mean", "last")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 FORMAT = 1
 HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
-class Output(NamedTuple):
-    """What a task's forward gives: one loss per example, and the output head's scores."""
-
-    loss: torch.Tensor  # (B,)
-    scores: Any
-
-
-class MultiTaskModel(nn.Module):
+class MultiTaskModel(Subject):
     """A shared encoder with an output head for each task.
 
     Example:
@@ -94,7 +87,9 @@ class MultiTaskModel(nn.Module):
         self.shared: dict[str, str] = {}
         self.scales = nn.ParameterDict()
         accepted = inspect.signature(encoder.forward).parameters
-        self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
+        self.input_names = [
+            n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted
+        ]
         for task in tasks:
             self.add(task, (share or {}).get(task.name))
 
@@ -147,8 +142,8 @@ class MultiTaskModel(nn.Module):
         return self.encoder.config
 
     @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
+    def backbone(self) -> nn.Module:
+        return self.encoder
 
     @property
     def width(self) -> int:
@@ -162,7 +157,7 @@ class MultiTaskModel(nn.Module):
         """The loss of each example and the scores of a task's output head."""
         if task not in self.tasks:
             raise unknown("task of this model", task, self.tasks)
-        with self._scaled(task):
+        with self.scaled(task):
             scores = self.head(task)(self.hidden(batch), batch)
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
 
@@ -177,7 +172,7 @@ class MultiTaskModel(nn.Module):
         """A task's factors, ``(L, H)``, where it has any."""
         return self.scales.get(_key(task))
 
-    def _scaled(self, task: str) -> AbstractContextManager[Any]:
+    def scaled(self, task: str) -> AbstractContextManager[Any]:
         scales = self.scales_of(task)
         if scales is None:
             return nullcontext()
@@ -186,7 +181,7 @@ class MultiTaskModel(nn.Module):
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
-        inputs = {name: batch[name] for name in self._inputs if name in batch}
+        inputs = {name: batch[name] for name in self.input_names if name in batch}
         if "pixel_values" in inputs:  # pictures are kept in half precision
             inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
         window = batch.get("window")
@@ -257,17 +252,6 @@ class MultiTaskModel(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
         return {"format": FORMAT, "tasks": {name: described(task) for name, task in self.tasks.items()}, **self.form}
-
-    def predict(self, task: str, inputs: Any, **options: Any) -> Predictions:
-        """Predict a task's answers for texts, pairs, lists of words, rows, a DataFrame or a Dataset.
-
-        See `headwise.models.predicting.predict` for the options.
-
-        Example:
-            >>> model.predict("sst2", ["a fine film"])[0].label
-            'positive'
-        """
-        return predict(self, task, inputs, **options)
 
     def add_data(self, name: str, data: Task | str | Source) -> None:
         """Give a loaded task its rows: a task, a source, or ``FILE:columns``; its labels stay as trained."""
