@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads, stacks_of
 from headwise.heads.modules import evaluating, positions
-from headwise.models.causality import is_causal
-from headwise.models.loading import load_language_model
 from headwise.models.batching import Encoded
+from headwise.models.causality import is_causal
 from headwise.models.likelihood import Reader
+from headwise.models.loading import load_language_model
 from headwise.models.subject import Batch, Output, Subject
 from headwise.tasks.kinds.choice import Prompted
 from headwise.tasks.kinds.generation import Generated, Generation
@@ -42,6 +43,7 @@ class LanguageModel(Subject):
         max_length: int | None = None,
         reading: Mapping[str, Any] | None = None,
         cache: bool = True,
+        stack: str | None = None,
     ):
         """Give a language model tasks.
 
@@ -52,6 +54,7 @@ class LanguageModel(Subject):
             max_length: longest row in tokens; longer ones are refused. Default: the model's context, up to 4096.
             reading: fields of `Reading` to set for all tasks, such as ``{"delimiter": ""}``.
             cache: compute what the choices of a row share once, where the model's cache allows it.
+            stack: measure this attention alone; by default an encoder, its decoder and the cross attention together.
         """
         super().__init__()
         self.model: Any = model
@@ -59,6 +62,7 @@ class LanguageModel(Subject):
         self.max_length = min(max_length or LONGEST, positions(model))
         self.reader = Reader(model, form_of(model), getattr(tokenizer, "mask_token_id", None), cache)
         self.reading = {**(reading or {}), "form": self.reader.form}
+        self.stack = stack
         self.tasks: dict[str, Task] = {}
         for task in [tasks] if isinstance(tasks, str | Task) else tasks:
             self.add(task)
@@ -81,7 +85,9 @@ class LanguageModel(Subject):
             seen = f"task {task.name!r} is answered by a trained output head"
             raise HeadwiseError(seen, "tasks for a language model", f"{task.name}@prompt")
         if isinstance(kind, Generation) and self.reader.form == "masked":
-            raise HeadwiseError(f"task {task.name!r} generates, and {type(self.model).__name__} is a masked model", "a causal model")
+            raise HeadwiseError(
+                f"task {task.name!r} generates, and {type(self.model).__name__} is a masked model", "a causal model"
+            )
         kind = replace(kind, reading=replace(kind.reading, **self.reading))
         self.tasks[task.name] = replace(task, kind=self._calibrated(kind))
 
@@ -103,6 +109,13 @@ class LanguageModel(Subject):
     def backbone(self) -> nn.Module:
         return self.model
 
+    @property
+    def attention(self) -> Heads:
+        stacks = stacks_of(self.model)
+        if self.stack or len(stacks) == 1:
+            return Heads.of(self.model, stack=self.stack)
+        return side_by_side([Heads.of(self.model, stack=stack) for stack in stacks])
+
     def forward(self, task: str, batch: Batch) -> Output:
         """The loss of each row; the likelihoods of its choices, or what the model says."""
         kind, scores = self._kind(task), self.reader.likelihoods(batch)
@@ -123,7 +136,9 @@ class LanguageModel(Subject):
     def _texts(self, kind: Generation, batch: Batch) -> list[str]:
         text_of = partial(self.tokenizer.decode, skip_special_tokens=True)
         eos = self.tokenizer.eos_token_id
-        return [text_of(row) for row in self.reader.generate(batch, kind.longest, lambda r: kind.ended(text_of(r)), eos)]
+        return [
+            text_of(row) for row in self.reader.generate(batch, kind.longest, lambda r: kind.ended(text_of(r)), eos)
+        ]
 
     def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
         """The prompt with its right choice, in one forward."""
@@ -132,7 +147,7 @@ class LanguageModel(Subject):
 
     @property
     def form(self) -> dict[str, Any]:
-        return {"max_length": self.max_length, "form": self.reader.form}
+        return {"max_length": self.max_length, "form": self.reader.form, "stack": self.stack}
 
 
 def form_of(model: Any) -> str:
@@ -140,3 +155,27 @@ def form_of(model: Any) -> str:
     if getattr(model.config, "is_encoder_decoder", False):
         return "seq2seq"
     return "causal" if is_causal(model) else "masked"
+
+
+def side_by_side(stacks: Sequence[Heads]) -> Heads:
+    """Several stacks as one, in the order of a forward: the encoder, then self and cross of each decoder layer."""
+    order = {"encoder": 0}  # all others take turns, layer by layer
+    numbered = sorted(
+        (
+            ((order.get(heads.stack, 1), site.layer, place), site)
+            for place, heads in enumerate(stacks)
+            for site in heads.sites
+        ),
+        key=lambda entry: entry[0],
+    )
+    sites = tuple(replace(site, layer=layer) for layer, (_, site) in enumerate(numbered))
+    return replace(
+        stacks[0],
+        num_layers=len(sites),
+        num_heads=max(heads.num_heads for heads in stacks),
+        head_dim=max(heads.head_dim for heads in stacks),
+        stack="+".join(heads.stack for heads in stacks),
+        exact=all(heads.exact for heads in stacks),
+        sites=sites,
+        verified=all(heads.verified for heads in stacks),
+    )

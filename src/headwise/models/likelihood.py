@@ -1,7 +1,7 @@
 """Log-likelihoods of packed choices by a causal, masked or seq2seq model; every forward has one row for each example.
 
-So gates and gradients per example hold as they are. What choices share is computed once: by a single forward where choices
-are one token long, and otherwise from the model's cache, or, without a cache, again for each choice.
+So gates and gradients per example hold as they are. What choices share is computed once: by a single forward where
+choices are one token long, and otherwise from the model's cache, or, without a cache, again for each choice.
 
 Legend: B examples, T tokens, C choices, N places that are read, V words of the vocabulary.
 """
@@ -45,6 +45,19 @@ class Piece(NamedTuple):
     mask: Tensor  # (B, T), bool
     target: Tensor  # (B, T), bool: the tokens that count
 
+    @property
+    def last(self) -> Tensor:
+        """The place of each row's last token, (B, T)."""
+        return self.mask & (self.mask.cumsum(1) == self.mask.sum(1, keepdim=True))
+
+    def grown(self, token_B: Tensor) -> Piece:
+        """With one more token at the end of every row."""
+        place = self.mask.sum(1, keepdim=True) + self.mask.long().argmax(1, keepdim=True)  # behind the last one
+        ids, mask, target = (torch.cat([column, column[:, :1]], 1) for column in self)
+        ids = ids.scatter(1, place, token_B[:, None])
+        mask[:, -1] = False
+        return Piece(ids, mask.scatter(1, place, True), target)
+
     def predicted(self, choice: int) -> Wanted:
         """Each token that counts, at the place before it."""
         place = torch.zeros_like(self.target)
@@ -80,7 +93,9 @@ class Reader:
         find = getattr(model, "get_output_embeddings", None)
         if find is None or find() is None:
             seen = f"{type(model).__name__} has no language-model head"
-            raise HeadwiseError(seen, "a model that predicts words: AutoModelForCausalLM, …ForMaskedLM or …ForSeq2SeqLM")
+            raise HeadwiseError(
+                seen, "a model that predicts words: AutoModelForCausalLM, …ForMaskedLM or …ForSeq2SeqLM"
+            )
         self.cache = cache and form == "causal" and self._branches()
 
     def likelihoods(self, batch: Batch) -> Likelihoods:
@@ -95,9 +110,11 @@ class Reader:
         return Likelihoods(total, torch.stack([missed[0] + each for each in missed[1:]], 1) == 0)
 
     @torch.no_grad()
-    def generate(self, batch: Batch, longest: int, ended: Callable[[list[int]], bool], eos: int | None) -> list[list[int]]:
+    def generate(
+        self, batch: Batch, longest: int, ended: Callable[[list[int]], bool], eos: int | None
+    ) -> list[list[int]]:
         """Greedy decoding after the prompts, until every row has ended or has so many tokens."""
-        prompt = laid(batch, (batch["part"] >= 0) & (batch["target"] == 0), left=self.form == "causal")
+        prompt = laid(batch, (batch["part"] >= 0) & (batch["target"] == 0), left=self.cache)
         step = self._spoken if self.form == "causal" else self._answered
         rows: list[list[int]] = [[] for _ in prompt.ids]
         done = [False] * len(rows)
@@ -112,16 +129,16 @@ class Reader:
 
     def _spoken(self, prompt: Piece) -> Iterator[Tensor]:
         """The likeliest next tokens of a causal model, (B,), without end."""
-        ids, mask, past = prompt.ids, prompt.mask, {}
+        past: dict[str, Any] = {}
         while True:
-            last = torch.zeros_like(ids, dtype=torch.bool)
-            last[:, -1] = True
-            wanted = [Wanted(last, ids, 0)]
+            wanted = [Wanted(prompt.last, prompt.ids, 0)]
+            ids, mask = prompt.ids, prompt.mask
+            if past:
+                ids, wanted = ids[:, -1:], [Wanted(prompt.last[:, -1:], ids[:, -1:], 0)]
             output = self._forward(self._inputs(ids, mask) | past, wanted, use_cache=self.cache)
             token = output.logits[0].argmax(-1)
             yield token
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
-            ids = token[:, None] if self.cache else torch.cat([ids, token[:, None]], 1)
+            prompt = prompt.grown(token)
             past = {"past_key_values": output.past_key_values} if self.cache else {}
 
     def _answered(self, prompt: Piece) -> Iterator[Tensor]:
@@ -158,11 +175,10 @@ class Reader:
         if longest > 1 and not self.cache:
             yield from self._uncached(batch, number)
             return
-        prefix = piece(batch, 0, left=True)  # so that nothing lies between it and what follows
+        prefix = piece(batch, 0, left=longest > 1)  # so that nothing lies between it and what follows
         wanted = [prefix.predicted(0)]
         for choice, tail in enumerate(tails, 1):
-            place = torch.zeros_like(prefix.target)
-            place[:, -1] = tail.target[:, 0]
+            place = prefix.last & tail.target[:, :1]
             wanted.append(Wanted(place, tail.ids[:, :1].expand_as(place), choice))
         output = self._forward(self._inputs(prefix.ids, prefix.mask), wanted, use_cache=longest > 1)
         yield from self._reads(output, wanted)
@@ -235,26 +251,28 @@ class Reader:
         number_BT = (where.flatten().cumsum(0) - 1).view_as(where)
         for place, ids, choice in wanted:
             n, token = number_BT[place], ids[place]
-            values = torch.zeros_like(place, dtype=whole_N.dtype).masked_scatter(place, logits_NV[n, token] - whole_N[n])
+            values = torch.zeros_like(place, dtype=whole_N.dtype).masked_scatter(
+                place, logits_NV[n, token] - whole_N[n]
+            )
             missed = torch.zeros_like(place).masked_scatter(place, best_N[n] != token)
             yield Read(choice, values.sum(1), missed.sum(1))
 
     @torch.no_grad()
     def _branches(self) -> bool:
-        """Whether the model's cache can be branched off and gives what the whole text gives: tried on four tokens."""
+        """Whether the model's cache can branch off, also behind padding, and changes nothing: tried on four tokens."""
         if not {"use_cache", "past_key_values"} <= set(self.accepted):
             return False
-        ids = torch.arange(4, device=next(self.model.parameters()).device)[None]
-        mask = torch.ones_like(ids)
+        ids = torch.arange(1, 5, device=next(self.model.parameters()).device).expand(2, 4)
+        padded = torch.ones_like(ids)
+        padded[1, 0] = 0
         with evaluating(self.model):
-            whole = self.model(**self._inputs(ids, mask)).logits[:, 2:]
-            first = self.model(**self._inputs(ids[:, :2], mask[:, :2]), use_cache=True)
+            rows = [self.model(**self._inputs(ids[:1, i:], padded[:1, i:])).logits[0, -2:] for i in (0, 1)]
+            first = self.model(**self._inputs(ids[:, :2], padded[:, :2]), use_cache=True)
             if not _can_branch(first.past_key_values):
                 return False
-            ways = [
-                self.model(**self._inputs(ids[:, 2:], mask), past_key_values=branch(first.past_key_values)).logits
-                for _ in range(2)
-            ]
+            rest = self._inputs(ids[:, 2:], padded)
+            ways = [self.model(**rest, past_key_values=branch(first.past_key_values)).logits for _ in range(2)]
+        whole = torch.stack(rows)
         close = 1e-3 if whole.dtype in (torch.float32, torch.float64) else 0.1
         return all(bool(torch.allclose(whole, way, rtol=close, atol=close * float(whole.abs().max()))) for way in ways)
 

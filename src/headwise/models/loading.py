@@ -55,7 +55,13 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
 def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
     """A model that predicts words and its tokenizer, by folder or Hub name; its head must be among the weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
+        AutoTokenizer,
+    )
 
     name = str(name)
     local = Path(name).exists()

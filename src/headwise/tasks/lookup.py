@@ -71,8 +71,8 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
             ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
-            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` asks a language model for a task, with
-            options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompts.prompted`).
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` is a task for language models,
+            with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 

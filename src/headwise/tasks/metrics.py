@@ -159,7 +159,7 @@ def rank_moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
 
 @metric("margin", share)
 def margins(predictions: Sequence, golds: Sequence) -> np.ndarray:
-    """The mean margin of the right choice over the best wrong one, in nats; predictions know the score of each choice."""
+    """The mean margin of the right choice over the best wrong one, in nats."""
     return np.array([(p.margin(gold), 1.0) for p, gold in zip(predictions, golds)], float).reshape(-1, 2)
 
 

@@ -1,4 +1,4 @@
-"""BLiMP (Warstadt et al. 2020): 67 paradigms of minimal pairs in twelve phenomena, as likelihood comparisons (no torch)."""
+"""BLiMP (Warstadt et al. 2020): minimal pairs in 67 paradigms, as likelihood comparisons (no torch)."""
 
 from __future__ import annotations
 

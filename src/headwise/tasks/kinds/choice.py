@@ -99,7 +99,9 @@ class Choice(Prompted):
         prompts = row.get("prompt")
         if isinstance(prompts, list | tuple):
             if len(prompts) != len(choices) or not all(isinstance(prompt, str) for prompt in prompts):
-                raise HeadwiseError(f"{len(prompts)} prompts for {len(choices)} choices", "one text for each, or for all")
+                raise HeadwiseError(
+                    f"{len(prompts)} prompts for {len(choices)} choices", "one text for each, or for all"
+                )
         else:
             check_prompt(row)
         if not 0 <= self._number(row) < len(choices):
@@ -127,7 +129,12 @@ class Choice(Prompted):
         pairs = [self._pairs(row) for row in rows]
         columns, cut = self.reading.encode(pairs, tokenizer, max_length)
         letters = Ragged.of([len(choice) for choice in choices] for _, choices in pairs)
-        return {**columns, "chars": letters, "label": np.array([self._number(row) for row in rows], np.int64), "cut": cut}
+        return {
+            **columns,
+            "chars": letters,
+            "label": np.array([self._number(row) for row in rows], np.int64),
+            "cut": cut,
+        }
 
     def scores_of(self, found: Likelihoods, batch: Batch) -> Tensor:
         """The score of each choice, (B, C); minus infinity where a row has no such choice."""
@@ -164,7 +171,7 @@ class Choice(Prompted):
 
 @dataclass(frozen=True)
 class Grade(Choice):
-    """A grade by the mean over choices that stand for numbers, weighted with their probabilities (STS-B and its kin)."""
+    """A grade: the mean of choices that are numbers, weighted with their probabilities (STS-B and its kin)."""
 
     values: tuple[float, ...] = ()
 

@@ -1,11 +1,11 @@
 """How a prompt and its continuations become tokens: every convention a field of one small record.
 
-The defaults are those of lm-evaluation-harness, because they move scores by several points: a continuation is a space and
-the choice, white space at the end of a prompt moves to the continuation, both are encoded together and cut at the prompt's
-length, and an empty prompt is BOS or else EOS.
+The defaults are those of lm-evaluation-harness, and they move scores by several points: a continuation is a space and
+the choice, white space at the end of a prompt moves to the continuation, both are encoded together and cut at the
+prompt's length, and an empty prompt is BOS or else EOS.
 
-A row is packed into one item: ``input_ids`` holds what all choices have in common, once, and then the rest of each choice;
-``part`` says which is which (0 the shared prefix, then 1, 2, ...) and ``target`` which tokens count.
+A row is packed into one item: ``input_ids`` holds what all choices have in common, once, and then the rest of each
+choice; ``part`` says which is which (0 the shared prefix, then 1, 2, ...) and ``target`` which tokens count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Reading:
     def encode(
         self, rows: Sequence[tuple[Sequence[str], Sequence[str]]], tokenizer: Any, max_length: int
     ) -> tuple[Columns, np.ndarray]:
-        """Columns for rows of prompts and continuations, one prompt for each continuation, and how many tokens were cut.
+        """Columns for rows of prompts and continuations, one prompt for each, and how many tokens were cut.
 
         ``tokens`` is the number of tokens that count, for each choice.
         """
