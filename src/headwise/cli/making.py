@@ -202,12 +202,12 @@ def prune(
     """
     from headwise.heads.cutting import prune as remove
     from headwise.heads.gates import Heads
-    from headwise.models.folders import is_trained
+    from headwise.models.folders import BESIDE, is_trained
     from headwise.pruning.export import export, export_whole, read_mask
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
-    rest = [file for file in Path(model).iterdir() if file.is_file()] if is_trained(model) else []
+    rest = [file for file in Path(model).iterdir() if file.name in BESIDE] if is_trained(model) else []
     if rest and form == "onnx":
         beside = " and ".join(sorted(file.name for file in rest if file.suffix == ".safetensors"))
         seen = f"the encoder alone is written as onnx: {beside} of the trained model stay where they are"
