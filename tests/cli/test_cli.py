@@ -597,8 +597,8 @@ WRITERS = [
 
 @pytest.mark.parametrize("line", WRITERS)
 def test_a_place_that_cannot_be_written_is_told_before_any_work(headwise, place, monkeypatch, line):
-    for module in ("encoders", "model"):
-        monkeypatch.setattr(f"headwise.{module}.load_encoder", lambda *_: pytest.fail("work was done"))
+    for module in ("loading", "multitask"):
+        monkeypatch.setattr(f"headwise.models.{module}.load_encoder", lambda *_: pytest.fail("work was done"))
     (place / "grid.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
     (place / "mask.json").write_text("[[true, false, false, false], [false, false, false, false]]")
     (place / "in-the-way").write_text("")

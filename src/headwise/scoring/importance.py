@@ -156,10 +156,10 @@ Estimator = Callable[..., Importance]
 estimators: Registry[Estimator] = Registry("importance")
 for _home, _names in {
     "ablation": ("ablation", "all_but_one", "mean_ablation", "random", "magnitude", "confidence"),
-    "attribution": ("integrated_gradients", "attribution", "shapley"),
+    "captum": ("integrated_gradients", "attribution", "shapley"),
 }.items():
     for _name in _names:
-        estimators.add(_name, f"headwise.{_home}:{_name}")
+        estimators.add(_name, f"headwise.scoring.{_home}:{_name}")
 estimators.add("l0", "headwise.training.methods.l0:l0_importance")
 
 
