@@ -10,7 +10,7 @@ import torch
 
 from headwise.heads.gates import Heads, attended, eager, whole_maps
 from headwise.heads.modules import evaluating
-from headwise.models.multitask import MultiTaskModel
+from headwise.models.subject import Subject
 
 FEATURES = ("entropy", "previous", "next", "first", "separator")
 
@@ -35,7 +35,7 @@ class Looks:
 
 
 @torch.no_grad()
-def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_size: int = 32) -> Looks:
+def looks(model: Subject, texts: Sequence[str], shown: int = 2, batch_size: int = 32) -> Looks:
     """How every head distributes its attention over some texts.
 
     Args:
@@ -44,12 +44,12 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
         shown: keep the whole maps of this many short texts.
         batch_size: texts in one forward.
     """
-    heads = Heads.of(model.encoder)
+    heads = model.attention
     sums = {name: torch.zeros(heads.shape, dtype=torch.float64) for name in FEATURES}
     tokens = 0
     special = [i for i in (model.tokenizer.sep_token_id, model.tokenizer.eos_token_id) if i is not None]
     examples = []
-    with evaluating(model), eager(model.encoder) as maps:
+    with evaluating(model), eager(model.backbone) as maps:
         for start in range(0, len(texts), batch_size):
             batch = _coded(model, texts[start : start + batch_size])
             whole_BLHTT = torch.stack(whole_maps(maps(**batch), heads), 1)
@@ -62,7 +62,7 @@ def looks(model: MultiTaskModel, texts: Sequence[str], shown: int = 2, batch_siz
     return Looks({name: value / max(1, tokens) for name, value in sums.items()}, examples, len(texts))
 
 
-def _coded(model: MultiTaskModel, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+def _coded(model: Subject, texts: Sequence[str]) -> dict[str, torch.Tensor]:
     coded = model.tokenizer(
         list(texts), padding=True, truncation=True, max_length=model.max_length, return_tensors="pt"
     )
@@ -89,7 +89,7 @@ def _features(
     }
 
 
-def _example(model: MultiTaskModel, heads: Heads, maps: Any, text: str) -> dict[str, Any]:
+def _example(model: Subject, heads: Heads, maps: Any, text: str) -> dict[str, Any]:
     batch = _coded(model, [text])
     batch = {name: value[:, :24] for name, value in batch.items()}
     words = model.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())

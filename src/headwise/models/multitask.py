@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,23 +22,18 @@ from headwise.io.files import folder, plain, read_json, write_json
 from headwise.models.causality import default_pooling
 from headwise.models.folders import ABOUT, save_sliced
 from headwise.models.loading import load_encoder, refuse_several
+from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.task import Hidden, Task
 
 POOLINGS = ("cls", "mean", "last")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 FORMAT = 1
 HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
-class Output(NamedTuple):
-    """What a task's forward gives: one loss per example, and the output head's scores."""
-
-    loss: torch.Tensor  # (B,)
-    scores: Any
-
-
-class MultiTaskModel(nn.Module):
+class MultiTaskModel(Subject):
     """A shared encoder with an output head for each task.
 
     Example:
@@ -90,7 +85,9 @@ class MultiTaskModel(nn.Module):
         self.shared: dict[str, str] = {}
         self.scales = nn.ParameterDict()
         accepted = inspect.signature(encoder.forward).parameters
-        self._inputs = [n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted]
+        self.input_names = [
+            n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted
+        ]
         for task in tasks:
             self.add(task, (share or {}).get(task.name))
 
@@ -143,8 +140,8 @@ class MultiTaskModel(nn.Module):
         return self.encoder.config
 
     @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
+    def backbone(self) -> nn.Module:
+        return self.encoder
 
     @property
     def width(self) -> int:
@@ -158,7 +155,7 @@ class MultiTaskModel(nn.Module):
         """The loss of each example and the scores of a task's output head."""
         if task not in self.tasks:
             raise unknown("task of this model", task, self.tasks)
-        with self._scaled(task):
+        with self.scaled(task):
             scores = self.head(task)(self.hidden(batch), batch)
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
 
@@ -173,7 +170,7 @@ class MultiTaskModel(nn.Module):
         """A task's factors, ``(L, H)``, where it has any."""
         return self.scales.get(_key(task))
 
-    def _scaled(self, task: str) -> AbstractContextManager[Any]:
+    def scaled(self, task: str) -> AbstractContextManager[Any]:
         scales = self.scales_of(task)
         if scales is None:
             return nullcontext()
@@ -182,7 +179,7 @@ class MultiTaskModel(nn.Module):
 
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
-        inputs = {name: batch[name] for name in self._inputs if name in batch}
+        inputs = {name: batch[name] for name in self.input_names if name in batch}
         if "pixel_values" in inputs:  # pictures are kept in half precision
             inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
         window = batch.get("window")
