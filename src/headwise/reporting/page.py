@@ -151,7 +151,7 @@ def _hash(text: str) -> str:
 @lru_cache
 def asset(name: str) -> str:
     """The text of a file that ships with the page."""
-    return files("headwise.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("headwise.reporting").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @lru_cache
