@@ -61,7 +61,9 @@ def third_party() -> tuple[frozenset[tuple[str, str, bool]], ...]:
 
 def test_every_third_party_import_is_declared():
     optional = set().union(*(EXTRAS[extra] for extra in set(EXTRAS) - {"test", "check", "docs"}))
-    undeclared = {(file, package) for seen in third_party() for file, package, _ in seen if package not in CORE | optional}
+    undeclared = {
+        (file, package) for seen in third_party() for file, package, _ in seen if package not in CORE | optional
+    }
     assert undeclared == set()
 
 
