@@ -102,7 +102,7 @@ NO_TORCH = [
 ONLY = {
     "accelerate": {"training.loop"},
     "ray": {"experiments.executors"},
-    **dict.fromkeys(["fcntl", "msvcrt", "ctypes"], {"io.system"}),  # what differs between operating systems
+    **{module: {"io.system"} for module in ("fcntl", "msvcrt", "ctypes")},  # what differs between operating systems
 }
 
 

@@ -1,4 +1,4 @@
-"""The documentation builds as a site that needs no network: no warnings, a search index, nothing loaded from elsewhere."""
+"""The documentation builds as a site without warnings, with a search index, and loads nothing from elsewhere."""
 
 from __future__ import annotations
 
