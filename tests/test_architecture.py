@@ -85,16 +85,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "training.step": "training/test_loop",
 }
 NO_TORCH = [
-    *(
-        "io.files",
-        "io.system",
-        "io.records",
-        "io.identity",
-        "tasks",
-        "tasks.metrics",
-        "tasks.catalog.sentences",
-        "tasks.corpus",
-    ),
+    *("io.files", "io.system", "io.records", "io.identity"),
+    *("tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
     *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
     *("dissociation.equations", "dissociation.rowtests", "dissociation.headtests", "dissociation.result"),
     *("reporting.verdict", "papers.claims"),
