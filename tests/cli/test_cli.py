@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 import typer.main
-from handiwork import job
 
 from headwise import cli
 from headwise.cli import options
@@ -29,7 +28,6 @@ from headwise.io.files import read_arrays
 from headwise.io.records import Results
 from headwise.models.folders import load
 from headwise.models.loading import load_encoder
-from headwise.papers.recipe import Part, recipes
 from headwise.testing import playground, tiny
 from headwise.training.plan import CHOICES, Plan
 
@@ -223,7 +221,7 @@ def test_every_extra_of_the_project_is_examined():
     from headwise.cli.doctor import EXTRAS
 
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    named = set(extras["optional-dependencies"]) - {"test", "check"}
+    named = set(extras["optional-dependencies"]) - {"test", "check", "docs"}
     assert set(EXTRAS) == named
 
 
@@ -389,7 +387,7 @@ def test_mistakes_are_one_line(headwise, line, words):
 
 
 def test_importance_of_own_tasks(headwise, place, trained):
-    refused(headwise(f"importance {trained}"), "'reviews' is not in the catalog", "--task reviews=FILE")
+    assert headwise(f"importance {trained} --examples 20")[0] == 0  # its files are found again
     code, out, _ = headwise(f"importance {trained} {OWN} --examples 40 --out runs/scores.safetensors --json")
     assert code == 0
     found = json.loads(out)
@@ -398,6 +396,25 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert kept["news"].ravel().tolist() == pytest.approx([x for layer in found["news"]["scores"] for x in layer])
     refused(headwise(f"importance {trained} {OWN} --task other=news.csv:text,label"), "other", "news")
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
+
+
+def test_predict_writes_a_record_for_every_row(headwise, place, trained):
+    Path("texts.csv").write_text("id,review\n1,the film was great\n2,a dull song\n")
+    code, out, _ = headwise(f"predict {trained} texts.csv --task reviews --column text=review --out found.csv")
+    assert code == 0 and "2 predictions" in out
+    with Path("found.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["1", "2"] and {row["label"] for row in rows} <= {"good", "bad"}
+    assert float(rows[0]["good"]) + float(rows[0]["bad"]) == pytest.approx(1, abs=1e-5)
+    told = headwise(f"predict {trained} texts.csv --task reviews")
+    assert told[0] == 0 and "good" in told[1] and "using column 'review' as text" in told[2]
+    found = json.loads(headwise(f"predict {trained} reviews.csv --task reviews --json")[1])
+    assert len(found) == 400 and set(found[0]) == {"label", "bad", "good"}
+    refused(headwise(f"predict {trained} texts.csv"), "has 2 tasks", "--task reviews")
+    refused(headwise(f"predict {trained} texts.csv --task revews"), "revews", "reviews")
+    refused(headwise(f"predict {trained} texts.csv --task reviews --out found.xlsx"), "--out found.csv")
+    refused(headwise(f"predict {trained} texts.pdf --task reviews"), ".csv")
+    refused(headwise(f"predict {trained} news.csv --task reviews --column text=body"), "no column 'body'")
 
 
 def test_training_goes_on_from_what_headwise_trained(headwise, place, trained):
@@ -738,42 +755,6 @@ def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):
     (place / "good.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
     code, out, _ = headwise("sweep good.toml --workers 1 --out runs/good --json")
     assert code == 0 and json.loads(out) == {"records": "runs/good/records", "done": 1, "failed": {}}
-
-
-class Halves:
-    """A recipe of which one job fails."""
-
-    name, title, paper = "halves", "Halves", "none"
-
-    def jobs(self, scale):
-        return [job("square", seed) for seed in scale.seeds or (0, 1)] + [job("refuse")]
-
-    def parts(self, results):
-        return [Part("Records", str(len(list(results))))]
-
-
-def test_a_recipe_shows_what_is_there_and_ends_with_1_where_a_job_failed(headwise, importable, monkeypatch):
-    monkeypatch.setitem(recipes._entries, "halves", Halves())
-    code, out, _ = headwise("recipe halves --workers 1 --out runs/halves --json")
-    told = json.loads(out)
-    assert code == 1 and told["done"] == 2 and len(told["failed"]) == 1 and Path(told["page"]).exists()
-    code, out, _ = headwise("recipe halves --no-run --out runs/halves --json")
-    assert code == 0 and json.loads(out) == {"page": told["page"]}
-
-
-@pytest.mark.parametrize(("line", "seeds"), [("", [0, 1]), ("--seed 5", [5]), ("--seeds 3 --seed 4", [4, 5, 6])])
-def test_seeds_of_a_recipe(headwise, monkeypatch, line, seeds):
-    monkeypatch.setitem(recipes._entries, "halves", Halves())
-    rows = json.loads(headwise(f"recipe halves --list --json {line}")[1])
-    assert [row["key"] for row in rows[:-1]] == [job("square", seed).key for seed in seeds]
-
-
-@pytest.mark.parametrize("line", ["--only nosuchtitle", "--only square --only nosuchtitle --list"])
-def test_titles_that_no_job_of_a_recipe_has_are_refused(headwise, monkeypatch, line):
-    monkeypatch.setitem(recipes._entries, "halves", Halves())
-    told = ("'nosuchtitle'", job("square", 0).title, "headwise recipe halves --size smoke --list")
-    refused(headwise(f"recipe halves {line}"), *told)
-    assert len(json.loads(headwise("recipe halves --only square --list --json")[1])) == 2
 
 
 def test_models_are_named_by_their_folders(tmp_path):

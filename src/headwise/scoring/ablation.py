@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads.attention import eager, whole_maps
 from headwise.heads.families import input_width
-from headwise.heads.gates import Heads, captured, eager, gated, touched, whole_maps
+from headwise.heads.gates import Heads, captured, gated, touched
 from headwise.scoring.importance import Importance, Moments, Sample
 from headwise.scoring.stability import Blocks
 

@@ -13,6 +13,7 @@ import torch
 
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.attention import attention_patterns
 from headwise.heads.gates import Heads
 from headwise.heads.selection import budget, require_share, top
 from headwise.io.files import digest, finite, require_replaceable, write_json
@@ -22,7 +23,6 @@ from headwise.io.progress import Progress, quiet
 from headwise.io.records import Results
 from headwise.measuring.baseline import against_baseline
 from headwise.measuring.evaluate import Score, difference, evaluate
-from headwise.measuring.looks import looks
 from headwise.models.folders import is_trained
 from headwise.models.loading import load_encoder, name_of
 from headwise.models.multitask import MultiTaskModel
@@ -308,7 +308,7 @@ class Study:
             return {}
 
         def make() -> dict[str, Any]:
-            stats, examples = looks(self.model, texts).to_record()
+            stats, examples = attention_patterns(self.model, texts).to_record()
             return {"attention": stats, "examples": examples}
 
         return self._kept("looks", {"texts": digest(texts)}, make)
