@@ -221,7 +221,7 @@ def test_every_extra_of_the_project_is_examined():
     from headwise.cli.doctor import EXTRAS
 
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    named = set(extras["optional-dependencies"]) - {"test", "check"}
+    named = set(extras["optional-dependencies"]) - {"test", "check", "docs"}
     assert set(EXTRAS) == named
 
 
@@ -614,8 +614,8 @@ WRITERS = [
 
 @pytest.mark.parametrize("line", WRITERS)
 def test_a_place_that_cannot_be_written_is_told_before_any_work(headwise, place, monkeypatch, line):
-    for module in ("encoders", "model"):
-        monkeypatch.setattr(f"headwise.{module}.load_encoder", lambda *_: pytest.fail("work was done"))
+    for module in ("loading", "multitask"):
+        monkeypatch.setattr(f"headwise.models.{module}.load_encoder", lambda *_: pytest.fail("work was done"))
     (place / "grid.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
     (place / "mask.json").write_text("[[true, false, false, false], [false, false, false, false]]")
     (place / "in-the-way").write_text("")

@@ -212,6 +212,6 @@ def test_nearest_is_nearest(fractions, wanted):
 
 
 def test_page_needs_no_torch():
-    code = "import sys, headwise.report, headwise.reporting.figures; sys.exit('torch' in sys.modules)"
+    code = "import sys, headwise.reporting, headwise.reporting.figures; sys.exit('torch' in sys.modules)"
     folder = Path(__file__).parents[2] / "src"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, env={"PYTHONPATH": str(folder)}).returncode == 0
