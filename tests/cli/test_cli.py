@@ -117,12 +117,10 @@ def choices(text):
 
 def test_choices_in_help_are_those_there_are():
     from headwise.scoring.importance import estimators
-    from headwise.study.study import STAGES
     from headwise.training.methods import methods
 
     assert choices(options.ESTIMATORS) == set(estimators)
     assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
-    assert choices(cli.making.SKIPPED) == set(STAGES) - {"importance"}
     for name in [*CHOICES, "sampling"]:
         with pytest.raises(HeadwiseError) as error:
             Plan(**{name: "none such"})
@@ -512,12 +510,10 @@ def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_stage_that_fails_ends_in_one_line_and_a_page_with_the_rest(place, headwise, monkeypatch, debug):
-    from headwise.study import study
-
     def fails(*args, **kwargs):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(study, "looks", fails)
+    monkeypatch.setattr("headwise.measuring.looks.looks", fails)
     folder = f"runs/failing{debug}"
     line = f"{STUDY} --skip lesions,iat,prune --out {folder} --json {'--debug' if debug else ''}"
     code, out, err = headwise(line)
@@ -686,7 +682,7 @@ def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
     class Stop(Exception):
         pass
 
-    def study(model, tasks, settings, *rest):
+    def study(model, tasks, settings, *rest, **options):
         raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
 
     monkeypatch.setattr("headwise.study.study.Study", study)
