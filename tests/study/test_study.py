@@ -35,12 +35,12 @@ VERBS = {  # where a study finds what its stages call
     "fit": "headwise.study.study.fit",
     "importance": "headwise.scoring.importance.importance",
     "dissociate": "headwise.dissociation.lesions.dissociate",
-    "looks": "headwise.measuring.looks.looks",
+    "attention_patterns": "headwise.heads.attention.attention_patterns",
     "trials": "headwise.pruning.cost.trials",
     "evaluate": "headwise.measuring.evaluate.evaluate",
     "against_baseline": "headwise.measuring.baseline.against_baseline",
 }
-COSTLY = ("fit", "importance", "dissociate", "looks")
+COSTLY = ("fit", "importance", "dissociate", "attention_patterns")
 
 
 def verb(name):
@@ -133,7 +133,7 @@ def test_a_study_has_every_part_and_writes_the_page(finished):
     for row in study["iat"]["rows"]:
         assert 0 <= row["p"] <= 1 and row["low"] <= row["iat"] - row["plain"] <= row["high"]
     kinds = Counter(record.work for record in Results(folder / "records"))
-    assert kinds == {"train": 1, "scores": 1, "importance": 2, "dissociation": 1, "looks": 1, "iat": 1, "prune": 1}
+    assert kinds == {"train": 1, "scores": 1, "importance": 2, "dissociation": 1, "attention": 1, "iat": 1, "prune": 1}
 
 
 def test_what_only_evaluations_share_is_no_leak(finished):
@@ -167,7 +167,7 @@ def test_the_second_run_reads_back(place, copy, finished, calls):
         ({"prune": (0.5,)}, {}),
         ({"examples": 32}, {"importance": 2, "dissociate": 1, "fit": 1}),
         ({"by": "taylor"}, {"importance": 2, "dissociate": 1, "fit": 1}),
-        ({"max_length": 12}, {"fit": 2, "importance": 2, "dissociate": 1, "looks": 1}),
+        ({"max_length": 12}, {"fit": 2, "importance": 2, "dissociate": 1, "attention_patterns": 1}),
     ],
 )
 def test_a_changed_setting_makes_again_what_depends_on_it(place, copy, calls, change, again):
@@ -184,7 +184,7 @@ def test_another_tokenizer_makes_everything_again(place, copy, calls, tmp_path):
     words |= dict(zip(plain, [words[word] for word in reversed(plain)]))
     (other / "tokenizer.json").write_text(json.dumps(rules))
     run(place, copy, model=other)
-    assert calls == {"fit": 2, "importance": 2, "dissociate": 1, "looks": 1}
+    assert calls == {"fit": 2, "importance": 2, "dissociate": 1, "attention_patterns": 1}
 
 
 def test_a_study_measures_in_one_precision(place, tmp_path, monkeypatch):
@@ -211,7 +211,7 @@ def test_a_changed_share_changes_what_is_said_of_stability(place, copy, finished
 
 @pytest.mark.parametrize(("alpha", "shares"), [(0.3, [0.3, 0.5]), (0.5, [0.3, 0.5]), (0.25, [0.25, 0.3, 0.5])])
 def test_a_study_starts_from_its_own_share(place, copy, alpha, shares):
-    study = run(place, copy, replace(SMALL, alpha=alpha, skip=("looks", "iat", "prune")))
+    study = run(place, copy, replace(SMALL, alpha=alpha, skip=("attention", "iat", "prune")))
     assert study["dissociation"]["fractions"] == shares and study["dissociation"]["default"] == alpha
     assert study["reproduce"]["settings"]["alpha"] == alpha
     row = study["dissociation"]["performance"][shares.index(alpha)][0]
@@ -223,7 +223,7 @@ def test_fallen_predictions_name_what_was_closed(place, tmp_path, monkeypatch):
     monkeypatch.setattr(
         VERBS["dissociate"], lambda *a, **k: replace(d := measure(*a, **k), collapsed=d.performance > -1)
     )
-    study = run(place, tmp_path, replace(SMALL, random=2, skip=("train", "looks", "iat", "prune")))
+    study = run(place, tmp_path, replace(SMALL, random=2, skip=("train", "attention", "iat", "prune")))
     closed = ("the heads of reviews", "the heads of news", "random heads")
     ways = ["as it is", *(f"when {heads} are ablated" for heads in closed)]
     assert study["trust"]["collapsed"] == [f"{task} {way}" for task in ("reviews", "news") for way in ways]
@@ -275,7 +275,9 @@ def test_what_was_interrupted_goes_on(place, tmp_path, monkeypatch, calls):
 # -- stages that fail
 
 
-@pytest.mark.parametrize(("stage", "name"), [("lesions", "dissociate"), ("looks", "looks"), ("prune", "trials")])
+@pytest.mark.parametrize(
+    ("stage", "name"), [("lesions", "dissociate"), ("attention", "attention_patterns"), ("prune", "trials")]
+)
 def test_a_late_stage_that_fails_leaves_the_rest(place, tmp_path, monkeypatch, stage, name):
     def fails(*args, **kwargs):
         raise RuntimeError("no\nroom")
@@ -287,7 +289,7 @@ def test_a_late_stage_that_fails_leaves_the_rest(place, tmp_path, monkeypatch, s
     assert study["failed"] == {stage: "RuntimeError: no room"} and isinstance(made.errors[stage], RuntimeError)
     assert json.loads((tmp_path / "study.json").read_text())["failed"] == study["failed"]
     assert f"Stage <b>{stage}</b> failed" in render([study])
-    parts = {"lesions": "dissociation", "looks": "attention", "prune": "prune"}
+    parts = {"lesions": "dissociation", "attention": "attention", "prune": "prune"}
     assert {name for name, part in parts.items() if part not in study} == {stage}
     assert {"iat", "trust", "verdict"} <= set(study)
     monkeypatch.setattr(VERBS[name], measure)
@@ -310,7 +312,7 @@ def test_ctrl_c_stops_a_late_stage_too(place, copy, monkeypatch):
 
     monkeypatch.setattr(VERBS["trials"], stopped)
     with pytest.raises(KeyboardInterrupt):
-        run(place, copy, replace(SMALL, dev=17, skip=("lesions", "looks", "iat")))
+        run(place, copy, replace(SMALL, dev=17, skip=("lesions", "attention", "iat")))
 
 
 # -- what is said of how it was made
@@ -319,7 +321,7 @@ def test_ctrl_c_stops_a_late_stage_too(place, copy, monkeypatch):
 def test_the_plan_is_shown_where_it_was_used(finished, place, tmp_path):
     folder, whole = finished
     assert whole["reproduce"]["plan"]["steps"] == PLAN.steps
-    skip = ("train", "looks", "prune")
+    skip = ("train", "attention", "prune")
     study = run(place, tmp_path, replace(SMALL, skip=skip, plan=replace(PLAN, max_examples=5)), model=folder / "model")
     assert "plan" not in study["reproduce"] and study["tasks"][0]["train"] == whole["tasks"][0]["train"] > 5
     used = study["reproduce"]["settings"]
@@ -347,7 +349,7 @@ def test_a_study_keeps_what_its_page_needs(finished):
 
 
 def test_stages_left_out(place, tmp_path):
-    study = run(place, tmp_path / "s", replace(SMALL, skip=("lesions", "looks", "iat", "prune")))
+    study = run(place, tmp_path / "s", replace(SMALL, skip=("lesions", "attention", "iat", "prune")))
     assert not {"dissociation", "attention", "iat", "prune"} & set(study)
     assert (tmp_path / "s" / "report.html").exists() and study["verdict"]
 
@@ -359,7 +361,7 @@ def test_a_share_that_is_no_head_is_no_cut(place, tmp_path, monkeypatch, share, 
     monkeypatch.setattr(VERBS["trials"], lambda *args: chosen)
     monkeypatch.setattr(VERBS["against_baseline"], learned)
     told = []
-    settings = replace(SMALL, prune=(share,), skip=("train", "lesions", "looks", "iat"))
+    settings = replace(SMALL, prune=(share,), skip=("train", "lesions", "attention", "iat"))
     Study(place / "bert-tiny", tasks_in(place), settings, tmp_path, log=told.append).run()
     assert (tmp_path / "small").exists() == any("heads pruned" in line for line in told) == cut
 
@@ -377,7 +379,7 @@ def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
     for number, cut in enumerate((0.25, None)):
         made = {"rows": [free(0.0, 8), free(0.25, 6)], "chosen": cut, "held out": {}}
         monkeypatch.setattr(VERBS["trials"], lambda *args, made=made: made)
-        run(place, copy, replace(SMALL, prune=(0.25,), dev=19 - number, skip=("lesions", "looks", "iat")))
+        run(place, copy, replace(SMALL, prune=(0.25,), dev=19 - number, skip=("lesions", "attention", "iat")))
         assert (copy / "small").exists() == bool(cut)
 
 
@@ -399,7 +401,7 @@ def three(place, tmp_path_factory):
 
 
 def test_some_tasks_of_a_trained_model_are_studied_as_if_it_had_no_others(place, three, tmp_path):
-    settings = replace(SMALL, skip=("train", "lesions", "looks", "iat", "prune"))
+    settings = replace(SMALL, skip=("train", "lesions", "attention", "iat", "prune"))
     study = run(place, tmp_path / "s", settings, model=three)
     alone = MultiTaskModel.load(three, [own(f"more={place / 'news'}.csv:text,label"), *tasks_in(place)])
     assert list(study["importance"]) == ["reviews", "news"]
@@ -409,7 +411,7 @@ def test_some_tasks_of_a_trained_model_are_studied_as_if_it_had_no_others(place,
 
 def test_training_goes_on_with_tasks_the_model_has_not(place, three, tmp_path):
     tasks = [tasks_in(place)[0], own(f"other={place / 'news'}.csv:text,label")]
-    settings = replace(SMALL, skip=("lesions", "looks", "prune"))
+    settings = replace(SMALL, skip=("lesions", "attention", "prune"))
     study = Study(three, tasks, settings, tmp_path).run()
     assert set(study["training"]["tasks"]) == {"reviews", "other"} and len(study["iat"]["rows"]) == 2
     with pytest.raises(HeadwiseError, match="not trained for 'other'"):
@@ -432,7 +434,7 @@ def test_a_trained_model_brings_its_pooling_and_length(place, finished, tmp_path
 
 def test_random_output_heads_are_told_once(place, finished, tmp_path):
     told = {}
-    settings = replace(SMALL, skip=("train", "lesions", "looks", "iat", "prune"))
+    settings = replace(SMALL, skip=("train", "lesions", "attention", "iat", "prune"))
     for model in (place / "bert-tiny", finished[0] / "model"):
         lines = told[model.name] = []
         Study(model, tasks_in(place), settings, tmp_path, log=lines.append).run()
@@ -495,7 +497,7 @@ def test_tasks_that_score_nothing_have_no_d_and_are_named(place, tmp_path, nothi
         task = tasks[i].ready()
         alike = [row for row in task.rows("dev") if row["label"] == task.kind.labels[0]]
         tasks[i] = replace(task, source=Rows(train=task.rows("train"), dev=alike), metric="mcc")
-    settings = replace(SMALL, skip=("train", "looks", "iat", "prune"))
+    settings = replace(SMALL, skip=("train", "attention", "iat", "prune"))
     study = Study(place / "bert-tiny", tasks, settings, tmp_path).run()
     table = study["dissociation"]["D"][0]
     assert [table["tasks"][name]["value"] is None for name in ("reviews", "news")] == [True, nothing == 2]
@@ -511,7 +513,7 @@ def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tm
     folder, said = model.save_pretrained(tmp_path / "cut"), []
     with pytest.raises(HeadwiseError, match=r"alpha=0.5 is 4 of 8 heads, of which 3 are there.*--alpha 0\.37"):
         Study(folder, toy_tasks(), replace(SMALL, alpha=0.5), tmp_path)
-    settings = replace(SMALL, alpha=0.25, fractions=(0.25, 0.5), prune=(0.25, 0.5), skip=("iat", "looks"))
+    settings = replace(SMALL, alpha=0.25, fractions=(0.25, 0.5), prune=(0.25, 0.5), skip=("iat", "attention"))
     study = Study(folder, toy_tasks(), settings, tmp_path / "out", log=said.append).run()
     assert any("3 of 8 heads remain" in line for line in said)
     assert [row["kept"] for row in study["prune"]["rows"]] == [3, 1]

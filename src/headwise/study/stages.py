@@ -214,11 +214,11 @@ def lesions(study: Study, data: Data) -> Data:
     return {"dissociation": result | {"tasks": study.tasks, "default": s.alpha}}
 
 
-@stage("looks", "Describe where heads attend")
-def looks(study: Study, data: Data) -> Data:
+@stage("attention", "Describe where heads attend")
+def attention(study: Study, data: Data) -> Data:
     """Where heads attend, over a few development texts."""
+    from headwise.heads.attention import attention_patterns
     from headwise.io.files import digest
-    from headwise.measuring.looks import looks as describe
 
     rows = [row for task in study.model.tasks.values() for row in task.rows("dev")[:40]]
     texts = [row["text"] for row in rows if isinstance(row.get("text"), str)]
@@ -226,10 +226,10 @@ def looks(study: Study, data: Data) -> Data:
         return {}
 
     def work() -> Data:
-        attention, examples = describe(study.model, texts).to_record()
-        return {"attention": attention, "examples": examples}
+        patterns, examples = attention_patterns(study.model, texts).to_record()
+        return {"attention": patterns, "examples": examples}
 
-    return study.recorded("looks", {"texts": digest(texts)}, work)
+    return study.recorded("attention", {"texts": digest(texts)}, work)
 
 
 @stage("probes", "Probe what each head encodes", reads=("probes", "probe_rows"), wanted=lambda s: bool(s.probes))
