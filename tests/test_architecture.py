@@ -85,12 +85,17 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "training.step": "training/test_loop",
 }
 NO_TORCH = [
-    *("io.files", "io.records", "io.identity", "tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
+    *("io.files", "io.system", "io.records", "io.identity"),
+    *("tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
     *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
     *("dissociation.equations", "dissociation.rowtests", "dissociation.headtests", "dissociation.result"),
     *("study.schema", "study.stages", "study.verdict", "papers.claims"),
 ]
-ONLY = {"accelerate": {"training.loop"}, "ray": {"experiments.executors"}}
+ONLY = {
+    "accelerate": {"training.loop"},
+    "ray": {"experiments.executors"},
+    **{module: {"io.system"} for module in ("fcntl", "msvcrt", "ctypes")},  # what differs between operating systems
+}
 
 
 def module_name(path: Path) -> str:

@@ -130,7 +130,7 @@ def _beside(value: Any, published: Any, digits: int, column: str) -> str:
 
 def _markdown_cell(value: Any) -> str:
     text = " ".join(str(value).splitlines())
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")  # SMILES read as links
 
 
 def _latex_text(value: Any) -> str:
