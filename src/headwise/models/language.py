@@ -21,6 +21,7 @@ from headwise.models.loading import load_language_model
 from headwise.models.subject import Batch, Output, Subject
 from headwise.tasks.kinds.choice import Prompted
 from headwise.tasks.kinds.generation import Generated, Generation
+from headwise.tasks.lookup import get
 from headwise.tasks.task import Task
 
 LONGEST = 4096  # tokens of a row, where the model would take more: memory grows with their square
@@ -75,8 +76,6 @@ class LanguageModel(Subject):
     def add(self, task: Task | str) -> None:
         """Give the model one more task."""
         if isinstance(task, str):
-            from headwise.tasks import get
-
             task = get(task)
         if task.name in self.tasks:
             raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
@@ -118,9 +117,9 @@ class LanguageModel(Subject):
 
     def forward(self, task: str, batch: Batch) -> Output:
         """The loss of each row; the likelihoods of its choices, or what the model says."""
-        kind, scores = self._kind(task), self.reader.likelihoods(batch)
-        if isinstance(kind, Generation):
-            scores = Generated(scores, self._texts(kind, batch))
+        kind, likelihoods = self._kind(task), self.reader.likelihoods(batch)
+        generates = isinstance(kind, Generation)
+        scores = Generated(likelihoods, self._texts(kind, batch)) if generates else likelihoods
         return Output(kind.loss(scores, batch), scores)
 
     def losses(self, task: str, batch: Batch) -> torch.Tensor:

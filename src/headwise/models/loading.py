@@ -12,7 +12,7 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
 from headwise.heads.families import declared_causal
-from headwise.models.folders import ABOUT, is_trained, load
+from headwise.models.folders import encoder_folder, is_cut, is_trained, load
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
@@ -24,7 +24,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    name = str(encoder_folder(name) if is_trained(name) else name)
     local = Path(name).exists()
     if not local:
         _check_hub(name)
@@ -32,7 +32,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
         config = AutoConfig.from_pretrained(name, **safe)
         kind = _loader(config)
-        if (Path(name) / ABOUT).exists():
+        if is_cut(name):
             model = _without_heads(Path(name))
         else:
             with torch.random.fork_rng(devices=[]):
@@ -73,7 +73,7 @@ def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
         one_way = AutoModelForCausalLM if declared_causal(config) else AutoModelForMaskedLM
         kind = AutoModelForSeq2SeqLM if getattr(config, "is_encoder_decoder", False) else one_way
         missing: list[str] = []
-        if (Path(name) / ABOUT).exists():
+        if is_cut(Path(name)):
             model: Any = load(name)
         else:
             weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
@@ -106,7 +106,7 @@ def find_config(name: str | Path) -> Any:
     """The configuration of a folder or of a Hub model, without its weights; None where there is none."""
     from transformers import AutoConfig
 
-    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    name = str(encoder_folder(name) if is_trained(name) else name)
     local = Path(name).exists()
     try:
         if not local:
