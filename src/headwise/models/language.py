@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -87,8 +87,8 @@ class LanguageModel(Subject):
             raise HeadwiseError(
                 f"task {task.name!r} generates, and {type(self.model).__name__} is a masked model", "a causal model"
             )
-        kind = replace(kind, reading=replace(kind.reading, **self.reading))
-        self.tasks[task.name] = replace(task, kind=self._calibrated(kind))
+        read = replace(cast(Any, kind), reading=replace(kind.reading, **self.reading))
+        self.tasks[task.name] = replace(task, kind=self._calibrated(read))
 
     def _calibrated(self, kind: Any) -> Any:
         """The kind with its bias measured, where it has prompts without content."""

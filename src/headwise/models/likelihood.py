@@ -206,7 +206,7 @@ class Reader:
             rank = whole.target.cumsum(1) * whole.target
             for turn in range(1, int(rank.max()) + 1):
                 wanted = [Wanted(rank == turn, whole.ids, choice)]
-                ids = whole.ids.masked_fill(rank == turn, self.mask_token)
+                ids = whole.ids.masked_fill(rank == turn, self.mask_token or 0)
                 inputs = {"input_ids": ids, "attention_mask": whole.mask.long()}
                 yield from self._reads(self._forward(inputs, wanted), wanted)
 

@@ -57,7 +57,7 @@ def parquet(
 
     files = {split: file(split) for split in SPLITS}
     left_out = {without: (None,)} if without else {}
-    return Layout("parquet", files, columns, where=where, leave_out=left_out, sizes=sizes(*size))
+    return Layout("parquet", files, columns, where=dict(where), leave_out=left_out, sizes=sizes(*size))
 
 
 def by_index(layout: Layout, labels: Sequence[str]) -> Layout:

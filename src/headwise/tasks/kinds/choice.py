@@ -50,6 +50,8 @@ class Pick(int):
 class Prompted:
     """What all kinds for language models share: they need one, and no output head."""
 
+    reading: Reading
+
     def head(self, hidden: int) -> nn.Module:
         hint = "LanguageModel.from_pretrained(name, tasks), or tasks that an output head can be trained for"
         raise HeadwiseError(f"{type(self).__name__} is answered by a language model, without an output head", "", hint)

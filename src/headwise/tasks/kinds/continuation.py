@@ -59,6 +59,7 @@ class Continuation(Prompted):
         return total / batch["tokens"][:, 0] if self.score == "token" else total
 
     def decode(self, scores: Likelihoods, batch: Batch) -> list:
+        assert scores.greedy is not None
         columns = (scores.greedy[:, 0], scores.total[:, 0], batch["tokens"][:, 0])
         return [Reached(*row) for row in zip(*(column.tolist() for column in columns))]
 
