@@ -76,6 +76,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.predictions": "models/test_predicting",
     "tasks.readers.brackets": "tasks/readers/test_formats",
     "tasks.readers.conll": "tasks/readers/test_formats",
+    "tasks.readers.guess": "tasks/test_own_files",
     "tasks.readers.shape": "tasks/readers/test_formats",
     "tasks.stored": "models/test_predicting",
     "tasks.task": "tasks/test_leakage",
