@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -169,9 +170,7 @@ class Task:
             >>> Task.from_dataset("mine", [{"text": f"{i}", "label": "ab"[i % 2]} for i in range(20)]).kind.labels
             ('a', 'b')
         """
-        from headwise.tasks.own_files import from_data
-
-        return from_data(name, data, columns, language)
+        return import_module("headwise.tasks.own_files").from_data(name, data, columns, language)  # it imports Task
 
     @classmethod
     def from_pandas(cls, name: str, frame: Any, columns: Any = (), language: str = "en") -> Task:
