@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads, Lent, captured, eager, gated, inside_block, touched, whole_maps
+from headwise.heads.attention import eager, whole_maps
+from headwise.heads.gates import Heads, Lent, captured, gated, inside_block, touched
 from headwise.testing import FAMILIES, layers_run_again, no_dropout, tiny, tiny_batch
 
 STACKS = {"t5": ["encoder", "decoder", "cross"], "bart": ["encoder", "decoder", "cross"], "clip": ["text", "vision"]}

@@ -8,8 +8,9 @@ import torch
 from families.build import build
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError
+from headwise.heads.attention import eager, whole_maps
 from headwise.heads.cutting import fold, prune
-from headwise.heads.gates import Heads, captured, eager, gated, whole_maps
+from headwise.heads.gates import Heads, captured, gated
 from headwise.heads.selection import top
 from headwise.measuring.evaluate import evaluate
 from headwise.models.multitask import MultiTaskModel

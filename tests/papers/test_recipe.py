@@ -8,7 +8,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.io.records import Results
-from headwise.papers.recipe import Part, _file_name, pages
+from headwise.papers.recipe import Part, file_name, pages
 
 LONG = "A factor per head and task, faster: direct comparisons"
 
@@ -20,30 +20,40 @@ def written(tmp_path, *titles, figures=()):
     parts = [Part(title, tables=[{"title": title, "columns": ["x"], "rows": [[1]]}]) for title in titles]
     parts += [Part(name, figures={name: lambda: pytest.fail("drawn")}) for name in figures]
     recipe = SimpleNamespace(name="mine", title="Mine", paper="", parts=lambda results: parts)
-    pages(recipe, results, tmp_path / "out")
-    return sorted(path.name for path in (tmp_path / "out/mine").glob("*.csv"))
+    pages(recipe, results, tmp_path / "out", tables_out=tmp_path / "tables")
+    assert sorted(path.stem for path in (tmp_path / "tables").glob("*.tex")) == sorted(
+        path.stem for path in (tmp_path / "tables").glob("*.csv")
+    )
+    return sorted(path.name for path in (tmp_path / "tables").glob("*.csv"))
 
 
 def test_long_titles_that_differ_at_their_end_are_files_of_their_own(tmp_path):
     titles = [f"{LONG}, {model}" for model in ("minilm-l6", "minilm-l12", "gte-small")]
     assert len(written(tmp_path, *titles)) == 3
     longer = [f"{'word ' * 40}{end}" for end in "ab"]
-    names = {_file_name(title) for title in longer}
+    names = {file_name(title) for title in longer}
     assert len(names) == 2 and max(map(len, names)) <= 100
 
 
 def test_names_of_files_are_ascii(tmp_path):
     assert written(tmp_path, "IAT by δ with α = 0.5, café", "模型 a", "模型 b") == sorted(
-        ["iat-by-delta-with-alpha---0-5--cafe.csv", "a.csv", "b.csv"]
+        ["iat-by-delta-with-alpha-0-5-cafe.csv", "a.csv", "b.csv"]
     )
-    assert _file_name("模型").isascii() and _file_name("模型") != _file_name("结果")
+    assert file_name("模型").isascii() and file_name("模型") != file_name("结果")
 
 
 @pytest.mark.parametrize("titles", [("D, minilm", "D: minilm"), ("D", "d"), ("D", "D")])
 def test_two_tables_of_one_file_are_an_error(tmp_path, titles):
     with pytest.raises(HeadwiseError, match="would be one file"):
         written(tmp_path, *titles)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / "tables").exists()
+
+
+def test_a_file_begins_with_its_model():
+    models = ["minilm-l12", "minilm-l6", "bert"]
+    assert file_name("D of pairs, minilm-l6, frozen", models) == "minilm-l6-d-of-pairs-frozen"
+    assert file_name("layers bert", models) == "bert-layers"
+    assert file_name("layers of albert", models) == "layers-of-albert"
 
 
 def test_two_figures_of_one_file_are_an_error(tmp_path):

@@ -11,10 +11,9 @@ import torch
 from headwise.dissociation.headtests import NEEDED, layer_sets, random_sets
 from headwise.dissociation.result import Counts, Dissociation
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads
 from headwise.heads.selection import matched_heads, random_heads, relabelled, ties, top
 from headwise.measuring.evaluate import Score, chance, evaluate
-from headwise.models.multitask import MultiTaskModel
+from headwise.models.subject import Subject
 from headwise.scoring.importance import Importance
 from headwise.tasks.metrics import metrics
 
@@ -23,7 +22,7 @@ ScoreMaps = Mapping[str, torch.Tensor | Importance]
 
 
 def dissociate(
-    model: MultiTaskModel,
+    model: Subject,
     scores: ScoreMaps,
     fractions: float | Sequence[float] = 0.3,
     *,
@@ -70,7 +69,7 @@ def dissociate(
     if not grid or random < 0 or matched < 0:
         seen = f"fractions={grid}, random={random}, matched={matched}"
         raise HeadwiseError(seen, "a fraction or more, and random and matched of 0 or more")
-    shape = Heads.of(model.encoder).shape
+    shape = model.attention.shape
     for task, scoring in zip(tasks, maps):
         if tuple(scoring.shape) != shape:
             raise HeadwiseError(f"scores of {task!r} have shape {tuple(scoring.shape)}", f"{shape}, the model's heads")
@@ -160,7 +159,7 @@ def lesion_counts(scores: list[Score], fractions: int, name: str | None = None) 
 
 
 def null_matrices(
-    model: MultiTaskModel,
+    model: Subject,
     scores: ScoreMaps,
     fraction: float = 0.3,
     draws: int = 99,

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import Heads, gated
+from headwise.heads.gates import gated
 from headwise.heads.modules import evaluating
 from headwise.measuring.stats import Estimate, bootstrap, change
-from headwise.models.batching import Encoded, Order, encode
+from headwise.models.batching import Encoded, Order
 from headwise.models.memory import Budget
-from headwise.models.multitask import MultiTaskModel
+from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 
 TOKENS = 2048  # padded tokens in one forward: tensors of more leave the caches, and their memory is asked for anew
@@ -59,7 +59,7 @@ class Score:
 
 
 def evaluate(
-    model: MultiTaskModel,
+    model: Subject,
     task: str,
     gates: torch.Tensor | None = None,
     *,
@@ -82,7 +82,7 @@ def evaluate(
         raise unknown("task of this model", task, model.tasks)
     source = model.tasks[task]
     if data is None:
-        data = encode(source, split, model.tokenizer, model.max_length, limit)
+        data = model.encode(task, split, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
     budget, kept = Budget(tokens or default_tokens(model)), data
@@ -100,7 +100,7 @@ def _rows(task, split: str, limit: int | None) -> list:
     return sample(task.rows(split), limit)
 
 
-def default_tokens(model: MultiTaskModel) -> int:
+def default_tokens(model: Subject) -> int:
     """Padded tokens in one forward on the model's device."""
     return TOKENS if model.device.type == "cpu" else 16 * TOKENS
 
@@ -110,13 +110,13 @@ def _merged(kind: Any, items: list, data: Encoded, task, split: str, limit: int 
 
 
 @torch.no_grad()
-def _predict(model: MultiTaskModel, task: str, data: Encoded, lesions: Any, tokens: int) -> list[list]:
+def _predict(model: Subject, task: str, data: Encoded, lesions: Any, tokens: int) -> list[list]:
     """Predictions (K, items), each batch decoded as it comes."""
     kind = model.tasks[task].kind
     number = len(lesions)
     found: list[list] = [[None] * len(data) for _ in range(number)]
     with evaluating(model):
-        heads = None if lesions[0] is None else Heads.of(model.encoder)
+        heads = None if lesions[0] is None else model.attention
         for items in Order(data.lengths, tokens=tokens).plain():
             batch = to_device(data.batch(items), model.device)
             for lesion, scores, part in _forwards(model, task, batch, lesions, heads, tokens):
@@ -143,7 +143,7 @@ def _forwards(model, task, batch, lesions, heads, tokens) -> Iterator[tuple[int,
         if gate is None:
             yield number, model(task, batch).scores, batch
         else:
-            with gated(model.encoder, gate, heads=heads):
+            with gated(model.backbone, gate, heads=heads):
                 scores = model(task, batch).scores
             yield number, scores, batch
 

@@ -96,53 +96,70 @@ for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
     recipes.add(_name, f"headwise.papers.{_name}:recipe")
 
 
-def pages(recipe: Recipe, results: Results, folder: str | Path, command: str = "") -> Path:
-    """Write a recipe's page in HTML and markdown, tables also as csv and LaTeX, figures as svg; the HTML's path.
+def pages(
+    recipe: Recipe, results: Results, folder: str | Path, command: str = "", tables_out: str | Path | None = None
+) -> Path:
+    """Write a recipe's page in HTML and markdown with figures as svg; return the path of the HTML.
 
     Only records are read: the page of finished runs can be written again at any time, on any machine.
+
+    Args:
+        recipe: whose page.
+        results: the records to show.
+        folder: receives ``<name>.html``, ``<name>.md`` and the figures in ``<name>/``.
+        command: shown on the page as the command that writes it.
+        tables_out: also write every table as csv and LaTeX to this folder.
     """
     records, folder = list(results), Path(folder)
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
-    parts = recipe.parts(results)
-    _require_distinct(parts)
-    sections = [_drawn(part, recipe.name, folder) for part in parts]
+    parts, models = recipe.parts(results), _models(records)
+    tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
+    _require_distinct(tables_of)
+    _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])
+    sections = [_drawn(part, folder / recipe.name, models) for part in parts]
+    for name, table in tables_of if tables_out else ():
+        write(Path(tables_out or "") / f"{name}.csv", tables.comma_separated(table))
+        write(Path(tables_out or "") / f"{name}.tex", tables.latex(table))
     again = _reproduce(records)
     lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
     for section in sections:
         lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
         lines += [line for table in section["tables"] for line in _markdown(table)]
-        for name, caption, _ in section["figures"]:
-            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{_file_name(name)}.svg)", ""]
+        for i, (name, caption, path) in enumerate(section["figures"]):
+            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{path.name})", ""]
+            section["figures"][i] = (name, caption, path.read_bytes())
     lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
     write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
     return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
 
 
-def _require_distinct(parts: Sequence[Part]) -> None:
-    """Raise where two tables, or two figures, would be written to one file."""
-    titles_of_tables = [table["title"] for part in parts for table in part.tables]
-    for titles in (titles_of_tables, [name for part in parts for name in part.figures]):
-        taken: dict[str, str] = {}
-        for title in titles:
-            if (file := _file_name(title)) in taken:
-                raise HeadwiseError(f"{title!r} and {taken[file]!r} would be one file, {file}", "titles that differ")
-            taken[file] = title
+def _models(records: Sequence[Any]) -> list[str]:
+    """The models that records are of, longest name first."""
+    configs = [record.config for record in records]
+    names = {(c.get("training") or c).get("model") or c.get("model") for c in configs}
+    return sorted((name for name in names if isinstance(name, str)), key=lambda name: (-len(name), name))
 
 
-def _drawn(part: Part, recipe: str, folder: Path) -> dict[str, Any]:
-    """A part with its tables written and its figures drawn."""
+def _require_distinct(files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raise an error if two tables, or two figures, would be written to one file."""
+    taken: dict[str, str] = {}
+    for file, table in files:
+        if file in taken:
+            seen = f"{table['title']!r} and {taken[file]!r} would be one file, {file}"
+            raise HeadwiseError(seen, "titles that differ")
+        taken[file] = table["title"]
+
+
+def _drawn(part: Part, folder: Path, models: Sequence[str]) -> dict[str, Any]:
+    """A part with its figures drawn."""
     from headwise.reporting.figures import house_style, save
 
-    for table in part.tables:
-        stem = folder / recipe / _file_name(table["title"])
-        write(stem.with_suffix(".csv"), tables.comma_separated(table))
-        write(stem.with_suffix(".tex"), tables.latex(table))
     figures = []
     for name, draw in part.figures.items():
         with house_style():
-            path = save(draw(), folder / recipe / f"{_file_name(name)}.svg")
-        figures.append((sentence(name), _caption(draw), path.read_bytes()))
+            path = save(draw(), folder / f"{file_name(name, models)}.svg")
+        figures.append((sentence(name), _caption(draw), path))
     paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
     return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
 
@@ -173,8 +190,19 @@ def _reproduce(records: list[Any]) -> str:
     return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
 
 
-def _file_name(title: str) -> str:
-    """The title in ASCII; what is too long for a file is cut, and told apart by the hash of all of it."""
-    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", title.lower()))
-    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c)).strip("-")
+def file_name(title: str, models: Sequence[str] = ()) -> str:
+    """The title as an ASCII file name, its model first; a long one is cut and ends in a hash of the whole title.
+
+    Example:
+        >>> file_name("Top heads per layer, MiniLM", ["MiniLM"])
+        'minilm-top-heads-per-layer'
+    """
+    words = title
+    for model in models:
+        if (found := re.search(rf"(?<![\w-]){re.escape(model)}(?![\w-])", title)) is not None:
+            words = f"{model} {title[: found.start()].rstrip(', ')} {title[found.end() :].lstrip(', ')}"
+            break
+    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", words.lower()))
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c))
+    name = re.sub("-+", "-", plain).strip("-")
     return name if 0 < len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest(title, length=8)}".strip("-")

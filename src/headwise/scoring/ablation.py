@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads.attention import eager, whole_maps
 from headwise.heads.families import input_width
-from headwise.heads.gates import Heads, captured, eager, gated, touched, whole_maps
+from headwise.heads.gates import Heads, captured, gated, touched
 from headwise.scoring.importance import Importance, Moments, Sample
 from headwise.scoring.stability import Blocks
 
@@ -20,7 +21,7 @@ def _lesion_losses(sample: Sample, batch: dict[str, torch.Tensor], gates_KLH: to
     """Losses (B, K) of a batch under K lesions."""
     losses = []
     for gate in gates_KLH:
-        with gated(sample.model.encoder, gate, heads=sample.heads):
+        with gated(sample.model.backbone, gate, heads=sample.heads):
             losses.append(sample.losses(batch).float().cpu())
     return torch.stack(losses, 1)
 
@@ -67,7 +68,7 @@ def mean_ablation(sample: Sample) -> Importance:
                     z[..., place, :] = means_LHD[at, head, : z.shape[-1]].to(z)
                     return z
 
-                with touched(sample.model.encoder, touch, sample.heads):
+                with touched(sample.model.backbone, touch, sample.heads):
                     change[:, site.layer, head] = (sample.losses(batch) - whole).float().cpu()
         moments.add(change)
     return moments.result(sample.task, "mean_ablation", len(sample.items))
@@ -82,8 +83,8 @@ def _mean_outputs(sample: Sample) -> torch.Tensor:
             def reduce(z: torch.Tensor, mask: torch.Tensor = real[..., None, None]) -> torch.Tensor:
                 return (nn.functional.pad(z, (0, 1), value=1.0) * mask).sum((0, 1), dtype=torch.float64)  # and tokens
 
-            with captured(sample.model.encoder, reduce, heads=sample.heads) as sums, sample.model._scaled(sample.task):
-                sample.model.encoder(**inputs)
+            with captured(sample.model.backbone, reduce, heads=sample.heads) as sums, sample.model.scaled(sample.task):
+                sample.model.backbone(**inputs)
             total = total + torch.stack(sums)
     return total[..., :-1] / total[..., -1:]  # type: ignore[index]
 
@@ -108,10 +109,10 @@ def magnitude(sample: Sample) -> Importance:
         total, tokens = _zero(sample), _zero(sample)
         for real, inputs in sample.inputs(batch):
             with (
-                sample.model._scaled(sample.task),
-                captured(sample.model.encoder, lambda z: z, heads=sample.heads) as outputs,
+                sample.model.scaled(sample.task),
+                captured(sample.model.backbone, lambda z: z, heads=sample.heads) as outputs,
             ):
-                sample.model.encoder(**inputs)
+                sample.model.backbone(**inputs)
             real, pairs = real.expand(outputs[0].shape[:2]), zip(outputs, grams)
             sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in pairs]
             total = total + (torch.stack(sizes, 2) * real[:, :, None, None]).sum(1)
@@ -143,7 +144,7 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
 def confidence(sample: Sample) -> Importance:
     """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
     moments = Moments(sample.heads.shape)
-    with eager(sample.model.encoder) as maps, sample.model._scaled(sample.task):
+    with eager(sample.model.backbone) as maps, sample.model.scaled(sample.task):
         for _, batch in sample.batches():
             total, tokens = _zero(sample), _zero(sample)
             for real, inputs in sample.inputs(batch):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from headwise.errors import missing_extra
-from headwise.heads.gates import gated
 from headwise.scoring.importance import Importance, Moments, Sample
 from headwise.scoring.stability import Blocks
 
@@ -29,8 +28,7 @@ def _losses_of_gates(sample: Sample, batch: dict[str, torch.Tensor]) -> Callable
     def forward(flat: torch.Tensor) -> torch.Tensor:
         times = len(flat) // size
         repeated = {k: v.repeat(times, *[1] * (v.ndim - 1)) for k, v in batch.items()}
-        with gated(sample.model.encoder, flat.view(-1, *sample.heads.shape), heads=sample.heads):
-            return sample.losses(repeated)
+        return sample.losses_under(flat.view(-1, *sample.heads.shape), repeated)
 
     return forward
 

@@ -17,15 +17,14 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.heads.gates import Heads, touched
+from headwise.heads.gates import Heads, gated, touched
 from headwise.heads.modules import evaluating
 from headwise.io.display import heat_map
 from headwise.measuring.evaluate import default_tokens, to_device
-from headwise.models.batching import Encoded, Order, encode
-from headwise.models.multitask import MultiTaskModel
+from headwise.models.batching import Encoded, Order
+from headwise.models.subject import Subject
 from headwise.registry import Registry
 from headwise.scoring.stability import BLOCKS, TARGET, Blocks, agreement, stability
-from headwise.tasks.kinds.windows import parts
 
 CHUNK = 4096  # examples sorted by length together
 
@@ -74,7 +73,7 @@ class Importance:
 class Sample(NamedTuple):
     """What an estimator works on: a model, a task and tokenised training examples in random order."""
 
-    model: MultiTaskModel
+    model: Subject
     task: str
     data: Encoded
     items: np.ndarray
@@ -94,15 +93,16 @@ class Sample(NamedTuple):
     def losses(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return self.model(self.task, batch).loss
 
+    def losses_under(self, gates_BLH: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Each example's loss under gates of its own."""
+        example = self.model.rows(batch)
+        gates = gates_BLH if example is None else gates_BLH[example]
+        with gated(self.model.backbone, gates, heads=self.heads):
+            return self.losses(batch)
+
     def inputs(self, batch: dict[str, torch.Tensor]) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """The encoder's inputs, window after window, and which of their tokens are real, (B, T) or (B, 1)."""
-        columns = {name: batch[name] for name in self.model._inputs if name in batch}
-        if "pixel_values" in columns:  # every token is real, and how many there are the encoder knows
-            pixels = columns["pixel_values"].to(self.model.encoder.dtype)
-            yield torch.ones(len(pixels), 1, dtype=torch.bool, device=pixels.device), {"pixel_values": pixels}
-            return
-        for place, part in parts(columns, batch.get("window")):
-            yield place >= 0, part
+        """The backbone's forwards for a batch, and which of their tokens are real, (B, T) or (B, 1)."""
+        return self.model.inputs(self.task, batch)
 
 
 class Moments:
@@ -156,15 +156,15 @@ Estimator = Callable[..., Importance]
 estimators: Registry[Estimator] = Registry("importance")
 for _home, _names in {
     "ablation": ("ablation", "all_but_one", "mean_ablation", "random", "magnitude", "confidence"),
-    "attribution": ("integrated_gradients", "attribution", "shapley"),
+    "captum": ("integrated_gradients", "attribution", "shapley"),
 }.items():
     for _name in _names:
-        estimators.add(_name, f"headwise.{_home}:{_name}")
+        estimators.add(_name, f"headwise.scoring.{_home}:{_name}")
 estimators.add("l0", "headwise.training.methods.l0:l0_importance")
 
 
 def importance(
-    model: MultiTaskModel,
+    model: Subject,
     task: str,
     by: str = "gradient",
     *,
@@ -206,22 +206,21 @@ def importance(
         raise HeadwiseError(f"examples={examples}", "1 or more")
     given = data is not None
     data, items = (data, _draw(len(data), examples, seed)) if given else _drawn(model, task, split, examples, seed)
-    heads = Heads.of(model.encoder)
+    heads = model.attention
     sample = Sample(model, task, data, items, heads, tokens or default_tokens(model), seed)
     with evaluating(model), frozen(model):
         found = _fitting(estimators[by], sample, options)
     return _finished(found, heads, normalize)
 
 
-def _drawn(model: MultiTaskModel, task: str, split: str, examples: int, seed: int) -> tuple[Encoded, np.ndarray]:
+def _drawn(model: Subject, task: str, split: str, examples: int, seed: int) -> tuple[Encoded, np.ndarray]:
     """Examples and their order; of a large task only they are tokenised, unless long rows make several each."""
-    of = (model.tasks[task], split, model.tokenizer, model.max_length)
     rows = len(model.tasks[task].rows(split))
     if examples < rows:
-        data = encode(*of, chosen=_draw(rows, examples, seed))
+        data = model.encode(task, split, chosen=_draw(rows, examples, seed))
         if len(data) == examples:
             return data, np.arange(examples)
-    data = encode(*of)
+    data = model.encode(task, split)
     return data, _draw(len(data), examples, seed)
 
 
@@ -279,6 +278,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bool) -> torch.Tensor:
     """⟨z, ∂L/∂z⟩ of each head: ∂L/∂ξ per example (B, L, H), or per token (B, T, L, H)."""
     found: list[torch.Tensor | None] = [None] * sample.heads.num_layers
+    example = sample.model.rows(batch)
     absent = {site.layer: site.kept for site in sample.heads.sites if len(site.kept) < sample.heads.num_heads}
 
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
@@ -290,6 +290,7 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
                 axes, dtype=torch.float32 if grad_BTHD.dtype != torch.float64 else None
             )
             product, before = _spread(product, absent.get(layer), sample.heads.num_heads), found[layer]
+            product = product if example is None else _summed(product, example)
             if before is not None:  # a forward for each window of long rows
                 product = torch.cat([before, product], 1) if per_token else before + product
             found[layer] = product
@@ -298,10 +299,15 @@ def head_gradients(sample: Sample, batch: dict[str, torch.Tensor], per_token: bo
         z_BTHD.register_hook(score)
         return z_BTHD
 
-    with touched(sample.model.encoder, touch, sample.heads):
+    with touched(sample.model.backbone, touch, sample.heads):
         sample.losses(batch).sum().backward()
     empty = next(f for f in found if f is not None)
     return torch.stack([torch.zeros_like(empty) if f is None else f for f in found], -2)
+
+
+def _summed(rows: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    """The sum of the rows of each example."""
+    return rows.new_zeros(int(example.max()) + 1, *rows.shape[1:]).index_add_(0, example, rows)
 
 
 def _spread(values: torch.Tensor, kept: tuple[int, ...] | None, num_heads: int) -> torch.Tensor:

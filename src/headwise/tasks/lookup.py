@@ -26,11 +26,11 @@ from headwise.tasks.readers.sources import Files, Layout
 from headwise.tasks.task import SPLITS, Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
-    "classify": "sentence:Classify",
-    "choice": "sentence:Classify",
-    "regress": "sentence:Regress",
-    "tag": "token:Tag",
-    "spans": "token:Spans",
+    "classify": "classify:Classify",
+    "choice": "classify:Classify",
+    "regress": "classify:Regress",
+    "tag": "tag:Tag",
+    "spans": "tag:Spans",
     "dependencies": "tree:Dependencies",
     "constituents": "tree:Constituents",
     "frames": "frames:Frames",
@@ -43,7 +43,7 @@ LENGTH_BINS = (0, 1, 5, 10, 20, 40, 80, 160, 320)
 def kind_class(name: str) -> Any:
     """The class of a kind by its name in the catalog."""
     module, attribute = KINDS[name].split(":")
-    return getattr(import_module(f"headwise.tasks.{module}"), attribute)
+    return getattr(import_module(f"headwise.tasks.kinds.{module}"), attribute)
 
 
 def make_kind(name: str, labels: tuple[str, ...], options: Mapping[str, Any]) -> Kind:
@@ -84,6 +84,11 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     source = Finder(entry, data_folder(data), tuple(sources))
     kind = make_kind(entry.kind, source.labels, entry.options)
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def is_known(name: str) -> bool:
+    """Whether `get` knows a name, without looking for its data."""
+    return name.startswith(("corpus.", "probing.", "ud.")) or name in catalog
 
 
 def _corpus(name: str) -> Task:

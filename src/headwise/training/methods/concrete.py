@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import Heads, Lent, present, touched
+from headwise.heads.equation import mixed
+from headwise.heads.gates import Heads, Lent, touched
 
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
@@ -137,8 +138,7 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
             raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
 
     def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
-        gate = present(now[0][layer], heads.sites[layer])
-        return out_BTHD * gate.to(out_BTHD.device, out_BTHD.dtype).unsqueeze(-1)
+        return mixed(out_BTHD, heads.sites[layer], now[0])
 
     with ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(Lent(begin), with_kwargs=True).remove)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import Heads, gated
+from headwise.heads.gates import Heads
 from headwise.measuring.evaluate import to_device
 from headwise.models.batching import Order, Stream
 from headwise.scoring.importance import Importance, Sample
@@ -246,6 +246,5 @@ def _gate_step(
     half = torch.from_numpy(places % 2).to(gates.log_a.device)
     log_a_BLH = gates.log_a[half]
     noise = torch.empty(log_a_BLH.shape).uniform_(EDGE, 1 - EDGE, generator=generator)
-    with gated(sample.model.encoder, draw(log_a_BLH, noise.to(log_a_BLH)), heads=sample.heads):
-        loss = sample.losses(batch)
-        (2 * loss.mean() + (price * gates.penalty("sum")).sum()).backward()  # about half of the batch is each set's
+    loss = sample.losses_under(draw(log_a_BLH, noise.to(log_a_BLH)), batch)
+    (2 * loss.mean() + (price * gates.penalty("sum")).sum()).backward()  # about half of the batch is each set's

@@ -1,0 +1,117 @@
+"""A subject: a model with heads and named tasks that can be asked for the losses of a batch.
+
+Importance, evaluation, dissociation, probes, pruning and studies take any subject. `MultiTaskModel` (an encoder with
+output heads) is one, a language model with prompts is one, a task model of transformers is one, and so is any module
+with a loss function.
+
+Legend: B examples, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from headwise.heads.gates import Heads
+from headwise.models.batching import Encoded, encode
+from headwise.models.predicting import predict
+from headwise.tasks.kinds.windows import parts
+from headwise.tasks.predictions import Predictions
+from headwise.tasks.task import Task
+
+Batch = dict[str, torch.Tensor]  # as `Encoded.batch` returns it: the first dimension of every tensor is B
+
+
+class Output(NamedTuple):
+    """What a subject returns for a batch: the loss of each example, and scores, which the task's kind decodes."""
+
+    loss: torch.Tensor  # (B,)
+    scores: Any
+
+
+class Subject(nn.Module):
+    """A model that can be asked for losses.
+
+    A subclass has ``tasks``, ``tokenizer``, ``max_length``, a `backbone` and a `forward`; everything else follows.
+
+    Example:
+        >>> batch = subject.encode("sst2", "dev").batch([0, 1, 2])
+        >>> with gated(subject.backbone, gates, heads=subject.attention):
+        ...     subject("sst2", batch).loss.shape
+        torch.Size([3])
+    """
+
+    tasks: dict[str, Task]
+    tokenizer: Any
+    max_length: int
+    input_names: Sequence[str] = ("input_ids", "attention_mask")  # the columns of a batch that the backbone takes
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The module whose heads are measured, gated and captured."""
+        raise NotImplementedError
+
+    @property
+    def attention(self) -> Heads:
+        """The heads that are measured: one stack of the backbone."""
+        return Heads.of(self.backbone)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(self, task: str, batch: Batch) -> Output:
+        """The loss and the scores of each example; they depend on the backbone's heads only through its forwards."""
+        raise NotImplementedError
+
+    def encode(
+        self, task: str, split: str, limit: int | None = None, chosen: Sequence[int] | np.ndarray | None = None
+    ) -> Encoded:
+        """A split of a task as numbers: all rows, a seeded sample of ``limit``, or the rows ``chosen``."""
+        return encode(self.tasks[task], split, self.tokenizer, self.max_length, limit, chosen)
+
+    def predict(self, task: str, inputs: Any, **options: Any) -> Predictions:
+        """Predict a task's answers for texts, pairs, lists of words, rows, a DataFrame or a Dataset.
+
+        `headwise.models.predicting.predict` describes inputs and options.
+
+        Example:
+            >>> model.predict("sst2", ["a fine film"])[0].label
+            'positive'
+        """
+        return predict(self, task, inputs, **options)
+
+    def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+        """The backbone's forwards for a batch: which tokens are real, ``(B, T)`` or ``(B, 1)``, and the arguments.
+
+        Measures of heads' outputs and of attention maps run the backbone on these, without a loss.
+        """
+        columns = {name: batch[name] for name in self.input_names if name in batch}
+        if "pixel_values" in columns:  # every token is real, and how many there are the backbone knows
+            pixels = columns["pixel_values"].to(next(self.backbone.parameters()).dtype)
+            yield torch.ones(len(pixels), 1, dtype=torch.bool, device=pixels.device), {"pixel_values": pixels}
+            return
+        for place, part in parts(columns, batch.get("window")):
+            yield place >= 0, part
+
+    def rows(self, batch: Batch) -> torch.Tensor | None:
+        """The example each row of a backbone's forward belongs to; None where row ``i`` is example ``i``.
+
+        A subject that lays the choices of an example out as rows of one forward says so here, and gradients and gates
+        per example follow.
+        """
+        return None
+
+    def scaled(self, task: str) -> AbstractContextManager[Any]:
+        """The factors of heads that a task is always run under; by default none."""
+        return nullcontext()
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """What determines losses beside weights, tokenizer and data, in plain values: a part of the identity."""
+        return {"max_length": self.max_length}
