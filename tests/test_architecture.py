@@ -28,7 +28,7 @@ EXCEPTIONS = {  # room to room, with the reason
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
     **{
         f"cli.{name}": "cli/test_cli"
-        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen"]
+        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen", "using"]
     },
     "dissociation.equations": "dissociation/test_result",
     "dissociation.rowtests": "dissociation/test_lesions",
@@ -71,10 +71,13 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.kinds.biaffine": "tasks/kinds/test_tree",
     "tasks.kinds.bracketing": "tasks/kinds/test_tree",
     "tasks.kinds.wordlevel": "tasks/kinds/test_windows",
+    "tasks.inputs": "models/test_predicting",
     "tasks.lookup": "tasks/catalog/test_known",
+    "tasks.predictions": "models/test_predicting",
     "tasks.readers.brackets": "tasks/readers/test_formats",
     "tasks.readers.conll": "tasks/readers/test_formats",
     "tasks.readers.shape": "tasks/readers/test_formats",
+    "tasks.stored": "models/test_predicting",
     "tasks.task": "tasks/test_leakage",
     "training.methods.concrete": "training/methods/test_l0",
     "training.methods.method": "training/test_loop",

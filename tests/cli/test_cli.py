@@ -387,7 +387,7 @@ def test_mistakes_are_one_line(headwise, line, words):
 
 
 def test_importance_of_own_tasks(headwise, place, trained):
-    refused(headwise(f"importance {trained}"), "'reviews' is not in the catalog", "--task reviews=FILE")
+    assert headwise(f"importance {trained} --examples 20")[0] == 0  # its files are found again
     code, out, _ = headwise(f"importance {trained} {OWN} --examples 40 --out runs/scores.safetensors --json")
     assert code == 0
     found = json.loads(out)
@@ -396,6 +396,25 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert kept["news"].ravel().tolist() == pytest.approx([x for layer in found["news"]["scores"] for x in layer])
     refused(headwise(f"importance {trained} {OWN} --task other=news.csv:text,label"), "other", "news")
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
+
+
+def test_predict_writes_a_record_for_every_row(headwise, place, trained):
+    Path("texts.csv").write_text("id,review\n1,the film was great\n2,a dull song\n")
+    code, out, _ = headwise(f"predict {trained} texts.csv --task reviews --column text=review --out found.csv")
+    assert code == 0 and "2 predictions" in out
+    with Path("found.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["1", "2"] and {row["label"] for row in rows} <= {"good", "bad"}
+    assert float(rows[0]["good"]) + float(rows[0]["bad"]) == pytest.approx(1, abs=1e-5)
+    told = headwise(f"predict {trained} texts.csv --task reviews")
+    assert told[0] == 0 and "good" in told[1] and "using column 'review' as text" in told[2]
+    found = json.loads(headwise(f"predict {trained} reviews.csv --task reviews --json")[1])
+    assert len(found) == 400 and set(found[0]) == {"label", "bad", "good"}
+    refused(headwise(f"predict {trained} texts.csv"), "has 2 tasks", "--task reviews")
+    refused(headwise(f"predict {trained} texts.csv --task revews"), "revews", "reviews")
+    refused(headwise(f"predict {trained} texts.csv --task reviews --out found.xlsx"), "--out found.csv")
+    refused(headwise(f"predict {trained} texts.pdf --task reviews"), ".csv")
+    refused(headwise(f"predict {trained} news.csv --task reviews --column text=body"), "no column 'body'")
 
 
 def test_training_goes_on_from_what_headwise_trained(headwise, place, trained):

@@ -155,6 +155,14 @@ class Screen:
         for name, value in list(numbers.items())[:30]:
             self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
 
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A plain table of any records with the same fields."""
+        columns = list(rows[0]) if rows else []
+        shown = [
+            [f"{row[c]:.4g}" if isinstance(row[c], float) else _short(row[c], 60) for c in columns] for row in rows
+        ]
+        self._table(columns, shown)
+
     def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
         columns = ("key", "work", "what", "created", "folder")
         works = [row["work"].rpartition(":")[2] for row in rows]  # without the module of one that is not registered

@@ -24,7 +24,9 @@ from headwise.models.folders import ABOUT, save_sliced
 from headwise.models.loading import load_encoder, refuse_several
 from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
-from headwise.tasks.task import Hidden, Task
+from headwise.tasks.lookup import own as catalog_own
+from headwise.tasks.stored import described, restored
+from headwise.tasks.task import Hidden, Source, Task
 
 POOLINGS = ("cls", "mean", "last")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
@@ -249,20 +251,35 @@ class MultiTaskModel(Subject):
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
-        tasks = {
-            name: {
-                "kind": plain(task.kind),
-                "metric": task.metric,
-                "language": task.language,
-                "origin": task.source.origin,
-            }
-            for name, task in self.tasks.items()
-        }
-        return {"format": FORMAT, "tasks": tasks, **self.form}
+        return {"format": FORMAT, "tasks": {name: described(task) for name, task in self.tasks.items()}, **self.form}
+
+    def add_data(self, name: str, data: Task | str | Source) -> None:
+        """Give a loaded task its rows: a task, a source, or ``FILE:columns``; its labels stay as trained."""
+        if name not in self.tasks:
+            raise unknown("task of this model", name, self.tasks)
+        if isinstance(data, str):
+            data = catalog_own(f"{name}={data}", self.tasks[name].language)
+        old = self.tasks[name]
+        given = data if isinstance(data, Task) else replace(old, source=data)
+        self.tasks[name] = replace(_as_trained(given, plain(old.kind), Path("the model")), name=name)
 
     @classmethod
-    def load(cls, path: str | Path, tasks: Iterable[Task] | None = None, only: Collection[str] = ()) -> MultiTaskModel:
-        """Read what `save_pretrained` wrote, or ``only`` some tasks; those not in the catalog are given again."""
+    def load(
+        cls,
+        path: str | Path,
+        tasks: Iterable[Task] | None = None,
+        only: Collection[str] = (),
+        data: str | Path | None = None,
+    ) -> MultiTaskModel:
+        """Read what `save_pretrained` wrote, or ``only`` some tasks. It predicts without data.
+
+        Rows are read when something asks for them: from the ``tasks`` given, the files a task was trained on, the
+        catalog (in the folder ``data``), or what `add_data` gives later.
+
+        Example:
+            >>> MultiTaskModel.load("runs/train/model").predict("reviews", ["what a film"])[0].label
+            'good'
+        """
         path = Path(path)
         about = read_json(path / ABOUT)
         if isinstance(about, dict) and "form" in about:
@@ -273,7 +290,7 @@ class MultiTaskModel(Subject):
         if form != FORMAT:
             raise HeadwiseError(f"{path} has format {form!r}", f"format {FORMAT}")
         try:
-            return cls._opened(path, about, tasks, only)
+            return cls._opened(path, about, tasks, only, data)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             if isinstance(error, HeadwiseError):
                 raise
@@ -281,16 +298,16 @@ class MultiTaskModel(Subject):
 
     @classmethod
     def _opened(
-        cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None, only: Collection[str]
+        cls, path: Path, about: dict[str, Any], tasks: Iterable[Task] | None, only: Collection[str], data: Any
     ) -> MultiTaskModel:
-        from headwise import tasks as catalog
-
         given = {task.name: task for task in tasks or ()}
         names = [name for name in about["tasks"] if not only or name in only]
         owner = {name: (about.get("share") or {}).get(name, name) for name in names}
         first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
-        kinds = {name: about["tasks"][name]["kind"] for name in names}
-        found = [_as_trained(given.get(name) or catalog.get(name), kinds[name], path) for name in names]
+        found = []
+        for name, then in ((name, about["tasks"][name]) for name in names):
+            known = name in given
+            found.append(_as_trained(given[name], then["kind"], path) if known else restored(name, then, data))
         encoder, tokenizer = load_encoder(path / "encoder")
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"])

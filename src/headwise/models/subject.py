@@ -19,7 +19,9 @@ from torch import nn
 
 from headwise.heads.gates import Heads, gated
 from headwise.models.batching import Encoded, encode
+from headwise.models.predicting import predict
 from headwise.tasks.kinds.windows import parts
+from headwise.tasks.predictions import Predictions
 from headwise.tasks.task import Task
 
 Batch = dict[str, torch.Tensor]  # as `Encoded.batch` returns it: the first dimension of every tensor is B
@@ -72,6 +74,17 @@ class Subject(nn.Module):
     ) -> Encoded:
         """A split of a task as numbers: all rows, a seeded sample of ``limit``, or the rows ``chosen``."""
         return encode(self.tasks[task], split, self.tokenizer, self.max_length, limit, chosen)
+
+    def predict(self, task: str, inputs: Any, **options: Any) -> Predictions:
+        """Predict a task's answers for texts, pairs, lists of words, rows, a DataFrame or a Dataset.
+
+        `headwise.models.predicting.predict` describes inputs and options.
+
+        Example:
+            >>> model.predict("sst2", ["a fine film"])[0].label
+            'positive'
+        """
+        return predict(self, task, inputs, **options)
 
     def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
         """The backbone's forwards for a batch: which tokens are real, ``(B, T)`` or ``(B, 1)``, and the arguments.

@@ -13,6 +13,7 @@ from typing import Any
 
 _PLACES = {  # imported when first asked for: torch comes only with the kinds
     "task": ("Task", "Kind", "Source", "Rows", "SPLITS"),
+    "predictions": ("Predictions", "Predicts"),
     "kinds.classify": ("Classify", "Regress"),
     "kinds.tag": ("Tag", "Spans"),
     "kinds.tree": ("Dependencies", "Constituents"),

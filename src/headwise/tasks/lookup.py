@@ -86,6 +86,11 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
 
 
+def is_known(name: str) -> bool:
+    """Whether `get` knows a name, without looking for its data."""
+    return name.startswith(("corpus.", "probing.", "ud.")) or name in catalog
+
+
 def _corpus(name: str) -> Task:
     from headwise.tasks.corpus import tasks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ class Picture(Classify):
     Example:
         >>> Picture(("cat", "dog")).check({"path": "pets/rex.png", "label": "dog"})
     """
+
+    asks: ClassVar[tuple[str, ...]] = ("path",)
 
     def check(self, row: Row) -> None:
         if not isinstance(row.get("path"), str | Path):
