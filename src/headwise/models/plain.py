@@ -21,6 +21,7 @@ from headwise.tasks.kinds.answer import Answer, Ends
 from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.image import Picture
 from headwise.tasks.kinds.tag import Tag
+from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.kinds.wordlevel import words
 from headwise.tasks.labels import label_text, meaning
 from headwise.tasks.task import Row, Source, Task
@@ -168,18 +169,21 @@ class TaskModel(Subject):
 
     def forward(self, task: str, batch: Batch) -> Output:
         kind = self.tasks[task].kind
-        if "window" in batch:
-            longest = self.max_length
-            raise HeadwiseError(f"texts of {task!r} longer than {longest} sub-words", "texts that fit", "--max-length")
         inputs = {name: batch[name] for name in self.input_names if name in batch}
         if "pixel_values" in inputs:
             inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+        if isinstance(kind, Tag):
+            window = batch.get("window")
+            encode = lambda part: self.model(**part).logits  # noqa: E731
+            logits = encode(inputs) if window is None else stitched(encode, inputs, window)
+            scores: Any = words(logits, batch, "first")
+            return Output(kind.loss(scores, batch), scores)
         output = self.model(**inputs)
         if isinstance(kind, Answer):
             padding = batch["attention_mask"] == 0
-            scores: Any = Ends(*(x.masked_fill(padding, -1e9) for x in (output.start_logits, output.end_logits)))
+            scores = Ends(*(x.masked_fill(padding, -1e9) for x in (output.start_logits, output.end_logits)))
         else:
-            scores = words(output.logits, batch, "first") if isinstance(kind, Tag) else output.logits
+            scores = output.logits
         return Output(kind.loss(scores, batch), scores)
 
     def _fitted(self, task: Task) -> Task:
@@ -204,7 +208,9 @@ class TaskModel(Subject):
     def _require(self, task: Task, purpose: str) -> Task:
         if not type(self.model).__name__.endswith(f"For{purpose}"):
             kind = type(task.kind).__name__
-            raise HeadwiseError(f"{task.name!r} of kind {kind} for {type(self.model).__name__}", f"a model for {purpose}")
+            raise HeadwiseError(
+                f"{task.name!r} of kind {kind} for {type(self.model).__name__}", f"a model for {purpose}"
+            )
         return task
 
     def _renamed(self, task: Task, kind: Any, column: str) -> Task:

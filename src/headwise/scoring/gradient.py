@@ -19,9 +19,7 @@ from headwise.scoring.result import Importance
 from headwise.scoring.sample import Sample, averaged
 
 
-def head_gradients(
-    sample: Sample, batch: Any, per_token: bool, reference: torch.Tensor | None = None
-) -> torch.Tensor:
+def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch.Tensor | None = None) -> torch.Tensor:
     """⟨z - r, ∂L/∂z⟩ of each head: ∂L/∂g per example (B, L, H), or per token (B, T, L, H).
 
     With a twin's outputs as r this is attribution patching.
