@@ -110,7 +110,7 @@ class Predictions(list):
         try:
             import pandas
         except ImportError:
-            raise missing_extra("pandas", "plots", "a DataFrame", "to_records()") from None
+            raise missing_extra("pandas", "pandas", "a DataFrame", "to_records()") from None
         return pandas.DataFrame(self.to_records())
 
     def write(self, path: str | Path, beside: Sequence[Mapping[str, Any]] = ()) -> Path:

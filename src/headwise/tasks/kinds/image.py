@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.columns import Columns
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Row
@@ -50,9 +50,7 @@ def _picture(path: str | Path) -> Any:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise HeadwiseError(
-            "pictures need the package 'pillow', which is not installed", hint="pip install pillow"
-        ) from None
+        raise missing_extra("pillow", "images", "reading pictures") from None
     try:
         with Image.open(path) as picture:
             return picture.convert("RGB")
