@@ -60,7 +60,9 @@ def study(
     examples: ExamplesOption = 10_000,
     dev: Annotated[int | None, typer.Option(min=1, help="development rows per task (default: all)")] = None,
     pooling: PoolingOption = None,
-    max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="longest input in sub-words (default: 128, or a language model's context)")
+    ] = None,
     probes: Annotated[list[str], typer.Option(help="properties to probe every head for, comma-separated")] = [],  # noqa: B006
     skip: Annotated[list[str], typer.Option(help=f"stages to skip, comma-separated or repeated: {SKIPPABLE}")] = [],  # noqa: B006
     device: DeviceOption = None,

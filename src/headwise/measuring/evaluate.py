@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,14 @@ class Score:
     def collapsed(self) -> bool:
         """Whether all predictions are one class: the metric is that of a constant answer."""
         return all(isinstance(p, int) for p in self.predictions) and len(set(self.predictions)) == 1
+
+    @property
+    def answers(self) -> dict[int, tuple[int, int]]:
+        """How often each class was answered, and how often it was right to; empty where answers are no classes."""
+        if not all(isinstance(p, int) for p in self.predictions):
+            return {}
+        answered, right = Counter(map(int, self.predictions)), Counter(self.golds)
+        return {label: (answered[label], right[label]) for label in sorted(answered | right)}
 
     def interval(self, level: float = 0.95, resamples: int = 1000) -> tuple[float, float]:
         """Confidence interval over examples: exact for accuracies, by the bootstrap (BCa) for other metrics."""

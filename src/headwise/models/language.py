@@ -146,7 +146,7 @@ class LanguageModel(Subject):
 
     @property
     def form(self) -> dict[str, Any]:
-        return {"max_length": self.max_length, "form": self.reader.form, "stack": self.stack}
+        return {"max_length": self.max_length, "stack": self.stack, "reading": self.reading}
 
 
 def form_of(model: Any) -> str:

@@ -19,6 +19,7 @@ from headwise.heads.modules import evaluating, positions
 from headwise.heads.selection import bottom
 from headwise.measuring.evaluate import Score, difference, evaluate
 from headwise.models.multitask import MultiTaskModel
+from headwise.models.subject import Subject
 from headwise.pruning.export import export
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import metrics
@@ -40,19 +41,17 @@ def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: 
     return bottom(groups.sum(-1), fraction).repeat_interleave(groups.shape[-1], 1)
 
 
-def _cuttable(
-    model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int
-) -> torch.Tensor:
+def _cuttable(model: Subject, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
     """The least needed heads but for groups with one that output heads read themselves."""
     mask = least_needed(scores, fraction, kv_heads)
-    if model.use_heads is None:
+    if getattr(model, "use_heads", None) is None:
         return mask
     read = model.use_heads.cpu().unflatten(1, (kv_heads, -1)).any(-1)
     return mask & ~read.repeat_interleave(mask.shape[1] // kv_heads, 1)
 
 
 def trials(
-    model: MultiTaskModel,
+    model: Subject,
     scores: Mapping[str, torch.Tensor],
     fractions: Sequence[float],
     limit: int | None = None,
@@ -67,7 +66,7 @@ def trials(
         limit: rows per task at most.
         tasks: the cut is chosen by these; without, by all.
     """
-    heads = Heads.of(model.encoder)
+    heads = model.attention
     fractions = (0.0, *fractions)
     masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in fractions]
     gates = torch.stack([(~mask).float() for mask in masks])
@@ -101,11 +100,11 @@ def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Se
     ]
 
 
-def _speed(model: MultiTaskModel, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[str, float]:
+def _speed(model: Subject, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[str, float]:
     """Where nothing is cut the model runs against itself, which shows how far the clock can be off."""
-    smaller = prune(copy.deepcopy(model.encoder), mask) if cut else model.encoder
-    before, after = seconds(model.encoder, smaller)
-    return {"speedup": before / after, "ceiling": ceiling(model.encoder, mask, tokens(model.encoder))}
+    smaller = prune(copy.deepcopy(model.backbone), mask) if cut else model.backbone
+    before, after = seconds(model.backbone, smaller)
+    return {"speedup": before / after, "ceiling": ceiling(model.backbone, mask, tokens(model.backbone))}
 
 
 def _nested(
@@ -139,13 +138,13 @@ def _change(after: Score, before: Score) -> dict[str, Any]:
     return {"value": gap.value, "low": gap.low, "high": gap.high, "n": before.examples}
 
 
-def export_small(model: MultiTaskModel, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
+def export_small(model: Subject, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
     """Write the model without its least needed heads, really smaller, in place of an earlier one."""
-    mask = _cuttable(model, scores, fraction, Heads.of(model.encoder).num_kv_heads)
+    mask = _cuttable(model, scores, fraction, model.attention.num_kv_heads)
     real = path.resolve()
     if real.exists():
         shutil.rmtree(real)
-    export(model, mask, real, "sliced")
+    export(model if isinstance(model, MultiTaskModel) else model.backbone, mask, real, "sliced", model.tokenizer)
     return path
 
 
@@ -192,7 +191,8 @@ def _forward(encoder: Any, batch: dict[str, torch.Tensor]) -> float:
 def tokens(encoder: Any) -> int:
     """How many tokens, or patches, each example of that batch has."""
     with evaluating(encoder):
-        return encoder(**_batch(encoder)).last_hidden_state.shape[1]
+        output = encoder(**_batch(encoder))
+        return getattr(output, "last_hidden_state", output[0]).shape[1]
 
 
 def _batch(encoder: Any) -> dict[str, torch.Tensor]:

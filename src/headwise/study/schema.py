@@ -57,6 +57,7 @@ class IntactScore(TypedDict):
     n: int
     baseline: float
     learned: bool
+    answers: NotRequired[dict[str, list[int]]]  # by class: how often it was answered, and how often it was right to
 
 
 class Dissociation(TypedDict):

@@ -56,8 +56,8 @@ class Settings:
     """Stages to skip."""
     pooling: str | None = None
     """How tokens become one vector per text: cls, mean or last (default: last for causal models, else cls)."""
-    max_length: int = 128
-    """Longest input in sub-words."""
+    max_length: int | None = None
+    """Longest input in sub-words (default: 128, or the context of a language model)."""
 
     def __post_init__(self) -> None:
         from headwise.probing.splits import to_probe
@@ -160,12 +160,20 @@ def _intact(study: Study) -> Data:
     dev = study.settings.dev
 
     def work() -> Data:
-        return {task: against_baseline(evaluate(study.model, task, limit=dev)) for task in study.tasks}
+        intact = {task: evaluate(study.model, task, limit=dev) for task in study.tasks}
+        return {task: against_baseline(score) | _answers(study, score) for task, score in intact.items()}
 
     scores = study.recorded("scores", {"dev": dev}, work)
     for task in (task for task, score in scores.items() if not score["learned"]):
         study.log(f"{task} was not learned: not significantly better than a constant answer")
     return scores
+
+
+def _answers(study: Study, score: Score) -> Data:
+    """How often each class was answered, and how often it was right to, by name."""
+    labels = study.model.tasks[score.task].kind.labels
+    named = {labels[i] if i < len(labels) > 1 else str(i): counts for i, counts in score.answers.items()}
+    return {"answers": named} if named else {}
 
 
 def _scored(study: Study, task: str) -> Data:

@@ -10,19 +10,20 @@ from typing import Any
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads
 from headwise.heads.selection import budget, require_share
 from headwise.io.files import finite, plain, require_replaceable, write_json
 from headwise.io.identity import identity
 from headwise.io.progress import Progress, quiet
 from headwise.io.records import Results, about
 from headwise.models.folders import is_trained
+from headwise.models.language import LanguageModel
 from headwise.models.loading import load_encoder, name_of
-from headwise.models.multitask import MultiTaskModel
+from headwise.models.multitask import MultiTaskModel, default_device
 from headwise.study.schema import VERSION
 from headwise.study.stages import STAGES, Data, Settings, Stage
 from headwise.study.trust import trust_of, withheld_of
 from headwise.study.verdict import verdict, withheld
+from headwise.tasks.kinds.choice import Prompted
 from headwise.tasks.task import Task
 from headwise.training import checkpoint
 from headwise.training.history import History
@@ -74,13 +75,13 @@ class Study:
         self.name, self.command = name or name_of(self.source), command
         self.errors: dict[str, Exception] = {}  # of stages that failed
         self.model = self.load(tasks)
-        self.heads = Heads.of(self.model.encoder)
+        self.heads = self.model.attention
         require_share(settings.alpha, self.heads.alive)
         self.settings = self._without_large_fractions(self.settings)
         self.records = Results(self.out / "records")
         parts = {"model": self.model, "form": self.model.form, "tokenizer": self.model.tokenizer}
         parts |= {"data": {task.name: task for task in tasks}, "plan": self.settings.plan}
-        self.base = identity({**parts, "trained": "train" not in settings.skip})
+        self.base = identity({**parts, "trained": "train" not in self.settings.skip})
 
     def _without_large_fractions(self, settings: Settings) -> Settings:
         """Drop fractions larger than the remaining heads."""
@@ -98,7 +99,7 @@ class Study:
     def run(self) -> Data:
         """Run all stages, write ``study.json`` and return it (`headwise.study.schema.StudyData`)."""
         data, self.errors = self._heading(), {}
-        if not self.base["trained"] and not is_trained(self.source):
+        if not self.base["trained"] and not is_trained(self.source) and isinstance(self.model, MultiTaskModel):
             self.log("not trained: output heads are random, so scores are too")
         for stage in STAGES.values():
             if stage.asked(self.settings):
@@ -139,9 +140,13 @@ class Study:
 
     # -- models
 
-    def load(self, tasks: Sequence[Task]) -> MultiTaskModel:
-        """The model as the study starts from it, with these tasks."""
+    def load(self, tasks: Sequence[Task]) -> Any:
+        """The model as the study starts from it, with these tasks: a language model where they are prompts."""
         s = self.settings
+        if any(isinstance(task.kind, Prompted) for task in tasks):
+            self.settings = replace(s, skip=tuple(dict.fromkeys((*s.skip, "train"))))
+            lm = LanguageModel.from_pretrained(self.source, tasks, max_length=s.max_length)
+            return lm.to(default_device(self.device))
         if is_trained(self.source):
             model = self._load_trained(tasks)
             self.settings = replace(s, pooling=model.pooling, max_length=model.max_length)
@@ -150,7 +155,7 @@ class Study:
             return model
         encoder, tokenizer = load_encoder(self.source)
         torch.manual_seed(s.plan.seed)  # output heads start from the plan's seed
-        model = MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length)
+        model = MultiTaskModel(encoder, tokenizer, tasks, s.pooling, max_length=s.max_length or 128)
         self.settings = replace(s, pooling=model.pooling)
         return model
 
@@ -198,7 +203,7 @@ class Study:
         heads, now, settings, trained = self.heads, about(), self.settings, self.base["trained"]
         model = {"name": self.name, "family": self.model.config.model_type}
         model |= {"layers": heads.num_layers, "heads": heads.num_heads, "kv_heads": heads.num_kv_heads}
-        model |= {"head_dim": heads.head_dim, "parameters": sum(p.numel() for p in self.model.encoder.parameters())}
+        model |= {"head_dim": heads.head_dim, "parameters": sum(p.numel() for p in self.model.backbone.parameters())}
         reproduce = {"command": self.command, "settings": used(settings), "versions": now["versions"]}
         reproduce |= {"plan": plain(settings.plan)} if trained else {}
         limits = {"train": settings.plan.max_examples if trained else None, "dev": settings.dev}

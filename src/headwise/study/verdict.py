@@ -10,6 +10,7 @@ import numpy as np
 
 from headwise.measuring.stats import Overlap, adjust, overlap_test
 
+MOSTLY = 0.9  # of the answers are one class
 LEVEL = 0.05  # of a family of tests, after adjustment
 NULLS = {"random heads": "random head sets of the same size"}  # by the name that a dissociation gives its null
 PAIRS = {  # what a pair of tasks is called, in the order in which lists of pairs are given
@@ -26,7 +27,7 @@ PAIRS = {  # what a pair of tasks is called, in the order in which lists of pair
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
     """Sentences that answer: do tasks come apart, which heads do they share, does IAT help, what can be pruned."""
-    parts = [_not_learned(study), _apart(study), _sharing(study, alpha), _iat(study), _cut(study)]
+    parts = [_not_learned(study), _one_sided(study), _apart(study), _sharing(study, alpha), _iat(study), _cut(study)]
     return [sentence for part in [*parts, _stable(study), _warnings(study)] for sentence in part]
 
 
@@ -61,6 +62,15 @@ def _not_learned(study: Mapping[str, Any]) -> list[str]:
     listed = "; ".join(f"{task} ({_against(score)})" for task, score in scores.items())
     rest = "No claim is made about any head." if len(scores) == len(study["scores"]) else "Their claims are withheld."
     return [f"Not learned: {listed}. {rest}"]
+
+
+def _one_sided(study: Mapping[str, Any]) -> Iterator[str]:
+    """Tasks that nearly always get the same answer, as prompts without examples often do."""
+    for task, score in (study.get("scores") or {}).items():
+        for label, (answered, right) in (score.get("answers") or {}).items():
+            if answered >= MOSTLY * score["n"] and answered > 1.2 * right:
+                seen = f"{task} is answered {label!r} on {answered} of {score['n']} rows; it is right on {right}"
+                yield f"{seen}. Margins say more than accuracy there."
 
 
 def _against(score: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import bio_spans
+from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.task import Kind, Row, Task
@@ -69,8 +70,8 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
             ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
-            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` is a task for language models,
-            with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm), ``copying``. ``sst2@prompt`` is a task for language
+            models, with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -81,6 +82,8 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     base, at, options = name.partition("@")
     if at:
         return prompted(get(base, data, sources), name=name, **options_of(options))
+    if name == "copying":
+        return copying()
     if name.startswith("corpus."):
         return _corpus(name)
     if name.startswith("probing."):
@@ -97,7 +100,7 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 def is_known(name: str) -> bool:
     """Whether `get` knows a name, without looking for its data."""
     name = name.partition("@")[0]
-    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name in catalog
+    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name == "copying" or name in catalog
 
 
 def _corpus(name: str) -> Task:

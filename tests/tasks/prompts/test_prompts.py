@@ -140,3 +140,12 @@ def test_blimp_is_compared_by_likelihood(data_folder):
     assert len(train) == len(dev) == 1000 and len(task.rows("test")) == 2000
     assert abs(sum(task.kind.gold(dev)) - 500) < 60
     assert not {tuple(sorted(row["choices"])) for row in train} & {tuple(sorted(row["choices"])) for row in dev}
+
+
+def test_copying_asks_for_what_followed_before():
+    task = tasks.get("copying")
+    for row in task.rows("train")[:50]:
+        words = row["prompt"].split()
+        right = row["choices"][row["label"]]
+        assert len(words) > 8 and words[words.index(words[-1]) + 1] == right != row["choices"][1 - row["label"]]
+    assert 150 < sum(task.kind.gold(task.rows("dev"))) < 250

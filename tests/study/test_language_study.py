@@ -1,0 +1,45 @@
+"""A study of a language model: prompts as tasks, nothing trained, the same page."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headwise.reporting import report
+from headwise.study.study import Settings, Study
+from headwise.study.verdict import _one_sided
+from headwise.testing import toy_language_model
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    lm = toy_language_model("llama", torch.float32, rows=40)
+    lm.model.save_pretrained(tmp_path / "lm")
+    lm.tokenizer.save_pretrained(tmp_path / "lm")
+    return tmp_path / "lm", [lm.tasks[name] for name in ("short", "pairs", "after")]
+
+
+def test_a_language_model_is_studied_as_it_is(tmp_path, checkpoint):
+    path, tasks = checkpoint
+    settings = Settings(alpha=0.25, fractions=(0.25, 0.5), random=4, matched=2, prune=(0.25,))
+    study = Study(path, tasks, settings, tmp_path / "out")
+    data = study.run()
+    assert study.errors == {} and "training" not in data and not study.base["trained"]
+    assert set(data["importance"]) == {"short", "pairs", "after"}
+    assert data["dissociation"]["tasks"] == ["short", "pairs", "after"]
+    answers = data["scores"]["short"]["answers"]
+    assert set(answers) <= {"0", "1"}
+    assert sum(answered for answered, _ in answers.values()) == sum(right for _, right in answers.values()) == 40
+    page = report(data, tmp_path / "page.html").read_text()
+    assert "short" in page and "after" in page
+    lines: list[str] = []
+    again = Study(path, tasks, settings, tmp_path / "out", log=lines.append)
+    assert again.run()["dissociation"] == data["dissociation"]
+    assert any("already done" in line for line in lines)
+
+
+def test_one_sided_answers_are_told():
+    score = {"metric": "accuracy", "value": 0.5, "low": 0.4, "high": 0.6, "n": 100, "baseline": 0.5, "learned": False}
+    lopsided = {"scores": {"a": score | {"answers": {"no": [3, 50], "yes": [97, 50]}}}}
+    assert list(_one_sided(lopsided))[0].startswith("a is answered 'yes' on 97 of 100 rows; it is right on 50.")
+    assert not list(_one_sided({"scores": {"a": score | {"answers": {"no": [5, 6], "yes": [95, 94]}}}}))
