@@ -21,7 +21,7 @@ from headwise.cli.options import (
     TasksOption,
     chosen_tasks,
     plain_encoder,
-    shares_in,
+    fractions_in,
     trained_model,
     writable,
 )
@@ -152,7 +152,7 @@ def dissociate(
     from headwise.io.files import write_json
     from headwise.scoring.importance import importance as measure
 
-    screen, shares = Screen(quiet=as_json), shares_in(fractions)
+    screen, shares = Screen(quiet=as_json), fractions_in(fractions)
     if out:
         writable(out, file=True)
     made = trained_model(model, task, data, device)

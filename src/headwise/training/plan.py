@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.io.toml import read_toml, to_toml
 from headwise.training.sampling import samplers
 
 CHOICES = {
@@ -112,27 +111,15 @@ class Plan:
     @classmethod
     def read(cls, path: str | Path) -> Plan:
         """A plan from a TOML file of ``field = value`` lines."""
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise HeadwiseError(f"no plan at {path}") from None
-        except (ValueError, RecursionError, IsADirectoryError) as error:
-            raise HeadwiseError(f"{path} is no TOML ({error})", "lines such as: lr = 2e-5") from None
+        values = read_toml(path, "plan", "lr = 2e-5")
         try:
             return cls().with_(**values)
         except HeadwiseError as error:
             raise HeadwiseError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
-        """The plan as a TOML file; fields that are not set are left out."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)
+        """The plan as a TOML file, without the fields that are not set."""
+        return to_toml(asdict(self))
 
 
 def _samplings() -> tuple[str, ...]:
