@@ -124,6 +124,9 @@ def train(
     ] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
+    output_heads: Annotated[
+        str, typer.Option(help="linear; or native: those of transformers, which headwise export opens there")
+    ] = "linear",
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -142,7 +145,8 @@ def train(
     screen, out = Screen(quiet=as_json), writable(out)
     require_replaceable(out / "model")
     progress = screen.progress()
-    made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
+    how = {"pooling": pooling, "max_length": max_length, "output_heads": output_heads}
+    made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, **how)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
@@ -161,16 +165,17 @@ def train(
         print(machine(shown))
 
 
-def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, pooling: str | None, max_length: int) -> Any:
+def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, **options: Any) -> Any:
     """What training starts from: a model of headwise with its output heads, or an encoder with fresh ones."""
     from headwise.models.folders import is_trained
     from headwise.models.multitask import MultiTaskModel
 
     if not is_trained(model):
-        return MultiTaskModel.from_pretrained(model, tasks, seed=seed, pooling=pooling, max_length=max_length)
+        return MultiTaskModel.from_pretrained(model, tasks, seed=seed, **options)
     made = MultiTaskModel.continued(model, tasks, seed=seed)
-    if (pooling or made.pooling, max_length) != (made.pooling, made.max_length):
-        screen.say(f"as the model was trained: pooling {made.pooling}, max length {made.max_length}")
+    changed = [name for name, value in options.items() if value is not None and value != getattr(made, name)]
+    if changed:
+        screen.say(f"as the model was trained: {', '.join(f'{name} {getattr(made, name)}' for name in changed)}")
     return made
 
 
@@ -199,12 +204,12 @@ def prune(
     """
     from headwise.heads.cutting import prune as remove
     from headwise.heads.gates import Heads
-    from headwise.models.folders import is_trained
+    from headwise.models.folders import BESIDE, is_trained
     from headwise.pruning.export import export, export_whole, read_mask
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
-    rest = [file for file in Path(model).iterdir() if file.is_file()] if is_trained(model) else []
+    rest = [file for file in Path(model).iterdir() if file.name in BESIDE] if is_trained(model) else []
     if rest and form == "onnx":
         beside = " and ".join(sorted(file.name for file in rest if file.suffix == ".safetensors"))
         seen = f"the encoder alone is written as onnx: {beside} of the trained model stay where they are"
