@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
 from headwise.cli.options import ESTIMATORS, fractions_in, names_in
 from headwise.errors import unknown
-from headwise.io.toml import read_toml
+from headwise.io.toml import read_toml, to_toml
 from headwise.study.stages import STAGES, Settings
-from headwise.training.plan import CHOICES, Plan
+from headwise.training.plan import CHOICES, Plan, check_fields
 from headwise.training.sampling import samplers
 
 Verb = Callable[..., None]
@@ -104,15 +104,36 @@ def planned(file: Path | None, changes: Mapping[str, Any]) -> Plan:
     return (Plan.read(file) if file else Plan()).with_(**changes)
 
 
-CONFIG = ("model", "tasks", "task", "data", "out", "device")  # what a study's config file holds beside its settings
+@dataclass(frozen=True)
+class StudyConfig:
+    """All that `headwise study` can be told: what its config file holds, and its flags."""
 
+    settings: Settings
+    model: str = ""
+    tasks: tuple[str, ...] = ()
+    task: tuple[str, ...] = ()
+    data: str | None = None
+    out: str | None = None
+    device: str | None = None
 
-def configured(file: Path | None, given: Mapping[str, Any], plan_file: Path | None) -> dict[str, Any]:
-    """A study's config: the file's values, replaced by what was given on the command line."""
-    values = read_toml(file, "config", 'model = "bert-base-uncased"') if file else {}
-    known = (*CONFIG, *(f.name for f in fields(Settings)))
-    for name in values:
-        if name not in known:
-            raise unknown(f"field of {file}", name, known)
-    plan = asdict(Plan.read(plan_file)) if plan_file else dict(values.get("plan", {}))
-    return {**values, **given, "plan": {**plan, **given.get("plan", {})}}
+    def __post_init__(self) -> None:
+        check_fields(self, ())
+
+    @classmethod
+    def read(cls, file: Path | None, given: Mapping[str, Any], plan: Mapping[str, Any], plan_file: Path | None) -> Self:
+        """The file's values, replaced by those given on the command line."""
+        values = read_toml(file, "config", 'model = "bert-base-uncased"') if file else {}
+        places = {item.name for item in fields(cls)} - {"settings"}
+        known = {*places, *(item.name for item in fields(Settings))}
+        for name in values:
+            if name not in known:
+                raise unknown(f"field of {file}", name, known)
+        base = Plan.read(plan_file) if plan_file else Plan().with_(**values.pop("plan", {}))
+        values = {**values, **{name: value for name, value in given.items() if value}, "plan": base.with_(**plan)}
+        settings = Settings(**{name: value for name, value in values.items() if name not in places})
+        return cls(**{name: value for name, value in values.items() if name in places}, settings=settings)
+
+    def to_toml(self) -> str:
+        """As a file that gives the same study."""
+        settings = vars(self.settings)
+        return to_toml({**vars(self), **settings, "settings": None, "plan": asdict(settings["plan"])})

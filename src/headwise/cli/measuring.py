@@ -20,8 +20,8 @@ from headwise.cli.options import (
     StackOption,
     TasksOption,
     chosen_tasks,
-    plain_encoder,
     fractions_in,
+    plain_encoder,
     trained_model,
     writable,
 )
@@ -232,8 +232,8 @@ def head(
 
     Example: headwise head 5.7 runs/demo
     """
-    from headwise.reporting import read_study
     from headwise.reporting.card import card
+    from headwise.study.schema import read_study
 
     found = card(read_study(study), name, read_study(beside) if beside else None)
     print(machine(found)) if as_json else Screen().card(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from headwise.errors import HeadwiseError, unknown
-
 
 
 def _device(asked: str | None) -> str | None:
@@ -155,3 +155,20 @@ def plain_encoder(model: str) -> tuple[Any, Any]:
         reader = next((reader for files, reader in readers.items() if any(path.glob(files))), None)
         return load(path), reader.from_pretrained(path, local_files_only=True) if reader else None
     return load_encoder(model)
+
+
+def head_scores(path: Path) -> dict[str, Any]:
+    """Each task's head scores as tensors, of a study or as ``headwise importance --out`` wrote them."""
+    import torch
+
+    from headwise.io.files import read_arrays
+    from headwise.study.schema import checked, read_study
+
+    if path.suffix == ".safetensors":
+        return {task: torch.from_numpy(scores) for task, scores in read_arrays(path)[0].items()}
+    importance = checked(read_study(path))["importance"]
+    return {task: torch.tensor(_numbers(entry["scores"])) for task, entry in importance.items()}
+
+
+def _numbers(matrix: list[list[float | None]]) -> list[list[float]]:
+    return [[math.nan if score is None else score for score in row] for row in matrix]

@@ -89,7 +89,8 @@ def report_page(
 
     Example: headwise report runs/demo --out page.html
     """
-    from headwise.reporting import read_study, report
+    from headwise.reporting import report
+    from headwise.study.schema import read_study
 
     found = [read_study(path) for path in studies]
     page = report(found if len(found) > 1 else found[0], writable(out, file=True))

@@ -14,10 +14,10 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.executors import engines, log_of
 from headwise.experiments.jobs import Job, Place, grid, in_order
-from headwise.io.toml import read_toml
 from headwise.io.files import write_json
 from headwise.io.records import Results
 from headwise.io.stopping import raised
+from headwise.io.toml import read_toml
 
 Told = Callable[[Job, str, str], None]
 """Called when a job changes: the job, one of `STATES`, and a word more."""
