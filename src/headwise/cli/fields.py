@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -25,9 +25,19 @@ PlanOption = Annotated[
     typer.Option("--plan", help="a TOML file with any of these fields", rich_help_panel="Training plan"),
 ]
 ALLOWED = {
-    Plan: {**CHOICES, "sampling": (*samplers, "fixed")},
+    Plan: {**CHOICES, "sampling": (*samplers.registered(), "fixed")},
     Settings: {"by": ESTIMATORS, "skip": tuple(stage.name for stage in STAGES.values() if stage.skippable)},
 }
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+@cache
+def _source(kind: type) -> list[str]:
+    return [line.strip() for line in inspect.getsource(kind).splitlines()]
 
 
 def with_fields(name: str, kind: type, panel: str) -> Callable[[Verb], Verb]:
@@ -35,8 +45,7 @@ def with_fields(name: str, kind: type, panel: str) -> Callable[[Verb], Verb]:
 
     Fields that are dataclasses themselves are left to a decorator of their own.
     """
-    kinds = {n: k for n, k in typing.get_type_hints(kind).items() if n in {f.name for f in fields(kind)}}
-    kinds = {n: k for n, k in kinds.items() if not hasattr(k, "__dataclass_fields__")}
+    kinds = {n: k for n, k in _hints(kind).items() if not hasattr(k, "__dataclass_fields__")}
 
     def decorate(verb: Verb) -> Verb:
         hints = typing.get_type_hints(verb, include_extras=True)
@@ -85,10 +94,11 @@ def _parsed(value: Any, hint: Any) -> Any:
 
 def describe(kind: type, field: str) -> str:
     """A flag's help: the line under the field in the source, its choices and its default."""
-    lines = [line.strip() for line in inspect.getsource(kind).splitlines()]
+    lines = _source(kind)
     at = next(i for i, line in enumerate(lines) if line.startswith(f"{field}:"))
+    hints = _hints(kind)
     words = [lines[at + 1].strip('"')] if lines[at + 1].startswith('"""') else []
-    if _several(typing.get_type_hints(kind)[field]):
+    if _several(hints[field]):
         words.append("Comma-separated, or repeated.")
     if choices := ALLOWED[kind].get(field):
         words.append(f"One of: {', '.join(choices)}.")

@@ -29,7 +29,6 @@ from headwise.cli.options import (
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.io.files import require_replaceable, write_json
 
 # Written out, as the registry would import torch; a test compares the two.
 METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or meta"
@@ -74,6 +73,7 @@ def train(
     Example: headwise train --model bert-base-uncased --tasks sst2,qnli --method iat --epochs 3 --out runs/iat
     """
     from headwise.experiments.works import method_of
+    from headwise.io.files import require_replaceable, write_json
     from headwise.training.loop import fit
     from headwise.training.methods.prune_least import PruneLeast
 

@@ -7,21 +7,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.io.files import finite
 from headwise.io.progress import Progress, quiet, shown
-from headwise.study.stages import Stage
+
+if TYPE_CHECKING:
+    from headwise.study.stages import Stage
 
 SHADES = " ░▒▓█"
 
 
 def machine(value: Any) -> str:
-    """JSON that every program reads: what is no number, such as the score of a head that was cut, is null."""
+    """JSON that every program reads: NaN, such as the score of a pruned head, is null."""
+    from headwise.io.files import finite
+
     return json.dumps(finite(value), allow_nan=False)
 
 
