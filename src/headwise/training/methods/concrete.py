@@ -19,7 +19,6 @@ from torch import nn
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.equation import mixed
 from headwise.heads.gates import Heads, Lent, touched
-from headwise.heads.selection import close_groups
 
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
@@ -152,14 +151,9 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
 def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:
     """Fold gates ``(L, H)`` into a model and remove the heads whose gate is zero, in place: outputs as under ``gated``.
 
-    Where heads share keys and values, a group goes when all of it is closed; other closed heads stay, silent.
-
     Example:
         >>> smaller = cut(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
     """
     from headwise.heads.cutting import fold, prune
 
-    fold(model, gates)
-    heads = Heads.of(model)
-    closed, _ = close_groups((gates == 0).cpu() | ~heads.alive, heads.num_kv_heads, "all")
-    return prune(model, closed)
+    return prune(fold(model, gates), (gates == 0).cpu())
