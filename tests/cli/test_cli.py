@@ -654,15 +654,12 @@ def test_report_of_one_and_of_two(headwise, place, studied):
 
 def test_ls_lists_filters_and_exports(headwise, place, studied):
     rows = json.loads(headwise(f"ls {studied} --json")[1])
-    assert {row["work"] for row in rows} == {
-        "train",
-        "scores",
-        "importance",
-        "dissociation",
-        "attention",
-        "iat",
-        "prune",
-    }
+    assert {row["work"] for row in rows} == set(
+        ["train", "scores", "importance", "dissociation", "attention", "iat", "prune"]
+    )
+    [scored] = [row for row in rows if row["work"] == "scores"]
+    assert set(scored["scores"]) == {"reviews", "news"} and "reviews " in headwise(f"ls {studied}")[1]
+    refused(headwise(f"ls {studied} --where plan.sed=1"), "'plan.sed'", "plan.seed")
     only = json.loads(headwise(f"ls {studied} --where work=importance --where task=news --json")[1])
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]
@@ -835,7 +832,30 @@ def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):
     assert code == 1 and json.loads(out)["failed"]
     (place / "good.toml").write_text('work = "handiwork:square"\n[grid]\nn = [1]\n')
     code, out, _ = headwise("sweep good.toml --workers 1 --out runs/good --json")
-    assert code == 0 and json.loads(out) == {"records": "runs/good/records", "done": 1, "failed": {}}
+    assert code == 0 and json.loads(out) == {
+        **{"records": "runs/good/records", "done": 1, "failed": {}},
+        "scores": {"n=1": {}},
+    }
+
+
+def test_a_sweep_ends_with_its_scores(headwise, place):
+    config = 'work = "train"\n[config]\nmodel = "bert-tiny"\ntasks = ["corpus.topic", "corpus.sentiment"]\n'
+    plan = "plan = { steps = 2, batch_size = 4, max_examples = 8, max_dev = 8 }\n"
+    (place / "scored.toml").write_text(config + plan + '[grid]\n"plan.seed" = [0]\n')
+    out = headwise("sweep scored.toml --workers 1 --out runs/scored")[1]
+    header, row = [line.split() for line in out.splitlines() if line.startswith(("job", "plan.seed=0  "))][:2]
+    assert header == ["job", "corpus.topic", "corpus.sentiment"] and all(0 <= float(v) <= 100 for v in row[1:])
+
+
+@pytest.mark.parametrize(
+    ("line", "absent"), [("--help", ("numpy", "torch", "transformers")), ("tasks", ("torch", "transformers", "scipy"))]
+)
+def test_what_answers_at_once_imports_little(line, absent):
+    """The time limits, 0.4 s and 1 s, hang on these; `make bench` measures them."""
+    code = f"import sys; from headwise.cli import app; app({line.split()!r}, standalone_mode=False)\n"
+    code += f"assert not set({absent!r}) & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_models_are_named_by_their_folders(tmp_path):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.stats import rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.registry import Registry
@@ -149,6 +148,8 @@ def moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
 @metric("spearman", _correlation)
 def rank_moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
     """Spearman's rho; ranks are fixed once over all examples given, so that a bootstrap resamples ranks."""
+    from scipy.stats import rankdata  # not above: listing tasks takes a second less without it
+
     moments(predictions, golds)  # refuses what is not finite
     return moments(rankdata(predictions), rankdata(golds))
 
