@@ -295,7 +295,7 @@ def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseEr
 
 def _stack_config(model: nn.Module, stack: str):
     """The part of the configuration that speaks of this stack."""
-    config = model.config
+    config = getattr(model, "config", None)  # modules in plain torch have none
     if stack == "text":
         return getattr(config, "text_config", config)
     if stack == "vision":
