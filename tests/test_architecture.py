@@ -85,7 +85,7 @@ NO_TORCH = [
     *("io.files", "io.records", "io.identity", "tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
     *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
     *("dissociation.equations", "dissociation.rowtests", "dissociation.headtests", "dissociation.result"),
-    *("reporting.verdict", "papers.claims"),
+    *("reporting.verdict", "papers.stem_cell.claims"),
 ]
 ONLY = {"accelerate": {"training.loop"}, "ray": {"experiments.executors"}}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import tomllib
 import typing
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
@@ -60,17 +61,21 @@ ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training
 
 
 def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb ``--plan FILE`` and one flag per field of `Plan`; it receives ``plan=``."""
+    """Give a verb ``--plan FILE`` and one flag per field of `Plan` that it has no option for.
+
+    It receives ``plan=``, or as ``changes=`` the fields that were given.
+    """
+    receives = inspect.signature(verb).parameters
     hints = typing.get_type_hints(verb, include_extras=True)
     own = [
         p.replace(annotation=hints.get(n, p.annotation))
         for n, p in inspect.signature(verb).parameters.items()
-        if n != "plan"
+        if n not in ("plan", "changes")
     ]
     kinds = typing.get_type_hints(Plan)
     file = typer.Option("--plan", help="a TOML file with any of these fields", rich_help_panel=PANEL)
     flags = [_parameter("plan_file", Path | None, file)]
-    for item in fields(Plan):
+    for item in (item for item in fields(Plan) if item.name not in receives):
         kind = list[str] if item.name == "order" else kinds[item.name]
         option = typer.Option(f"--{item.name.replace('_', '-')}", help=_help(item.name), rich_help_panel=PANEL)
         flags.append(_parameter(f"plan_{item.name}", kind | None if item.name != "order" else list[str] | None, option))
@@ -79,8 +84,12 @@ def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**given: Any) -> None:
         changes = {n.removeprefix("plan_"): given.pop(n) for n in [f.name for f in flags]}
         file = changes.pop("file")
-        plan = Plan.read(file) if file else Plan()
-        verb(**given, plan=plan.with_(**{n: v for n, v in changes.items() if v is not None and v != []}))
+        changes = {n: v for n, v in changes.items() if v is not None and v != []}
+        if "changes" in receives:
+            read = tomllib.loads(file.read_text()) if file and Plan.read(file) else {}
+            verb(**given, changes=read | changes)
+        else:
+            verb(**given, plan=(Plan.read(file) if file else Plan()).with_(**changes))
 
     wrapped.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
