@@ -7,14 +7,14 @@ STAMP := $(VENV)/.installed
 WORKERS ?= auto
 SIZE ?= cores
 
-.PHONY: demo test test-accelerator check bench soak matrix clean
+.PHONY: demo test test-accelerator check docs bench soak matrix clean
 
-# torch first and by its exact version: a plain range would pull a GPU build of several gigabytes.
+# torch first and by its exact version: a range could replace the build of this machine by one for GPUs.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -c constraints.txt torch==2.13.0
-	@$(PIP) install -c constraints.txt -e ".[test,check,demo,plots]"
+	@$(PIP) install -c constraints.txt -e ".[test,check,docs,demo,plots]"
 	@touch $@
 
 demo: $(STAMP)
@@ -33,6 +33,11 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest -q -m "not slow" tests/test_docs.py
 	@$(BIN)/python tests/audit.py
 
+# A site that opens from the folder, search included; a warning, such as a broken link, is an error.
+docs: $(STAMP)
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs site
+	@echo "Open site/index.html"
+
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/run.py --size $(SIZE) --json benchmarks.json
 
@@ -48,4 +53,4 @@ matrix:
 	@$(PYTHON) tests/matrix.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis

@@ -20,7 +20,8 @@ from comparing import CLOCK, Row, equal, finish, row
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, BertConfig, PreTrainedTokenizerFast
 
-from headwise.heads.gates import captured, eager
+from headwise.heads.attention import eager
+from headwise.heads.gates import captured
 from headwise.measuring.evaluate import TOKENS
 from headwise.models.batching import batches, encode
 from headwise.probing.features import INPUTS, Reader

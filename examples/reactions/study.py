@@ -66,7 +66,7 @@ def hits(encoder: Any, tokenizer: Any, reactions: Sequence[Reaction]) -> dict[st
     """How often every head is right, ``(reactions, layers, heads, 2)``: hits and questions."""
     import torch
 
-    from headwise.heads.gates import eager
+    from headwise.heads.attention import eager
 
     found: dict[str, list[np.ndarray]] = {relation: [] for relation in RELATIONS}
     with torch.no_grad(), eager(encoder) as maps:

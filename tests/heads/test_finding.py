@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads, eager, gated, stacks_of
+from headwise.heads.attention import eager
+from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.testing import tiny, tiny_batch
 
 

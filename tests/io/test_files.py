@@ -176,7 +176,7 @@ def lockless(monkeypatch, tmp_path):
 def test_without_file_locks_processes_of_one_machine_still_wait_for_each_other(tmp_path, lockless, code):
     lockless(code)
     for path in (tmp_path / "share", tmp_path / "share/a.lock"):
-        with pytest.warns(HeadwiseWarning, match="file system without locks"), locked(path):
+        with pytest.warns(HeadwiseWarning, match="cannot be locked on its file system"), locked(path):
             with pytest.raises(BlockingIOError), locked(path, wait=False):
                 pass
             with pytest.warns(HeadwiseWarning), locked(tmp_path / "share/other", wait=False):

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.reporting import report
-from headwise.reporting.form import PARTS, REQUIRED, checked, nearest, relative
 from headwise.reporting.page import SCRIPTS, asset, render
+from headwise.study.schema import PARTS, REQUIRED, checked, nearest, relative
 
 
 def data_of(page: str) -> dict:
@@ -212,6 +212,6 @@ def test_nearest_is_nearest(fractions, wanted):
 
 
 def test_page_needs_no_torch():
-    code = "import sys, headwise.report, headwise.reporting.figures; sys.exit('torch' in sys.modules)"
+    code = "import sys, headwise.reporting, headwise.reporting.figures; sys.exit('torch' in sys.modules)"
     folder = Path(__file__).parents[2] / "src"
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, env={"PYTHONPATH": str(folder)}).returncode == 0

@@ -33,6 +33,10 @@ def test_markdown_keeps_rows_and_escapes():
     ]
 
 
+def test_a_formula_does_not_read_as_a_link():
+    assert r"C[N+]\(=O)[O-]" in markdown({"columns": ["smiles"], "rows": [["C[N+](=O)[O-]"]]})
+
+
 def test_latex_is_booktabs_and_escapes():
     text = latex(TABLE)
     assert r"\caption{D of 50 \% \& more. $\alpha$ = 0.3.}" in text

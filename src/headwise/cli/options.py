@@ -186,7 +186,7 @@ def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> lis
 
 
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
-    """A model that headwise trained, with its tasks or some of them; own files are given again as name=file:columns."""
+    """A model that headwise trained, with its tasks or some of them; own files may be given anew."""
     from headwise import tasks as catalog
     from headwise.io.files import read_json
     from headwise.models.folders import ABOUT
@@ -201,19 +201,8 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
         if name not in names:
             raise unknown("task of this model", name, names)
     wanted = {*only, *(share[name] for name in only if name in share)} or set(names)  # and whose output head they use
-    found = [catalog.own(files[name]) if name in files else _known(name, data) for name in names if name in wanted]
-    made = MultiTaskModel.load(path, found, only=wanted)
+    made = MultiTaskModel.load(path, [catalog.own(spec) for spec in files.values()], only=wanted, data=data)
     return made.to(default_device(device))
-
-
-def _known(name: str, data: Path | None) -> Any:
-    from headwise import tasks as catalog
-
-    if not name.startswith(("corpus.", "probing.", "ud.")) and name not in catalog.names():
-        raise HeadwiseError(
-            f"the model's task {name!r} is not in the catalog", "its file", f"--task {name}=FILE:text,label"
-        )
-    return catalog.get(name, data)
 
 
 def plain_encoder(model: str) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.experiments.jobs import Job, perform
+from headwise.io import system
 from headwise.io.files import plain
 from headwise.registry import Registry
 
@@ -193,7 +194,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
     """A worker's life: jobs come through the pipe until it closes, or the parent is gone."""
-    os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on
+    system.leave_process_group()  # Ctrl-C reaches the parent alone, which passes it on
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,17 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads.families import EXACT
+from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 
-__all__ = ["Heads", "Site", "captured", "eager", "gated", "stacks_of", "touched", "unwrap", "whole_maps"]
+__all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 Touch = Callable[[int, torch.Tensor], torch.Tensor | None]
+
+
+class NotReached(HeadwiseError):
+    """No forward inside a block reached some heads."""
 
 
 @dataclass(frozen=True)
@@ -91,25 +95,33 @@ class Heads:
             )
         if not self.exact:
             raise HeadwiseError(
-                f"{purpose} needs the q, k, v and o slices of each head, which are not known for {self.family}",
-                f"one of: {', '.join(sorted(EXACT))}",
+                f"{purpose} needs rows of q, k, v and o that belong to one head each, and {self.family} has none",
+                "heads whose rows were told apart by gradients (not so after a norm over all heads) or by name",
                 "use gates (headwise.gated), which work here",
             )
 
 
 @contextmanager
 def gated(
-    model: nn.Module, gates: torch.Tensor, *, segments: torch.Tensor | None = None, heads: Heads | None = None
+    model: nn.Module,
+    gates: torch.Tensor,
+    reference: torch.Tensor | None = None,
+    *,
+    segments: torch.Tensor | None = None,
+    heads: Heads | None = None,
 ) -> Iterator[Heads]:
-    """Scale every head's output inside the block; gates may require gradients, and backward belongs inside.
+    """Replace every head's output z by z' = r + g · (z - r) inside the block: a gate g and a reference r.
 
-    Only forwards of the thread that opened the block are gated; another thread may use the same model meanwhile.
+    A gate of 1 leaves z as it is, whatever r; a gate of 0 puts r in its place; both exactly. Gates and references may
+    require gradients, and backward belongs inside. Only forwards of the thread that opened the block are gated.
 
     Args:
         model: any model `Heads.of` knows.
         gates: ``(L, H)`` for all examples alike, or ``(B, L, H)``: one set of gates per example.
+        reference: what closed heads return: ``(L, H, D)``, or ``(B, L, H, D)`` for each example, or
+            ``(B, T, L, H, D)`` for each token; B may be 1. The default is zero; `headwise.references` has others.
         segments: ``(rows, T)`` for packed rows: the number of the example each token belongs to, -1 for none; gates
-            are then ``(examples, L, H)``.
+            are then ``(examples, L, H)``, and a reference of four dimensions is ``(examples, L, H, D)``.
         heads: the result of ``Heads.of(model, ...)`` where the model has several stacks.
 
     Example:
@@ -119,25 +131,11 @@ def gated(
         ...     logits = model(**batch).logits
     """
     heads = heads or Heads.of(model)
-    _check_gates(gates, heads, segments)
+    check_gates(gates, heads, segments)
+    check_reference(reference, heads)
 
-    def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
-        gate = gates[..., layer, :].to(out_BTHD.device, out_BTHD.dtype)
-        if segments is not None:
-            if out_BTHD.shape[:-2] != segments.shape:
-                seen = f"segments of shape {tuple(segments.shape)} met head outputs of shape {tuple(out_BTHD.shape)}"
-                raise HeadwiseError(seen, "a segment number for every token of every row, (rows, T)")
-            where = segments.to(gate.device)
-            gate = gate[where.clamp_min(0)].masked_fill((where < 0)[..., None], 1)
-        elif gate.ndim == 2:
-            if out_BTHD.ndim < 4 or len(gate) != len(out_BTHD):
-                raise HeadwiseError(
-                    f"gates for {len(gate)} examples met head outputs of shape {tuple(out_BTHD.shape)}",
-                    "one gate set per example of the batch",
-                    "pass segments= for packed rows",
-                )
-            gate = gate[:, None]
-        return out_BTHD * present(gate, heads.sites[layer]).unsqueeze(-1)
+    def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
+        return mixed(z_BTHD, heads.sites[layer], gates, reference, segments)
 
     with touched(model, touch, heads):
         yield heads
@@ -167,7 +165,7 @@ def captured(
         narrow = heads.head_dim - out_BTHD.shape[-1]
         if narrow and heads.sites[layer].kept:
             out_BTHD = torch.nn.functional.pad(out_BTHD, (0, narrow))
-        one = reduce(_whole(out_BTHD, heads.sites[layer], heads.num_heads))
+        one = reduce(whole(out_BTHD, heads.sites[layer], heads.num_heads))
         kept.extend(torch.full_like(one, float("nan")) for _ in range(absent[layer]))
         kept.append(one)
         if layer == there[-1]:
@@ -208,7 +206,7 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
         yield heads
         unreached = [site.layer for site in heads.sites if site.module is not None and not hits[site.layer]]
         if unreached:
-            raise HeadwiseError(
+            raise NotReached(
                 f"no forward reached the heads of layers {unreached} of the {heads.stack} stack",
                 "a forward of this model inside the block",
                 "run model(...) inside the with-block, in its thread, and not through a function compiled before it",
@@ -278,47 +276,6 @@ def _refuse_split(outputs: torch.Tensor) -> None:
         )
 
 
-@contextmanager
-def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]:
-    """Attention maps: inside, the model runs eager attention; the function given returns each layer's (B, H, T, T).
-
-    Fused kernels never form the maps, so they are left for this block; the model's own kernel comes back after.
-    """
-    inner = unwrap(model)
-    before = inner.config._attn_implementation
-
-    def maps(**inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = inner(**inputs, output_attentions=True).attentions
-        if found and any(a is None for a in found):  # of layers that have no attention, where those are known
-            with suppress(HeadwiseError):
-                sites = Heads.of(inner).sites
-                there = [site.module is not None for site in sites]
-                found = tuple(a for a, kept in zip(found, there) if kept) if len(there) == len(found) else found
-        if not found or any(a is None for a in found):
-            raise HeadwiseError(f"{type(inner).__name__} gives no attention maps", "a model with eager attention")
-        return found
-
-    inner.set_attn_implementation("eager")
-    try:
-        yield maps
-    finally:
-        inner.set_attn_implementation(before)
-
-
-def whole_maps(maps: Iterable[torch.Tensor], heads: Heads) -> list[torch.Tensor]:
-    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that are not there are NaN."""
-    maps = list(maps)
-    pairs = zip(maps, attended(heads), strict=True)
-    found = {s.layer: _whole(a.flatten(2), s, heads.num_heads).unflatten(2, a.shape[2:]) for a, s in pairs}
-    nothing = torch.full_like(next(iter(found.values())), float("nan"))
-    return [found.get(layer, nothing) for layer in range(heads.num_layers)]
-
-
-def attended(heads: Heads) -> list[Site]:
-    """The layers that have attention."""
-    return [site for site in heads.sites if site.module is not None]
-
-
 class _Calls:
     """Which layer a call belongs to: fixed by the module, except where layers share one (ALBERT)."""
 
@@ -357,32 +314,3 @@ def _uncompiled(model: nn.Module):
         hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in unwrap(model).modules()
     )
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-
-
-def _check_gates(gates: torch.Tensor, heads: Heads, segments: torch.Tensor | None) -> None:
-    if not isinstance(gates, torch.Tensor) or not gates.is_floating_point():
-        seen = f"gates of type {gates.dtype if isinstance(gates, torch.Tensor) else type(gates).__name__}"
-        raise HeadwiseError(seen, "a floating point tensor", "pass mask.float()")
-    per_example = gates.ndim == 3
-    if gates.shape[-2:] != heads.shape or gates.ndim not in (2, 3) or (segments is not None and not per_example):
-        expected = f"(layers, heads) = {heads.shape}, or (examples, {heads.num_layers}, {heads.num_heads})"
-        raise HeadwiseError(f"gates of shape {tuple(gates.shape)}", expected, f"torch.ones{heads.shape}")
-    if segments is not None and int(segments.max()) >= len(gates):
-        raise HeadwiseError(f"segment number {int(segments.max())}", f"numbers below {len(gates)}, the gate sets given")
-
-
-def present(gate: torch.Tensor, site: Site) -> torch.Tensor:
-    """The gates of those heads of a layer that were not cut away."""
-    if len(site.kept) == gate.shape[-1]:
-        return gate
-    # One by one: a list as an index travels to the device, which waits for it, and a recorded pass cannot hold that.
-    return torch.stack([gate[..., head] for head in site.kept], -1) if site.kept else gate[..., :0]
-
-
-def _whole(out_BTHD: torch.Tensor, site: Site, num_heads: int) -> torch.Tensor:
-    if len(site.kept) == num_heads:
-        return out_BTHD
-    shape = (*out_BTHD.shape[:-2], num_heads, out_BTHD.shape[-1])
-    whole = out_BTHD.new_full(shape, float("nan"))
-    whole[..., list(site.kept), :] = out_BTHD
-    return whole

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -24,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as pack_arrays
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.io import system
 
 CONTENT = "sha256"  # of the arrays in a file, among what the file says of itself
 BARE = frozenset((str, int, float, bool, type(None)))
@@ -91,14 +90,6 @@ def file_digest(path: Path, length: int = 16) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write(path: Path, content: bytes | str) -> Path:
     """Write a file so that readers see the old content or the new, never a part."""
     path = Path(path)
@@ -114,7 +105,7 @@ def write(path: Path, content: bytes | str) -> Path:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
-    _sync(path.parent)
+    system.sync(path.parent)
     return path
 
 
@@ -131,11 +122,11 @@ def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         yield scratch
         for file in scratch.rglob("*"):
-            _sync(file)
+            system.sync(file)
         if not replace:
             require_new(path)
         _take_place(scratch, path)
-        _sync(path.parent)
+        system.sync(path.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -163,18 +154,11 @@ def _take_place(scratch: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        if not _exchanged(scratch, path):
+        if not system.exchange(scratch, path):
             old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
             path.rename(old)
             scratch.rename(path)
             shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchanged(a: Path, b: Path) -> bool:
-    """Swap two folders in one step, where the system can."""
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    swap = getattr(ctypes.CDLL(None), "renameat2", None)
-    return swap is not None and swap(here, os.fsencode(a.absolute()), here, os.fsencode(b.absolute()), exchange) == 0
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -254,46 +238,36 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a file, or a folder that is there, as one process at a time can; the system frees it when a process dies.
+    """Lock a file or an existing folder for one process at a time; the system unlocks it when the process ends.
 
-    Where the file system has no locks, a file in the machine's temporary folder is held in its place, with a warning.
+    If the file system has no locks, a file in the machine's temporary folder is locked instead, with a warning.
 
     Raises:
-        BlockingIOError: another process has it, and this one would not wait.
+        BlockingIOError: another process holds the lock and ``wait`` is False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = _hold(path, wait)
+        descriptor = system.lock(path, wait)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        descriptor = _hold_elsewhere(path, wait)
+        descriptor = _lock_elsewhere(path, wait)
     try:
         yield
     finally:
         os.close(descriptor)
 
 
-def _hold(path: Path, wait: bool) -> int:
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _hold_elsewhere(path: Path, wait: bool) -> int:
-    folder = Path(tempfile.gettempdir()) / f"headwise-locks-{os.getuid()}"
+def _lock_elsewhere(path: Path, wait: bool) -> int:
+    folder = Path(tempfile.gettempdir()) / f"headwise-locks-{system.user()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        descriptor = _hold(folder / digest(str(path.resolve())), wait)
+        descriptor = system.lock(folder / digest(str(path.resolve())), wait)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
         hint = "choose a folder on another file system, or set TMPDIR to one"
         raise HeadwiseError(f"no file locks in {path.parent} and {folder}", "a file system with locks", hint) from error
-    seen = f"{path.parent} is on a file system without locks: only processes of this machine are kept from using it"
+    seen = f"{path} cannot be locked on its file system: only processes of this machine are kept from using it"
     warnings.warn(f"{seen} at the same time", HeadwiseWarning, stacklevel=4)
     return descriptor

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.heads.gates import Heads
+from headwise.heads.gates import Heads, gated
 from headwise.models.batching import Encoded, encode
+from headwise.models.predicting import predict
 from headwise.tasks.kinds.windows import parts
+from headwise.tasks.predictions import Predictions
 from headwise.tasks.task import Task
 
 Batch = dict[str, torch.Tensor]  # as `Encoded.batch` returns it: the first dimension of every tensor is B
@@ -39,7 +41,7 @@ class Subject(nn.Module):
 
     Example:
         >>> batch = subject.encode("sst2", "dev").batch([0, 1, 2])
-        >>> with gated(subject.backbone, gates, heads=subject.attention):
+        >>> with subject.gated(gates):
         ...     subject("sst2", batch).loss.shape
         torch.Size([3])
     """
@@ -73,6 +75,17 @@ class Subject(nn.Module):
         """A split of a task as numbers: all rows, a seeded sample of ``limit``, or the rows ``chosen``."""
         return encode(self.tasks[task], split, self.tokenizer, self.max_length, limit, chosen)
 
+    def predict(self, task: str, inputs: Any, **options: Any) -> Predictions:
+        """Predict a task's answers for texts, pairs, lists of words, rows, a DataFrame or a Dataset.
+
+        `headwise.models.predicting.predict` describes inputs and options.
+
+        Example:
+            >>> model.predict("sst2", ["a fine film"])[0].label
+            'positive'
+        """
+        return predict(self, task, inputs, **options)
+
     def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
         """The backbone's forwards for a batch: which tokens are real, ``(B, T)`` or ``(B, 1)``, and the arguments.
 
@@ -93,6 +106,20 @@ class Subject(nn.Module):
         per example follow.
         """
         return None
+
+    def gated(
+        self,
+        gates: torch.Tensor,
+        reference: torch.Tensor | None = None,
+        batch: Batch | None = None,
+        heads: Heads | None = None,
+    ) -> AbstractContextManager[Heads]:
+        """`headwise.gated` on the backbone; gates and references for each example of a batch reach all of its rows."""
+        example = None if batch is None else self.rows(batch)
+        if example is not None:
+            gates = gates if gates.ndim == 2 else gates[example]
+            reference = reference[example] if reference is not None and reference.ndim == 4 else reference
+        return gated(self.backbone, gates, reference, heads=heads or self.attention)
 
     def scaled(self, task: str) -> AbstractContextManager[Any]:
         """The factors of heads that a task is always run under; by default none."""

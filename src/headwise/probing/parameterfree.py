@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads, attended, captured, eager
+from headwise.heads.attention import attended, eager
+from headwise.heads.gates import Heads, captured
 from headwise.heads.modules import evaluating
 from headwise.io.files import plain
 from headwise.models.batching import batches, encode, sample

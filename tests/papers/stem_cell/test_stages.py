@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import eager
+from headwise.heads.attention import eager
 from headwise.papers.stem_cell.stages import Profile, changes, profile, untrained
 from headwise.probing.parameterfree import Unlearnt
 from headwise.tasks import Dependencies, Rows, Tag, Task

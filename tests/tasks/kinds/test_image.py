@@ -100,5 +100,5 @@ def test_a_missing_library_is_named(rows, monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(HeadwiseError, match="pip install pillow"):
+    with pytest.raises(HeadwiseError, match=r"'pillow'.*pip install -e .*images"):
         Picture(("red",)).encode(rows[:1], Processor(), 0)

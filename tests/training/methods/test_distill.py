@@ -11,7 +11,7 @@ from twoprocesses import STILL, assert_agree
 
 from headwise import tasks as corpus
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import eager
+from headwise.heads.attention import eager
 from headwise.measuring.evaluate import evaluate
 from headwise.models.multitask import MultiTaskModel
 from headwise.tasks.kinds.classify import Classify, Regress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.kinds.biaffine import cross_entropy
+from headwise.tasks.predictions import Answered
 from headwise.tasks.task import Hidden, Row
 
 Batch = dict[str, Tensor]
@@ -58,6 +59,7 @@ class Answer:
     longest_answer: int = 30
     dropout: float = 0.1
     labels: tuple[str, ...] = ("start", "end")
+    asks: ClassVar[tuple[str, ...]] = ("question", "context")
 
     def ready(self, rows: Sequence[Row]) -> Answer:
         return self
@@ -130,6 +132,13 @@ class Answer:
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
         return [list(row["answers"]) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "answers": [row["context"][:1]], "starts": [0]}
+
+    def predictions(self, scores: Ends, batch: Batch, rows: Sequence[Row]) -> list[Answered]:
+        found = ((row["context"], *window[1:]) for row, window in zip(rows, self.decode(scores, batch)))
+        return [Answered(context[start:end], start, end, score) for context, score, start, end in found]
 
 
 def _shortened(questions: list[str], tokenizer: Any, room: int) -> tuple[list[str], np.ndarray]:

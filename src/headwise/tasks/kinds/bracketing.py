@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.metrics import PUNCTUATION_TAGS, ROOT_LABELS, Span
-from headwise.tasks.readers.brackets import Node, cleaned, parse, unescape
+from headwise.tasks.readers.brackets import Node, cleaned, escape, parse, unescape
 
 CHAIN = "+"  # joins the labels of a chain of single children
 QUOTES = ("``", "''")
@@ -74,3 +74,19 @@ class Tree:
             span = (posts[0], posts[-1])
             labels[span] = CHAIN.join(filter(None, [labels.get(span, ""), label]))
         return [(start, end, label) for (start, end), label in sorted(labels.items())]
+
+
+def written(words: Sequence[str], spans: Sequence[Span]) -> str:
+    """Brackets as one tree under TOP, in which every word has the tag XX; of equal spans the first is the parent.
+
+    Example:
+        >>> written(["It", "works"], [(0, 2, "S"), (1, 2, "VP")])
+        '(TOP (S (XX It) (VP (XX works))))'
+    """
+    opened: list[str] = [""] * len(words)
+    closed = [0] * len(words)
+    for start, end, label in sorted(spans, key=lambda span: (span[0], -span[1])):  # stable: parents stay first
+        opened[start] += f"({label} "
+        closed[end - 1] += 1
+    parts = [f"{before}(XX {escape(word)}){')' * n}" for before, word, n in zip(opened, words, closed)]
+    return f"(TOP {' '.join(parts)})"

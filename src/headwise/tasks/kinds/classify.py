@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.labels import label_text, row_labels
+from headwise.tasks.predictions import Graded, Labelled
 from headwise.tasks.task import Hidden, Row, label_set
 
 
@@ -63,6 +65,7 @@ class Classify:
     labels: tuple[str, ...] = ()
     dropout: float = 0.1
     inner: bool = False
+    asks: ClassVar[tuple[str, ...]] = ("text", "text_b")
 
     def ready(self, rows: Sequence[Row]) -> Classify:
         labels = label_set([label_text(row["label"])] for row in rows)
@@ -97,6 +100,14 @@ class Classify:
         index = {label: i for i, label in enumerate(self.labels)}
         return [index[label] for label in row_labels((row["label"] for row in rows), self.labels)]
 
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "label": self.labels[0]}
+
+    def predictions(self, scores: torch.Tensor, batch: dict[str, torch.Tensor], rows: Sequence[Row]) -> list[Labelled]:
+        chances = scores.float().softmax(-1)
+        best = chances.argmax(-1).tolist()
+        return [Labelled(self.labels[i], dict(zip(self.labels, row))) for i, row in zip(best, chances.tolist())]
+
 
 @dataclass(frozen=True)
 class Regress:
@@ -107,6 +118,7 @@ class Regress:
     dropout: float = 0.1
     inner: bool = False
     labels: tuple[str, ...] = ("grade",)
+    asks: ClassVar[tuple[str, ...]] = ("text", "text_b")
 
     def ready(self, rows: Sequence[Row]) -> Regress:
         return self
@@ -132,3 +144,9 @@ class Regress:
 
     def gold(self, rows: Sequence[Row]) -> list:
         return [float(row["label"]) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "label": self.low}
+
+    def predictions(self, scores: torch.Tensor, batch: dict[str, torch.Tensor], rows: Sequence[Row]) -> list[Graded]:
+        return [Graded(value) for value in self.decode(scores.float(), batch)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from headwise.tasks.kinds.wordlevel import (
     word_counts,
     words,
 )
+from headwise.tasks.predictions import Framed
 from headwise.tasks.task import Hidden, Row, label_set
 
 VERB = "V"  # the predicate itself: says where the frame is, never predicted, never scored
@@ -149,6 +150,7 @@ class Frames:
     dropout: float = 0.2
     pool: str = "mean"
     learnt: bool = False
+    asks: ClassVar[tuple[str, ...]] = ("words", "predicates")
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
@@ -224,6 +226,14 @@ class Frames:
         verbs = [{(f["predicate"], f["predicate"], f["predicate"] + 1, VERB) for f in row["frames"]} for row in rows]
         return [sorted({*_arguments(row), *own}) for row, own in zip(rows, verbs)]
 
+    def unanswered(self, row: Row) -> Row:
+        if self.given and "predicates" not in row:
+            raise HeadwiseError("words without their predicates", 'rows {"words": [...], "predicates": [1]}')
+        return {**row, "frames": [{"predicate": int(at), "arguments": []} for at in row.get("predicates", ())]}
+
+    def predictions(self, scores: Roles, batch: Batch, rows: Sequence[Row]) -> list[Framed]:
+        return [Framed(row["words"], _by_predicate(found)) for row, found in zip(rows, self.decode(scores, batch))]
+
 
 def _check_argument(argument: Any, size: int) -> None:
     if not isinstance(argument, list | tuple) or [type(part) for part in argument] != [int, int, str]:
@@ -231,6 +241,16 @@ def _check_argument(argument: Any, size: int) -> None:
     start, end, role = argument
     if not 0 <= start < end <= size:
         raise HeadwiseError(f"argument {role} over {start} to {end}", f"a span inside {size} words")
+
+
+def _by_predicate(found: Sequence[Frame]) -> list[dict[str, Any]]:
+    """Predicted arguments in the form of a row's frames."""
+    frames: dict[int, list] = {}
+    for predicate, start, end, role in found:
+        arguments = frames.setdefault(predicate, [])
+        if role != VERB:
+            arguments.append([start, end, role])
+    return [{"predicate": predicate, "arguments": arguments} for predicate, arguments in sorted(frames.items())]
 
 
 def _arguments(row: Row) -> list[Frame]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.columns import Columns
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Row
@@ -22,6 +22,8 @@ class Picture(Classify):
     Example:
         >>> Picture(("cat", "dog")).check({"path": "pets/rex.png", "label": "dog"})
     """
+
+    asks: ClassVar[tuple[str, ...]] = ("path",)
 
     def check(self, row: Row) -> None:
         if not isinstance(row.get("path"), str | Path):
@@ -48,9 +50,7 @@ def _picture(path: str | Path) -> Any:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise HeadwiseError(
-            "pictures need the package 'pillow', which is not installed", hint="pip install pillow"
-        ) from None
+        raise missing_extra("pillow", "images", "reading pictures") from None
     try:
         with Image.open(path) as picture:
             return picture.convert("RGB")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from headwise.tasks.kinds.wordlevel import (
 )
 from headwise.tasks.labels import row_labels
 from headwise.tasks.metrics import Span, bio_spans
+from headwise.tasks.predictions import Spanned, Tagged
 from headwise.tasks.task import Hidden, Row, label_set
 
 # -- one label per word
@@ -52,6 +53,7 @@ class Tag:
     dropout: float = 0.1
     pool: str = "mean"
     learnt: bool = False  # labels were read from training rows: others may turn up later
+    asks: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
@@ -79,6 +81,13 @@ class Tag:
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
         return [row_labels(row["labels"], self.labels) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "labels": [self.labels[0]] * len(row["words"])}
+
+    def predictions(self, scores: Tensor, batch: Batch, rows: Sequence[Row]) -> list[Tagged]:
+        chances, tags = scores.softmax(-1).amax(-1).tolist(), self.decode(scores, batch)
+        return [Tagged(row["words"], found, sure[: len(found)]) for row, found, sure in zip(rows, tags, chances)]
 
 
 # -- labelled spans
@@ -127,6 +136,7 @@ class Spans:
     dropout: float = 0.1
     pool: str = "mean"
     learnt: bool = False
+    asks: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
@@ -173,6 +183,12 @@ class Spans:
 
     def gold(self, rows: Sequence[Row]) -> list[list[Span]]:
         return [bio_spans(row["labels"]) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "labels": ["O"] * len(row["words"])}
+
+    def predictions(self, scores: Tensor, batch: Batch, rows: Sequence[Row]) -> list[Spanned]:
+        return [Spanned(row["words"], sorted(spans)) for row, spans in zip(rows, self.decode(scores, batch))]
 
 
 def _whole(scores: Tensor, batch: Batch) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.kinds.biaffine import Biaffine, Projection, cross_entropy, marked, masked_mean
-from headwise.tasks.kinds.bracketing import CHAIN, Tree
+from headwise.tasks.kinds.bracketing import CHAIN, Tree, written
 from headwise.tasks.kinds.parsing import chu_liu_edmonds, cky, eisner, inside, marginals
 from headwise.tasks.kinds.wordlevel import (
     Batch,
@@ -26,6 +26,7 @@ from headwise.tasks.kinds.wordlevel import (
 )
 from headwise.tasks.labels import row_labels
 from headwise.tasks.metrics import Span
+from headwise.tasks.predictions import Bracketed, Parsed
 from headwise.tasks.readers.shape import check_heads
 from headwise.tasks.task import Hidden, Row, label_set
 
@@ -70,6 +71,7 @@ class Dependencies:
     dropout: float = 0.33
     pool: str = "mean"
     learnt: bool = False
+    asks: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
@@ -106,6 +108,14 @@ class Dependencies:
 
     def gold(self, rows: Sequence[Row]) -> list[list[tuple[int, str]]]:
         return [list(zip(row["heads"], row_labels(row["labels"], self.labels))) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        size = len(row["words"])
+        return {**row, "heads": list(range(size)), "labels": [self.labels[0]] * size}
+
+    def predictions(self, scores: Arcs, batch: Batch, rows: Sequence[Row]) -> list[Parsed]:
+        found = [list(zip(*arcs)) for arcs in self.decode(scores, batch)]
+        return [Parsed(row["words"], list(heads), list(labels)) for row, (heads, labels) in zip(rows, found)]
 
 
 def _at_heads(labels_BWHL: Tensor, heads_BW: Tensor) -> Tensor:
@@ -171,6 +181,7 @@ class Constituents:
     dropout: float = 0.33
     pool: str = "mean"
     learnt: bool = False
+    asks: ClassVar[tuple[str, ...]] = ("words",)
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
@@ -240,3 +251,9 @@ class Constituents:
 
     def gold(self, rows: Sequence[Row]) -> list[list[Span]]:
         return [Tree.read(row["tree"]).brackets() for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "tree": written(row["words"], [])}
+
+    def predictions(self, scores: Brackets, batch: Batch, rows: Sequence[Row]) -> list[Bracketed]:
+        return [Bracketed(r["words"], written(r["words"], spans)) for r, spans in zip(rows, self.decode(scores, batch))]

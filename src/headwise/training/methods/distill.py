@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import Heads, eager
+from headwise.heads.attention import eager
+from headwise.heads.gates import Heads
 from headwise.io.identity import identity, weights
 from headwise.models.multitask import MultiTaskModel, Output
 from headwise.tasks.kinds.answer import Answer

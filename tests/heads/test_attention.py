@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from headwise.heads.attention import attention_patterns
 from headwise.heads.cutting import fold, prune
-from headwise.measuring.looks import looks
 from headwise.testing import toy_model
 
 
@@ -18,7 +18,7 @@ def test_looking_leaves_every_modules_mode_and_the_kernel_as_they_were(texts):
     model.encoder.embeddings.eval()
     before = [module.training for module in model.modules()], model.config._attn_implementation
     with pytest.raises((TypeError, ValueError)) if 3 in texts else nullcontext():
-        looks(model, texts)
+        attention_patterns(model, texts)
     assert ([module.training for module in model.modules()], model.config._attn_implementation) == before
 
 
@@ -29,7 +29,7 @@ def test_heads_of_a_cut_model_keep_their_names(family, first):
     smaller, closed = toy_model(family=family), toy_model(family=family)
     prune(smaller.encoder, gone)
     fold(closed.encoder, (~gone).float())
-    found, expected = (looks(one, ["w1 w2 w3", "w4"], shown=1) for one in (smaller, closed))
+    found, expected = (attention_patterns(one, ["w1 w2 w3", "w4"], shown=1) for one in (smaller, closed))
     for name, values in expected.features.items():
         torch.testing.assert_close(found.features[name], values.masked_fill(gone, torch.nan), equal_nan=True)
     kept = {f"{layer}.{head}" for layer, head in (~gone).nonzero().tolist()}
@@ -39,8 +39,8 @@ def test_heads_of_a_cut_model_keep_their_names(family, first):
 
 def test_texts_in_a_batch_look_as_they_do_alone_on_whichever_side_they_are_padded():
     model, texts = toy_model(family="llama"), ["w1 w2 w3 w4 w5 w6", "w4", "w2 w7 w3"]
-    alone = looks(model, texts, batch_size=1)
+    alone = attention_patterns(model, texts, batch_size=1)
     for side in ("left", "right"):
         model.tokenizer.padding_side = side
-        for name, values in looks(model, texts).features.items():
+        for name, values in attention_patterns(model, texts).features.items():
             torch.testing.assert_close(values, alone.features[name], msg=f"{name}, {side}")

@@ -1,0 +1,88 @@
+"""The calls that differ between operating systems, so that no other module asks which one it runs on (no torch).
+
+The tests run on Linux. macOS takes the same branches, except that folders cannot be exchanged in one step there. The
+Windows branches follow the documentation of `msvcrt` and are tested against a stand-in, never on Windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import getpass
+import os
+import sys
+import time
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+WINDOWS = sys.platform == "win32"
+LOCK_POLL = 0.1  # seconds between two attempts to lock, where the system cannot wait
+
+
+def lock(path: Path, wait: bool) -> int:
+    """Lock a file or an existing folder exclusively; closing the returned descriptor unlocks it.
+
+    Raises:
+        BlockingIOError: another process holds the lock and ``wait`` is False.
+        OSError: the file system cannot lock, among other reasons.
+    """
+    if WINDOWS and path.is_dir():
+        raise OSError(errno.ENOTSUP, "Windows cannot lock folders", str(path))
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _lock(descriptor, wait)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int, wait: bool) -> None:
+        while True:
+            try:
+                return msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            except PermissionError as error:
+                if not wait:
+                    raise BlockingIOError(errno.EAGAIN, "another process holds the lock") from error
+                time.sleep(LOCK_POLL)
+
+else:
+
+    def _lock(descriptor: int, wait: bool) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk; Windows has no such call for folders."""
+    if WINDOWS and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Swap two folders atomically; False where the system or the file system cannot."""
+    swap = None if WINDOWS else getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return swap is not None and swap(here, os.fsencode(a.absolute()), here, os.fsencode(b.absolute()), flag) == 0
+
+
+def leave_process_group() -> None:
+    """Keep this process from receiving the Ctrl-C of its terminal, on systems with process groups."""
+    with contextlib.suppress(AttributeError):
+        os.setpgrp()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def user() -> str:
+    """A name for the user that differs between users of one machine."""
+    return getpass.getuser() if WINDOWS else str(os.getuid())
