@@ -50,8 +50,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "models.loading": "models/test_multitask",
     "models.memory": "faults/test_memory",
     "models.ownloss": "models/test_plain",
-    "papers.smoke": "papers/test_recipe",
-    "papers.summary": "papers/test_recipe",
+    "papers.smoke": "papers/test_pages",
+    "papers.summary": "papers/test_pages",
     "probing.figures": "probing/test_roles",
     "probing.fitting": "probing/test_measure",
     "probing.protocols": "probing/test_measure",
@@ -77,6 +77,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.inputs": "models/test_predicting",
     "tasks.lookup": "tasks/catalog/test_known",
     "tasks.predictions": "models/test_predicting",
+    "papers.amounts": "test_scale",
+    "papers.recipe": "papers/test_checklist",
     "tasks.readers.brackets": "tasks/readers/test_formats",
     "tasks.readers.conll": "tasks/readers/test_formats",
     "tasks.readers.guess": "tasks/test_own_files",
@@ -96,7 +98,7 @@ NO_TORCH = [
     *("tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
     *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
     *("dissociation.equations", "dissociation.rowtests", "dissociation.headtests", "dissociation.result"),
-    *("study.schema", "study.stages", "study.verdict", "papers.stem_cell.claims"),
+    *("study.schema", "study.stages", "study.verdict"),
 ]
 ONLY = {
     "accelerate": {"training.loop"},

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError
 from headwise.io.files import digest, write
 from headwise.io.records import Results
+from headwise.papers.checklist import differences
+from headwise.papers.recipe import PaperRecipe
 from headwise.papers.summary import sentence
 from headwise.reporting import tables
 from headwise.reporting.page import render_recipe
@@ -40,7 +42,9 @@ def pages(
     records, folder = list(results), Path(folder)
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
-    parts, models = [*recipe.parts(results), *getattr(recipe, "closing", list)()], _models(records)
+    parts, models = recipe.parts(results), _models(records)
+    if isinstance(recipe, PaperRecipe):
+        parts = [*parts, differences(recipe)]
     tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
     _require_distinct(tables_of)
     _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])

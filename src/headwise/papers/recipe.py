@@ -197,12 +197,6 @@ class PaperRecipe:
         records = self.read(results)
         return [part for make in self.sections if (part := make(records)).tables]
 
-    def closing(self) -> list[Part]:
-        """What ends the page: how the recipe differs from the paper."""
-        from headwise.papers.checklist import differences
-
-        return [differences(self)]
-
     def tag_of(self, title: str) -> str:
         """The table or figure of the paper that a table or figure of the page shows; empty for none."""
         return ", ".join(item.tag for item in self.items if item.titles and title.startswith(item.titles))
