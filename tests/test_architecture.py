@@ -49,6 +49,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "models.folders": "pruning/test_export",
     "models.loading": "models/test_multitask",
     "models.memory": "faults/test_memory",
+    "models.opening": "cli/test_subjects",
     "models.ownloss": "models/test_plain",
     "papers.smoke": "papers/test_recipe",
     "papers.summary": "papers/test_recipe",

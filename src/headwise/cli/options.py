@@ -52,8 +52,8 @@ StackOption = Annotated[
 ]
 # Choices are written out where their registries would import torch; a test holds them to those.
 ESTIMATORS = (
-    "ablation, all_but_one, attribution, batch, confidence, fisher, gradient, integrated_gradients, l0, magnitude, "
-    "mean_ablation, random, shapley, taylor, token or weight"
+    "ablation, all_but_one, attribution, batch, causal_gating, confidence, fisher, gradient, integrated_gradients, "
+    "l0, magnitude, mean_ablation, random, shapley, taylor, token or weight"
 )
 ByOption = Annotated[str, typer.Option("--by", help=f"importance estimator: {ESTIMATORS}")]
 ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]

@@ -1,0 +1,36 @@
+"""A model with tasks to measure it on, whatever kind of model it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headwise.errors import HeadwiseError
+from headwise.models.folders import ABOUT, is_trained
+from headwise.models.loading import find_config
+from headwise.models.multitask import MultiTaskModel
+from headwise.models.plain import TaskModel
+from headwise.models.subject import Subject
+from headwise.tasks.task import Task
+
+HEADED = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "ImageClassification")
+
+
+def open_subject(name: str | Path, tasks: Sequence[Task], max_length: int = 128) -> Subject:
+    """Open a model as what it is: trained by headwise, or a task model of transformers with its own output head.
+
+    Example:
+        >>> subject = open_subject("my-finetuned", [own("reviews=reviews.csv:text,label")])
+        >>> importance(subject, "reviews")
+    """
+    if is_trained(name):
+        return MultiTaskModel.load(name, tasks, only=[task.name for task in tasks])
+    config = None if (Path(name) / ABOUT).exists() else find_config(name)
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    if architecture.partition("For")[2] not in HEADED:
+        seen = f"{name} holds {architecture or 'no model of transformers'}, which has no output head for a task"
+        expected = "a model of headwise train or study, or a checkpoint of AutoModelForSequenceClassification, say"
+        raise HeadwiseError(seen, expected, f"headwise train --model {name}")
+    if not tasks:
+        raise HeadwiseError(f"no tasks to measure {name} on", "one or more", "--task reviews=reviews.csv:text,label")
+    return TaskModel.from_pretrained(name, tasks, max_length)
