@@ -50,7 +50,10 @@ def test_two_tasks_of_a_checkpoint_come_apart_under_any_reference(place):
         (["importance"], "no model"),
         (["importance", "finetuned", "--model", "finetuned"], "two models"),
         (["importance", "finetuned"], "no tasks to measure finetuned on"),
-        (["importance", "bert-tiny", "--task", "a=reviews.csv:text,label"], "holds BertModel, which has no output head"),
+        (
+            ["importance", "bert-tiny", "--task", "a=reviews.csv:text,label"],
+            "holds BertModel, which has no output head",
+        ),
         (["importance", "finetuned", "--task", "a=news.csv:text,label"], "the checkpoint's: Bad, Good"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
@@ -20,12 +21,13 @@ from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import bio_spans
+from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.task import Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
     "classify": "classify:Classify",
-    "choice": "classify:Classify",
+    "choice": "choice:Choice",
     "regress": "classify:Regress",
     "tag": "tag:Tag",
     "spans": "tag:Spans",
@@ -56,6 +58,8 @@ def known(name: str) -> Known | Task:
         if not code or part not in ("pos", "xpos", "dep"):
             raise HeadwiseError(f"task {name!r}", "ud.TREEBANK.pos, .xpos or .dep", "ud.en_ewt.dep")
         return universal(code, part)
+    if name.startswith("blimp."):
+        return blimp(name)
     return catalog[name]
 
 
@@ -64,7 +68,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
-            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download).
+            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` is a task for language models,
+            with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -72,6 +78,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         >>> get("corpus.sentiment").metric
         'accuracy'
     """
+    base, at, options = name.partition("@")
+    if at:
+        return prompted(get(base, data, sources), name=name, **options_of(options))
     if name.startswith("corpus."):
         return _corpus(name)
     if name.startswith("probing."):
@@ -81,12 +90,14 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         return entry
     source = Finder(entry, data_folder(data), tuple(sources))
     kind = make_kind(entry.kind, source.labels, entry.options)
+    source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
 
 
 def is_known(name: str) -> bool:
     """Whether `get` knows a name, without looking for its data."""
-    return name.startswith(("corpus.", "probing.", "ud.")) or name in catalog
+    name = name.partition("@")[0]
+    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name in catalog
 
 
 def _corpus(name: str) -> Task:
