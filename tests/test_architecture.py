@@ -27,7 +27,19 @@ EXCEPTIONS = {  # room to room, with the reason
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
     **{
         f"cli.{name}": "cli/test_cli"
-        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen", "using"]
+        for name in [
+            "app",
+            "board",
+            "doctor",
+            "fields",
+            "making",
+            "measuring",
+            "options",
+            "records",
+            "screen",
+            "studying",
+            "using",
+        ]
     },
     "dissociation.equations": "dissociation/test_result",
     "dissociation.rowtests": "dissociation/test_lesions",

@@ -20,8 +20,8 @@ from headwise.cli.options import (
     StackOption,
     TasksOption,
     chosen_tasks,
+    fractions_in,
     plain_encoder,
-    shares_in,
     writable,
 )
 from headwise.cli.screen import Screen, machine
@@ -154,7 +154,7 @@ def dissociate(
     from headwise.io.files import write_json
     from headwise.scoring.importance import importance as measure
 
-    screen, shares = Screen(quiet=as_json), shares_in(fractions)
+    screen, shares = Screen(quiet=as_json), fractions_in(fractions)
     if out:
         writable(out, file=True)
     subject, names = measured_model(folder, model, task, data, device)
@@ -234,8 +234,8 @@ def head(
 
     Example: headwise head 5.7 runs/demo
     """
-    from headwise.reporting import read_study
     from headwise.reporting.card import card
+    from headwise.study.schema import read_study
 
     found = card(read_study(study), name, read_study(beside) if beside else None)
     print(machine(found)) if as_json else Screen().card(found)
