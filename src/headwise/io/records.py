@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.io.display import table
+from headwise.io.display import Shown, table
 from headwise.io.files import plain, write
 from headwise.io.spreadsheet import csv_text
 from headwise.io.storage import Folder, Packed, Record, flat, record_key, write_packed
@@ -25,7 +25,7 @@ from headwise.io.storage import Folder, Packed, Record, flat, record_key, write_
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
 
 
-class Results:
+class Results(Shown):
     """A folder of records, or one file that `pack` wrote of such a folder, which is only read.
 
     Example:
@@ -130,6 +130,10 @@ class Results:
             pq.write_table(pa.table(columns), buffer)
             return write(path, buffer.getvalue())
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One flat record each: key, work, configuration and result, nested names with a dot."""
+        return [{"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self]
 
     def _repr_html_(self) -> str:
         rows = [
