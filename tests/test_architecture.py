@@ -27,7 +27,19 @@ EXCEPTIONS = {  # room to room, with the reason
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
     **{
         f"cli.{name}": "cli/test_cli"
-        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen", "using"]
+        for name in [
+            "app",
+            "board",
+            "doctor",
+            "fields",
+            "making",
+            "measuring",
+            "options",
+            "records",
+            "screen",
+            "studying",
+            "using",
+        ]
     },
     "dissociation.equations": "dissociation/test_result",
     "dissociation.rowtests": "dissociation/test_lesions",
@@ -49,6 +61,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "models.folders": "pruning/test_export",
     "models.loading": "models/test_multitask",
     "models.memory": "faults/test_memory",
+    "models.opening": "cli/test_subjects",
     "models.ownloss": "models/test_plain",
     "papers.smoke": "papers/test_pages",
     "papers.summary": "papers/test_pages",
@@ -66,6 +79,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
     "study.trust": "study/test_study",
+    "tasks.catalog.blimp": "tasks/prompts/test_prompts",
     "tasks.catalog.layouts": "tasks/catalog/test_known",
     "tasks.catalog.probes": "tasks/test_builders",
     "tasks.catalog.sentences": "tasks/catalog/test_known",
@@ -73,6 +87,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.columns": "models/test_batching",
     "tasks.kinds.biaffine": "tasks/kinds/test_tree",
     "tasks.kinds.bracketing": "tasks/kinds/test_tree",
+    "tasks.kinds.continuation": "tasks/kinds/test_choice",
+    "tasks.kinds.generation": "tasks/kinds/test_choice",
     "tasks.kinds.wordlevel": "tasks/kinds/test_windows",
     "tasks.inputs": "models/test_predicting",
     "tasks.lookup": "tasks/catalog/test_known",

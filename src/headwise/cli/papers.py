@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, with_plan, writable
+from headwise.cli.fields import with_plan
+from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, names_in, writable
 from headwise.cli.records import AddressOption, EngineOption, RetriesOption, WorkersOption, list_jobs, run_jobs
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
@@ -49,7 +50,7 @@ def recipe(
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
-    changes: Any,
+    plan: Any,
 ) -> None:
     """Run a paper's experiments and set the tables beside the published ones.
 
@@ -57,14 +58,13 @@ def recipe(
 
     Example: headwise recipe specialization --only table-9 --model bert-base-uncased --precision bf16
     """
-    from headwise.cli.options import names_in
     from headwise.io.records import Results
     from headwise.papers.pages import pages as write_pages
     from headwise.papers.recipe import Scale, recipes
 
     several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
     where = str(data) if data else os.environ.get("HEADWISE_DATA")
-    scale = Scale(size, named_folders(model), where, several, changes, names_in(languages))
+    scale = Scale(size, named_folders(model), where, several, plan, names_in(languages))
     if tables:
         _list_items(name, scale, records, pages, as_json)
         return
