@@ -4,7 +4,7 @@
 |---|---|---|---|
 | ``masked`` | any mask | as before: the heads' output weights are zero | transformers alone |
 | ``compact`` | every layer keeps the same number of heads | smaller | transformers alone; few families |
-| ``sliced`` | any mask of whole key-value groups | smaller | ``headwise.load`` |
+| ``sliced`` | any mask | smaller | ``headwise.load`` |
 | ``onnx`` | as sliced | smaller | onnxruntime |
 
 Every export is opened again and compared with the gated original before it gets its name; one that differs is removed.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,23 @@ from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
-from headwise.models.folders import ABOUT, VERSION, line, load, opened, save_sliced
-from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
-from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
+from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, line, load, opened, save_sliced
+from headwise.models.multitask import FORMAT, MultiTaskModel
+from headwise.models.native import plain_model
+from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 SLICED = option("form", "sliced")
 
 
 def export(
-    model: nn.Module, mask: torch.Tensor, path: str | Path, form: str, tokenizer: Any = None, stack: str | None = None
+    model: nn.Module,
+    mask: torch.Tensor | None,
+    path: str | Path,
+    form: str,
+    tokenizer: Any = None,
+    stack: str | None = None,
+    task: str | None = None,
 ) -> Path:
     """Write the model without the heads a mask selects (True = removed) as a new folder; the model stays as it is.
 
@@ -46,17 +54,28 @@ def export(
         model: a plain Hugging Face model, also one that was cut before; or a `MultiTaskModel`, whose output heads and
             factors are written beside its encoder (not as ``onnx``): `MultiTaskModel.load` opens it, to be used or
             trained on.
-        mask: bool ``(L, H)`` in original coordinates.
+        mask: bool ``(L, H)`` in original coordinates; None keeps every head.
         path: the folder to make.
         form: ``masked``, ``compact``, ``sliced`` or ``onnx``, see the table above.
         tokenizer: written beside the model where given.
         stack: which attention of a model that has several.
+        task: of a `MultiTaskModel`, write this task alone, as the class transformers has for it:
+            AutoModelForSequenceClassification, TokenClassification or QuestionAnswering opens it (and onnxruntime the
+            form ``onnx``).
 
     Example:
         >>> export(model, bottom(scores, 0.3), "small", "sliced", tokenizer)
         PosixPath('small')
         >>> model = load("small")
+        >>> export(multitask, mask, "sst2", "masked", task="sst2")  # pipeline("text-classification", "sst2")
     """
+    if isinstance(model, MultiTaskModel) and task is not None:
+        return export(plain_model(model, task), mask, path, form, tokenizer or model.tokenizer, stack)
+    if task is not None:
+        raise HeadwiseError(f"task={task!r} of a {type(model).__name__}", "a MultiTaskModel, which has tasks")
+    if mask is None:
+        stacked = model.encoder if isinstance(model, MultiTaskModel) else model
+        mask = torch.zeros(Heads.of(stacked, stack=stack).shape, dtype=torch.bool)
     if isinstance(model, MultiTaskModel):
         return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
     if form not in FORMS:
@@ -68,7 +87,7 @@ def export(
         raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
-    mask, inputs = removal(mask, heads), sample_inputs(own)
+    mask, inputs = removal(mask, heads), running_inputs(own)
     with gated(own, (~mask).to(own.dtype), heads=heads):
         expected = outputs(own, inputs)
     with store.folder(path) as scratch:
@@ -96,6 +115,10 @@ def export_whole(
         save_rest(scratch)
         _require_fitting(scratch, mask, form)
         export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+        if form in OPENED_BY_TRANSFORMERS:  # so that AutoModel opens the folder itself
+            for file in (scratch / "encoder").iterdir():
+                file.rename(scratch / file.name)
+            (scratch / "encoder").rmdir()
     return path
 
 
@@ -145,7 +168,8 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
             "a model with all its heads for the form masked",
             SLICED,
         )
-    fold(model, (~mask).to(model.dtype), heads.stack)
+    if mask.any():
+        fold(model, (~mask).to(model.dtype), heads.stack)
     model.save_pretrained(folder)
 
 
@@ -164,8 +188,7 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
         )
     prune(model, mask, heads.stack)
     stacks = [Heads.of(model, stack=stack) for stack in stacks_of(model)]
-    count = _even_count(stacks)
-    config = _compact_config(model.config, count, count * heads.num_kv_heads // heads.num_heads, heads.head_dim)
+    config = _compact_config(model.config, *_even_counts(stacks), heads.head_dim)
     small = type(model)(config).to(model.device, model.dtype)
     small.load_state_dict(_compact_weights(model, stacks))
     if getattr(model, "generation_config", None) is not None:
@@ -173,8 +196,8 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
     small.save_pretrained(folder)
 
 
-def _even_count(stacks: list[Heads]) -> int:
-    """How many heads every layer keeps, or an error that says how to make the mask even."""
+def _even_counts(stacks: list[Heads]) -> tuple[int, int]:
+    """How many heads and key-value groups every layer keeps, or an error that says how to make the mask even."""
     left = {f"{heads.stack} layer {site.layer}": len(site.kept) for heads in stacks for site in heads.sites}
     if len(set(left.values())) > 1 or 0 in left.values():
         goal = max(min(left.values()), stacks[0].num_heads // stacks[0].num_kv_heads)
@@ -193,7 +216,14 @@ def _even_count(stacks: list[Heads]) -> int:
                 f"the same heads in every layer, for instance {list(kept[0])}",
                 SLICED,
             )
-    return next(iter(left.values()))
+    sizes = [sorted(Counter(h // site.group for h in site.kept).values()) for heads in stacks for site in heads.sites]
+    if len({tuple(each) for each in sizes}) > 1 or len(set(sizes[0])) > 1:
+        raise HeadwiseError(
+            f"the key-value groups of layers keep {' / '.join(', '.join(map(str, each)) for each in sizes)} heads",
+            "as many groups in every layer, and as many heads in every group, for the form compact",
+            SLICED,
+        )
+    return sum(sizes[0]), len(sizes[0])
 
 
 def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
@@ -299,6 +329,7 @@ def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
     return lambda inputs: outputs(model, inputs)
 
 
+OPENED_BY_TRANSFORMERS = ("masked", "compact")
 FORMS = {
     "masked": (_write_masked, _read_plain),
     "compact": (_write_compact, _read_plain),

@@ -13,11 +13,11 @@ from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, gated
 from headwise.measuring.evaluate import evaluate
 from headwise.papers.mesh.gating import HeadGates
+from headwise.scoring.concrete import HardConcrete, cut, draw, p_open, settle
 from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, no_dropout, planted, tiny, tiny_batch, toy_model
 from headwise.training.loop import fit
 from headwise.training.methods import methods
-from headwise.training.methods.concrete import HardConcrete, cut, draw, p_open, settle
 from headwise.training.methods.l0 import L0
 from headwise.training.plan import Plan
 
