@@ -39,7 +39,19 @@ EXCEPTIONS = {  # room to room, with the reason
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
     **{
         f"cli.{name}": "cli/test_cli"
-        for name in ["app", "board", "doctor", "making", "measuring", "options", "records", "screen", "using"]
+        for name in [
+            "app",
+            "board",
+            "doctor",
+            "fields",
+            "making",
+            "measuring",
+            "options",
+            "records",
+            "screen",
+            "studying",
+            "using",
+        ]
     },
     "dissociation.equations": "dissociation/test_result",
     "dissociation.rowtests": "dissociation/test_lesions",
@@ -61,6 +73,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "models.folders": "pruning/test_export",
     "models.loading": "models/test_multitask",
     "models.memory": "faults/test_memory",
+    "models.opening": "cli/test_subjects",
     "models.ownloss": "models/test_plain",
     "papers.smoke": "papers/test_recipe",
     "papers.summary": "papers/test_recipe",
@@ -78,6 +91,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
     "study.trust": "study/test_study",
+    "tasks.catalog.blimp": "tasks/prompts/test_prompts",
     "tasks.catalog.layouts": "tasks/catalog/test_known",
     "tasks.catalog.probes": "tasks/test_builders",
     "tasks.catalog.sentences": "tasks/catalog/test_known",
@@ -85,6 +99,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.columns": "models/test_batching",
     "tasks.kinds.biaffine": "tasks/kinds/test_tree",
     "tasks.kinds.bracketing": "tasks/kinds/test_tree",
+    "tasks.kinds.continuation": "tasks/kinds/test_choice",
+    "tasks.kinds.generation": "tasks/kinds/test_choice",
     "tasks.kinds.wordlevel": "tasks/kinds/test_windows",
     "tasks.inputs": "models/test_predicting",
     "tasks.lookup": "tasks/catalog/test_known",

@@ -11,6 +11,7 @@ _PLACES = {  # imported when first asked for
     "heads.selection": ("top", "bottom"),
     "tasks": ("Task",),
     "models.multitask": ("MultiTaskModel",),
+    "models.language": ("LanguageModel",),
     "training.plan": ("Plan",),
     "training.loop": ("fit",),
     "measuring.evaluate": ("evaluate",),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.training.plan import Plan
+from headwise.training.plan import Plan, check_fields
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from headwise.study.study import Study
 
 Data = dict[str, Any]  # a study so far, `headwise.study.schema.StudyData` when all stages are done
+RANGES = (
+    ("alpha delta", lambda v: 0 < v <= 1, "a fraction above 0, up to 1"),
+    ("fractions prune", lambda v: 0 <= v <= 1, "fractions from 0 to 1"),
+    ("examples dev probe_rows max_length", lambda v: v > 0, "a number above 0"),
+    ("random matched", lambda v: v >= 0, "0 or more"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,14 +69,12 @@ class Settings:
         from headwise.probing.splits import to_probe
         from headwise.scoring.importance import estimators
 
+        check_fields(self, RANGES)
         for name in self.skip:
             if name not in STAGES:
                 raise unknown("stage", name, STAGES)
             if not STAGES[name].skippable:
                 raise HeadwiseError(f"cannot skip {name!r}: later stages and the report depend on it")
-        for name, fraction in (("alpha", self.alpha), ("delta", self.delta)):
-            if not 0 < fraction <= 1:
-                raise HeadwiseError(f"{name}={fraction}", "a fraction above 0, up to 1")
         _ = estimators[self.by]  # refused before training, not after it
         _ = [to_probe(name) for name in self.probes]
 
@@ -208,7 +212,7 @@ def lesions(study: Study, data: Data) -> Data:
 
     def work() -> Data:
         options = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
-        return dissociate(study.model, _head_scores(data), fractions, told=study.log, **options).to_record()
+        return dissociate(study.model, _head_scores(data), fractions, log=study.log, **options).to_record()
 
     result = study.recorded("dissociation", config, work)
     return {"dissociation": result | {"tasks": study.tasks, "default": s.alpha}}
