@@ -17,7 +17,19 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A room imports from itself and from rooms before it in this list, also inside functions and by name in a registry.
 ROOMS = (
     *("errors", "registry", "io", "heads", "tasks", "models", "measuring", "scoring", "training", "dissociation"),
-    *("probing", "pruning", "study", "reporting", "experiments", "papers", "lab", "integrations", "cli", "testing"),
+    *(
+        "atlas",
+        "probing",
+        "pruning",
+        "study",
+        "reporting",
+        "experiments",
+        "papers",
+        "lab",
+        "integrations",
+        "cli",
+        "testing",
+    ),
 )
 DOORS = {"__init__", "__main__"}  # they name what is public, whatever room it is in
 EXCEPTIONS = {  # room to room, with the reason
