@@ -355,7 +355,7 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         (f"train --model bert-tiny {OWN} --method distill", ("distill", "teacher")),
         ("heads bert-tiny --josn", ("--json",)),
         ("heads bert-tiny --stack decoder", ("encoder",)),
-        ("importance bert-tiny", ("bert-tiny", "headwise.json")),
+        ("importance bert-tiny", ("bert-tiny", "no output head")),
         ("dissociate nowhere", ("nowhere",)),
         ("study --model bert-tiny --task reviews=reviews.csv:text,label", ("two tasks",)),
         (f"study --model bert-tiny {OWN} --skip lesion", ("lesions",)),

@@ -44,8 +44,8 @@ StackOption = Annotated[
     str | None, typer.Option("--stack", help="attention stack, e.g. encoder, decoder, cross, text, vision or audio")
 ]
 ESTIMATORS = (  # written out, as their registry would import torch; a test compares the two
-    *("ablation", "all_but_one", "attribution", "batch", "confidence", "fisher", "gradient", "integrated_gradients"),
-    *("l0", "magnitude", "mean_ablation", "random", "shapley", "taylor", "token", "weight"),
+    *("ablation", "all_but_one", "attribution", "batch", "causal_gating", "confidence", "fisher", "gradient"),
+    *("integrated_gradients", "l0", "magnitude", "mean_ablation", "random", "shapley", "taylor", "token", "weight"),
 )
 ByOption = Annotated[str, typer.Option("--by", help=f"importance estimator: {', '.join(ESTIMATORS)}")]
 ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]

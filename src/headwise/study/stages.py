@@ -212,7 +212,7 @@ def lesions(study: Study, data: Data) -> Data:
 
     def work() -> Data:
         options = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
-        return dissociate(study.model, _head_scores(data), fractions, told=study.log, **options).to_record()
+        return dissociate(study.model, _head_scores(data), fractions, log=study.log, **options).to_record()
 
     result = study.recorded("dissociation", config, work)
     return {"dissociation": result | {"tasks": study.tasks, "default": s.alpha}}
