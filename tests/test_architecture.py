@@ -66,6 +66,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.remains": "pruning/test_export",
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
+    "integrations.cards": "integrations/test_hub",
     "io.progress": "training/test_history",
     "io.spreadsheet": "reporting/test_tables",
     "io.stopping": "training/test_loop",
