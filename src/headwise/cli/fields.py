@@ -43,7 +43,8 @@ def _source(kind: type) -> list[str]:
 def with_fields(name: str, kind: type, panel: str) -> Callable[[Verb], Verb]:
     """Give a verb a flag for each field of a dataclass; it receives the fields that were given as the dict ``name``.
 
-    Fields that are dataclasses themselves are left to a decorator of their own.
+    Fields that are dataclasses themselves are left to a decorator of their own, and fields of the verb's own options to
+    the verb.
     """
     kinds = {n: k for n, k in _hints(kind).items() if not hasattr(k, "__dataclass_fields__")}
 
@@ -54,7 +55,12 @@ def with_fields(name: str, kind: type, panel: str) -> Callable[[Verb], Verb]:
             for n, parameter in inspect.signature(verb).parameters.items()
             if n != name
         ]
-        flags = {field: _flag(f"{name}_{field}", field, kind, kinds[field], panel) for field in kinds}
+        taken = {parameter.name for parameter in own}
+        flags = {
+            field: _flag(f"{name}_{field}", field, kind, hint, panel)
+            for field, hint in kinds.items()
+            if field not in taken
+        }
 
         @wraps(verb)
         def wrapped(**given: Any) -> None:

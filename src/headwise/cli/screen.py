@@ -184,6 +184,13 @@ class Screen:
         self._table(columns, [[str(row[c]) for c in columns] for row in rows])
         self.say(f"{len(rows)} jobs")
 
+    def items(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The tables and figures of papers."""
+        columns = ("paper", "item", "shows", "jobs", "hours", "status", "command")
+        cells = [[f"{row[c]:.1f}" if c == "hours" else str(row[c]) for c in columns] for row in rows]
+        self._table(columns, cells)
+        self.say("hours: estimated for this machine, one job at a time")
+
     def doctor(self, found: Mapping[str, Any]) -> None:
         for part, values in found.items():
             self.console.print(Text(part, style="bold"))
