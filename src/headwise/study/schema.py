@@ -43,6 +43,8 @@ class HeadScores(TypedDict):
 
     scores: HeadMatrix
     stderr: NotRequired[HeadMatrix]
+    signed: NotRequired[HeadMatrix]  # the loss that closing a head adds: below 0 it harms the task
+    signed_stderr: NotRequired[HeadMatrix]
     top_probability: NotRequired[HeadMatrix | None]  # of being among the top α heads, over samples of the examples
     by: NotRequired[str]
     examples: NotRequired[int]
