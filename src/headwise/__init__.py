@@ -16,6 +16,7 @@ _PLACES = {  # imported when first asked for
     "training.loop": ("fit",),
     "measuring.evaluate": ("evaluate",),
     "scoring.importance": ("importance",),
+    "atlas.measure": ("roles",),
     "dissociation.lesions": ("dissociate",),
     "probing": ("probe",),
     "heads.cutting": ("prune",),

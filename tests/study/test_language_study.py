@@ -41,5 +41,5 @@ def test_a_language_model_is_studied_as_it_is(tmp_path, checkpoint):
 def test_one_sided_answers_are_told():
     score = {"metric": "accuracy", "value": 0.5, "low": 0.4, "high": 0.6, "n": 100, "baseline": 0.5, "learned": False}
     lopsided = {"scores": {"a": score | {"answers": {"no": [3, 50], "yes": [97, 50]}}}}
-    assert list(_one_sided(lopsided))[0].startswith("a is answered 'yes' on 97 of 100 rows; it is right on 50.")
+    assert next(_one_sided(lopsided)).startswith("a is answered 'yes' on 97 of 100 rows; it is right on 50.")
     assert not list(_one_sided({"scores": {"a": score | {"answers": {"no": [5, 6], "yes": [95, 94]}}}}))

@@ -12,6 +12,7 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
 from headwise.heads.families import declared_causal
+from headwise.models.adapters import open_adapters
 from headwise.models.folders import encoder_folder, is_cut, is_trained, load
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
@@ -24,7 +25,8 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    name = str(encoder_folder(name) if is_trained(name) else name)
+    trained = Path(name) if is_trained(name) else None
+    name = str(encoder_folder(name) if trained else name)
     local = Path(name).exists()
     if not local:
         _check_hub(name)
@@ -50,7 +52,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         _require_tokenizer(Path(name), tokenizer)
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    return open_adapters(model, trained) if trained else model, tokenizer
 
 
 def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:

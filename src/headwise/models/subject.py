@@ -70,7 +70,7 @@ class Subject(nn.Module):
         raise NotImplementedError
 
     def losses(self, task: str, batch: Batch) -> torch.Tensor:
-        """The loss of each example alone, for subjects whose scores cost more."""
+        """The loss of each example, (B,), where scores are not needed."""
         return self(task, batch).loss
 
     def encode(

@@ -85,7 +85,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     if name == "copying":
         return copying()
     if name.startswith("corpus."):
-        return _corpus(name)
+        from headwise.tasks.corpus import source as corpus
+
+        return corpus.task(*_corpus(name))
     if name.startswith("probing."):
         return _probe(name, data_folder(data), tuple(sources))
     entry = known(name)
@@ -103,14 +105,13 @@ def is_known(name: str) -> bool:
     return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name == "copying" or name in catalog
 
 
-def _corpus(name: str) -> Task:
-    from headwise.tasks.corpus import tasks
-
-    language = name.split(".")[2] if name.count(".") > 1 else "en"
-    found = tasks(language)
-    if name not in found:
-        raise unknown("corpus task", name, found)
-    return found[name]
+def _corpus(name: str) -> tuple[str, str]:
+    """The short name and the language of a corpus task."""
+    known = [each for each in names() if each.startswith("corpus.")]
+    if name not in known:
+        raise unknown("corpus task", name, known)
+    _, short, language = [*name.split("."), "en"][:3]
+    return short, language
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,24 @@ def describe(
     task: Task | str, data: str | Path | None = None, sources: tuple[str, ...] = ("folder", "hub")
 ) -> dict[str, Any]:
     """What ``headwise tasks`` shows of a task; by name it needs neither data nor torch."""
-    if (
-        isinstance(task, str)
-        and not task.startswith(("corpus.", "probing."))
-        and isinstance(entry := known(task), Known)
-    ):
+    if isinstance(task, str) and task.startswith("corpus."):
+        return _described_corpus(task)
+    if isinstance(task, str) and not task.startswith("probing.") and isinstance(entry := known(task), Known):
         source = Finder(entry, data_folder(data), tuple(sources))
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()
     sizes = task.sizes or {split: len(task.rows(split)) for split in splits_of(task)}  # of one's own file
     return _described(task.name, kind, task.language, task.metric, sizes, task.source.origin, task.note)
+
+
+def _described_corpus(full: str) -> dict[str, Any]:
+    from headwise.tasks.corpus import source as corpus
+
+    name, language = _corpus(full)
+    rows = corpus.Corpus(name, language)
+    kind = corpus.KINDS.get(name, "classify")
+    return _described(full, kind, language, corpus.metric(name, language), rows.sizes, rows.origin, "")
 
 
 def _described(

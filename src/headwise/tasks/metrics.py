@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import softmax
-from scipy.stats import rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.registry import Registry
@@ -150,6 +148,8 @@ def moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
 @metric("spearman", _correlation)
 def rank_moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
     """Spearman's rho; ranks are fixed once over all examples given, so that a bootstrap resamples ranks."""
+    from scipy.stats import rankdata  # not above: listing tasks takes a second less without it
+
     moments(predictions, golds)  # refuses what is not finite
     return moments(rankdata(predictions), rankdata(golds))
 
@@ -166,6 +166,8 @@ def margins(predictions: Sequence, golds: Sequence) -> np.ndarray:
 @metric("choice_probability", share)
 def choice_probabilities(predictions: Sequence, golds: Sequence) -> np.ndarray:
     """The mean probability of the right choice, among the choices of its row."""
+    from scipy.special import softmax  # not above, for the time it takes
+
     return np.array([(softmax(p.scores)[gold], 1.0) for p, gold in zip(predictions, golds)], float).reshape(-1, 2)
 
 
