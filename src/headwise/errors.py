@@ -43,7 +43,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
 
 def option(name: str, value: str) -> str:
     """What to type in Python, and on the command line, which shows the same errors."""
-    return f'{name}="{value}" (--{name} {value})'
+    return f'{name}="{value}" (--{name.replace("_", "-")} {value})'
 
 
 def install(extra: str) -> str:

@@ -115,12 +115,10 @@ def choices(text):
 
 def test_choices_in_help_are_those_there_are():
     from headwise.scoring.importance import estimators
-    from headwise.study.study import STAGES
     from headwise.training.methods import methods
 
     assert choices(options.ESTIMATORS) == set(estimators)
     assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
-    assert choices(cli.making.SKIPPED) == set(STAGES) - {"importance"}
     for name in [*CHOICES, "sampling"]:
         with pytest.raises(HeadwiseError) as error:
             Plan(**{name: "none such"})
@@ -407,7 +405,7 @@ def test_predict_writes_a_record_for_every_row(headwise, place, trained):
     assert [row["id"] for row in rows] == ["1", "2"] and {row["label"] for row in rows} <= {"good", "bad"}
     assert float(rows[0]["good"]) + float(rows[0]["bad"]) == pytest.approx(1, abs=1e-5)
     told = headwise(f"predict {trained} texts.csv --task reviews")
-    assert told[0] == 0 and "good" in told[1] and "using column 'review' as text" in told[2]
+    assert told[0] == 0 and "good" in told[1]
     found = json.loads(headwise(f"predict {trained} reviews.csv --task reviews --json")[1])
     assert len(found) == 400 and set(found[0]) == {"label", "bad", "good"}
     refused(headwise(f"predict {trained} texts.csv"), "has 2 tasks", "--task reviews")
@@ -415,6 +413,23 @@ def test_predict_writes_a_record_for_every_row(headwise, place, trained):
     refused(headwise(f"predict {trained} texts.csv --task reviews --out found.xlsx"), "--out found.csv")
     refused(headwise(f"predict {trained} texts.pdf --task reviews"), ".csv")
     refused(headwise(f"predict {trained} news.csv --task reviews --column text=body"), "no column 'body'")
+
+
+def test_a_task_is_exported_for_transformers(headwise, place):
+    from transformers import pipeline
+
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --output-heads native --out runs/native")[0] == 0
+    code, out, _ = headwise("export runs/native/model runs/reviews --task reviews --json")
+    assert code == 0 and json.loads(out)["opened_by"] == "transformers (AutoModelFor...)"
+    found = json.loads(headwise("predict runs/native/model reviews.csv --task reviews --json")[1])
+    texts = [line.rpartition(",")[0] for line in Path("reviews.csv").read_text().splitlines()[1:20]]
+    plain = pipeline("text-classification", "runs/reviews", device="cpu")(texts)
+    assert [each["label"] for each in plain] == [each["label"] for each in found[:19]]
+    refused(headwise("export runs/native/model runs/more"), "has 2 tasks", "--task reviews")
+    assert headwise(f"train --model bert-tiny {OWN} {SHORT} --out runs/linear")[0] == 0
+    refused(
+        headwise("export runs/linear/model runs/more --task reviews"), "linear output head", "--output-heads native"
+    )
 
 
 def test_training_goes_on_from_what_headwise_trained(headwise, place, trained):
@@ -440,7 +455,9 @@ def test_what_was_cut_is_measured_trained_and_studied(headwise, place, trained):
     line = "--steps 4 --batch-size 8"
     assert headwise(f"train --model runs/lost {OWN} {line} --out runs/on")[0] == 0
     assert Heads.of(load("runs/on/model")).alive.tolist() == [[False, *3 * [True]], [True, False, False, True]]
-    made = headwise(f"study --model runs/on/model {OWN} {line} --examples 20 --dev 20 --skip looks --out runs/thinner")
+    made = headwise(
+        f"study --model runs/on/model {OWN} {line} --examples 20 --dev 20 --skip attention --out runs/thinner"
+    )
     assert made[0] == 0 and not Heads.of(load("runs/thinner/model")).alive[0, 0]
 
 
@@ -529,18 +546,16 @@ def test_prune_counts_what_it_cuts_and_not_what_was_gone(headwise):
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_stage_that_fails_ends_in_one_line_and_a_page_with_the_rest(place, headwise, monkeypatch, debug):
-    from headwise.study import study
-
     def fails(*args, **kwargs):
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(study, "looks", fails)
+    monkeypatch.setattr("headwise.heads.attention.attention_patterns", fails)
     folder = f"runs/failing{debug}"
     line = f"{STUDY} --skip lesions,iat,prune --out {folder} --json {'--debug' if debug else ''}"
     code, out, err = headwise(line)
     found = json.loads(out)
-    assert code == 1 and found["failed"] == {"looks": "RuntimeError: no room"} and Path(found["page"]).exists()
-    assert "headwise: stage 'looks' failed: RuntimeError: no room" in err.splitlines()
+    assert code == 1 and found["failed"] == {"attention": "RuntimeError: no room"} and Path(found["page"]).exists()
+    assert "headwise: stage 'attention' failed: RuntimeError: no room" in err.splitlines()
     assert ("Traceback" in err) == debug
 
 
@@ -560,14 +575,14 @@ def test_a_study_of_own_files_from_end_to_end(headwise, place):
 
 
 def test_a_study_names_its_own_folder(headwise, place):
-    code, out, _ = headwise(f"{STUDY} --skip lesions,looks,iat,prune --json")
+    code, out, _ = headwise(f"{STUDY} --skip lesions,attention,iat,prune --json")
     assert code == 0 and json.loads(out)["page"] == "runs/bert-tiny-reviews-news/report.html"
     kept = json.loads((place / "runs/bert-tiny-reviews-news/study.json").read_text())
     assert kept["reproduce"]["command"].startswith("headwise study --model bert-tiny")
 
 
 def test_the_command_on_the_page_can_be_typed_again(headwise, place):
-    line = f"{STUDY} --skip lesions,looks,iat,prune --out 'runs/my study' --json"
+    line = f"{STUDY} --skip lesions,attention,iat,prune --out 'runs/my study' --json"
     assert headwise(line)[0] == 0
     kept = json.loads((place / "runs/my study/study.json").read_text())
     assert shlex.split(kept["reproduce"]["command"]) == ["headwise", *shlex.split(line)]
@@ -581,7 +596,15 @@ def test_report_of_one_and_of_two(headwise, place, studied):
 
 def test_ls_lists_filters_and_exports(headwise, place, studied):
     rows = json.loads(headwise(f"ls {studied} --json")[1])
-    assert {row["work"] for row in rows} == {"train", "scores", "importance", "dissociation", "looks", "iat", "prune"}
+    assert {row["work"] for row in rows} == {
+        "train",
+        "scores",
+        "importance",
+        "dissociation",
+        "attention",
+        "iat",
+        "prune",
+    }
     only = json.loads(headwise(f"ls {studied} --where work=importance --where task=news --json")[1])
     assert len(only) == 1
     assert "importance" in headwise(f"ls {studied}")[1]
@@ -641,7 +664,7 @@ def process(place, line, **options):
 
 
 def test_output_to_a_file_has_no_control_characters(place):
-    done = process(place, f"{STUDY} --out runs/file --skip looks,prune")
+    done = process(place, f"{STUDY} --out runs/file --skip attention,prune")
     assert done.returncode == 0
     for stream in (done.stdout, done.stderr):
         text = stream.decode()
@@ -694,20 +717,20 @@ def test_a_model_folder_may_be_a_link(headwise, place):
 @pytest.mark.parametrize(
     "line",
     [
-        "--skip looks --skip prune --probes corpus.bigram_shift --probes corpus.tree_depth",
-        "--skip looks,prune --probes corpus.bigram_shift,corpus.tree_depth",
-        "--skip looks, --skip ,prune --probes corpus.bigram_shift, --probes corpus.tree_depth",
+        "--skip attention --skip prune --probes corpus.bigram_shift --probes corpus.tree_depth",
+        "--skip attention,prune --probes corpus.bigram_shift,corpus.tree_depth",
+        "--skip attention, --skip ,prune --probes corpus.bigram_shift, --probes corpus.tree_depth",
     ],
 )
 def test_options_with_commas_may_be_repeated(headwise, monkeypatch, line):
     class Stop(Exception):
         pass
 
-    def study(model, tasks, settings, *rest):
+    def study(model, tasks, settings, *rest, **options):
         raise Stop(f"{settings.skip} {settings.probes} {[task.name for task in tasks]}")
 
     monkeypatch.setattr("headwise.study.study.Study", study)
-    told = "('looks', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
+    told = "('attention', 'prune') ('corpus.bigram_shift', 'corpus.tree_depth') ['corpus.topic', 'corpus.sentiment']"
     line = f"study --model bert-tiny --tasks corpus.topic --tasks corpus.sentiment {line}"
     refused(headwise(line), f"Stop: {told}", code=1)
 

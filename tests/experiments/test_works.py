@@ -106,7 +106,7 @@ def test_a_wrong_method_is_told_before_anything_runs(method, word):
 
 
 def test_a_study_is_a_work(place):
-    settings = {"plan": {"steps": 4, "batch_size": 8}, "examples": 16, "dev": 12, "skip": ["iat", "looks", "prune"]}
+    settings = {"plan": {"steps": 4, "batch_size": 8}, "examples": 16, "dev": 12, "skip": ["iat", "attention", "prune"]}
     job = asked("study", {"model": "tiny", "tasks": TASKS, **settings}, AT)
     perform(job, place / "out")
     assert Results(place / "out" / "records")[job.key].result["verdict"]

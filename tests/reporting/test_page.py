@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
 from headwise.reporting import report
-from headwise.reporting.form import PARTS, REQUIRED, checked, nearest, relative
 from headwise.reporting.page import SCRIPTS, asset, render
+from headwise.study.schema import PARTS, REQUIRED, checked, nearest, relative
 
 
 def data_of(page: str) -> dict:

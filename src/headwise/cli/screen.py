@@ -15,16 +15,8 @@ from rich.text import Text
 
 from headwise.io.files import finite
 from headwise.io.progress import Progress, quiet, shown
+from headwise.study.stages import Stage
 
-NAMES = {
-    "train": "Train the tasks together",
-    "importance": "Score every head for every task",
-    "lesions": "Ablate head sets, measure every task",
-    "looks": "Describe where heads attend",
-    "probes": "Probe what each head encodes",
-    "iat": "Important-head training against plain",
-    "prune": "Find what can be pruned",
-}
 SHADES = " ░▒▓█"
 
 
@@ -49,23 +41,23 @@ class Screen:
         if not self.quiet:
             self.console.print(Text(line))
 
-    def told(self, stage: str, line: str) -> None:
-        """A stage begins, or says something."""
-        if self.quiet:
-            return
-        if stage:
+    def stage(self, stage: Stage) -> None:
+        """A stage of a study begins."""
+        if not self.quiet:
             spent = time.perf_counter() - self.begun
-            self.console.print(Text.assemble((NAMES[stage], "bold"), (f"  ({spent:.0f} s)", "dim")))
-        if line:
-            self.console.print(Text(f"  {line}"))
+            self.console.print(Text.assemble((stage.title, "bold"), (f"  ({spent:.0f} s)", "dim")))
 
-    def verdict(self, study: Mapping[str, Any], folder: Path) -> None:
+    def detail(self, line: str) -> None:
+        """A line about what is under way."""
+        self.say(f"  {line}")
+
+    def verdict(self, sentences: Sequence[str], page: Path) -> None:
         self.console.print()
         self.console.print(Text("Findings", style="bold"))
-        for sentence in study["verdict"]:
+        for sentence in sentences:
             self.console.print(Text(f"  • {sentence}"))
         self.console.print()
-        self.console.print(Text.assemble("Page: ", (str((folder / "report.html").resolve()), "bold")))
+        self.console.print(Text.assemble("Report: ", (str(page.resolve()), "bold")))
 
     def head_maps(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """The map of a model: a dot for every head that is there."""

@@ -1,4 +1,4 @@
-"""Verbs that use a trained model: predict."""
+"""Verbs that use a trained model: predict, export."""
 
 from __future__ import annotations
 
@@ -35,11 +35,8 @@ def predict(
     if out and writable(out, file=True).suffix not in WRITERS:
         raise HeadwiseError(f"--out {out}", f"a file that ends in {', '.join(WRITERS)}", f"--out {out.stem}.csv")
     rows = _read(file)
-    made = trained_model(model, [], None, device, only=[task] if task else [])
-    if task is None and len(made.tasks) > 1:
-        first = next(iter(made.tasks))
-        raise HeadwiseError(f"{model} has {len(made.tasks)} tasks", "one of them", f"--task {first}")
-    found = made.predict(task or next(iter(made.tasks)), rows, columns=pairs_in(column))
+    name, made = _one_task(model, task, device)
+    found = made.predict(name, rows, columns=pairs_in(column))
     if out:
         found.write(out, rows)
         Screen(quiet=as_json).say(f"{len(found)} predictions: {out}")
@@ -47,6 +44,41 @@ def predict(
         print(machine({"out": str(out)} if out else found.to_records()))
     elif not out:
         Screen().rows(found.to_records())
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train, study or prune")],
+    out: Annotated[Path, typer.Argument(help="folder to write")],
+    task: Annotated[str | None, typer.Option(help="one of its tasks (default: its only one)")] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="safetensors or JSON with a (layers, heads) mask: true is cut (default: none)")
+    ] = None,
+    form: Annotated[str, typer.Option(help="masked, compact, sliced or onnx")] = "masked",
+    as_json: JsonOption = False,
+) -> None:
+    """Write one task of a model as the class transformers has for it, with the labels' names.
+
+    Example: headwise export runs/train/model runs/sst2 --task sst2
+    """
+    from headwise.pruning.export import export as write
+    from headwise.pruning.export import read_mask
+
+    cut, out = read_mask(mask) if mask else None, writable(out)
+    name, made = _one_task(model, task, "cpu")
+    path = write(made, cut, out, form, task=name)
+    opened = {"sliced": "headwise.load", "onnx": "onnxruntime"}.get(form, "transformers (AutoModelFor...)")
+    shown = {"path": str(path), "task": name, "form": form, "opened_by": opened}
+    print(machine(shown)) if as_json else Screen().say(f"{name} as {form}, opened by {opened}: {path}")
+
+
+def _one_task(model: Path, task: str | None, device: str | None) -> tuple[str, Any]:
+    """A trained model and the task that was named, or its only one."""
+    made = trained_model(model, [], None, device, only=[task] if task else [])
+    if task is None and len(made.tasks) > 1:
+        first = next(iter(made.tasks))
+        raise HeadwiseError(f"{model} has {len(made.tasks)} tasks", "one of them", f"--task {first}")
+    return task or next(iter(made.tasks)), made
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

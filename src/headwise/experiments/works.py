@@ -20,8 +20,10 @@ from headwise.io.identity import data
 from headwise.measuring.evaluate import evaluate
 from headwise.models.causality import pooling_by_name
 from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.reporting import report
 from headwise.scoring.importance import importance
-from headwise.study.study import Settings, Study
+from headwise.study.stages import Settings
+from headwise.study.study import Study
 from headwise.tasks.catalog.known import data_folder
 from headwise.tasks.leakage import splits_of
 from headwise.training import checkpoint
@@ -260,6 +262,7 @@ def study(place: Place) -> dict[str, Any]:
     plan = Plan(**config.pop("plan", {}))
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     settings = Settings(plan, **values)
-    told = lambda stage, line: place.told(f"{stage} {line}".strip())  # noqa: E731
-    made = Study(place.encoder(model), tasks, settings, place.folder, told, place.progress, place.device).run()
-    return {name: made.get(name) for name in ("verdict", "dissociation", "iat", "prune")}
+    options = {"log": place.told, "on_stage": lambda stage: place.told(stage.title), "progress": place.progress}
+    data = Study(place.encoder(model), tasks, settings, place.folder, device=place.device, **options).run()
+    report(data, place.folder / "report.html")
+    return {name: data.get(name) for name in ("verdict", "dissociation", "iat", "prune")}

@@ -17,12 +17,25 @@ from headwise.heads.gates import Heads, stacks_of
 from headwise.io import files as store
 
 ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
+HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
+BESIDE = (ABOUT, HEADS, SCALES)  # what is written beside an encoder
 VERSION = 1
 
 
 def is_trained(name: str | Path) -> bool:
     """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
-    return (Path(name) / ABOUT).exists() and (Path(name) / "encoder").is_dir()
+    return (Path(name) / ABOUT).exists() and ((Path(name) / "encoder").is_dir() or (Path(name) / HEADS).exists())
+
+
+def is_cut(path: str | Path) -> bool:
+    """Whether a folder holds a checkpoint that has lost heads, which `load` opens and transformers does not."""
+    return (Path(path) / ABOUT).exists() and not is_trained(path)
+
+
+def encoder_folder(path: str | Path) -> Path:
+    """Where the encoder of a model that headwise trained lies: in encoder/, or beside the output heads."""
+    inner = Path(path) / "encoder"
+    return inner if inner.is_dir() else Path(path)
 
 
 def load(path: str | Path) -> nn.Module:
@@ -37,9 +50,9 @@ def load(path: str | Path) -> nn.Module:
     path = Path(path)
     if not path.is_dir():
         raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
-    path = path / "encoder" if is_trained(path) else path
+    path = encoder_folder(path) if is_trained(path) else path
     kind = _model_class(path)
-    if not (path / ABOUT).exists():
+    if not is_cut(path):
         return opened(kind, path)
     return opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
 

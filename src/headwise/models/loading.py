@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
-from headwise.models.folders import ABOUT, is_trained, load
+from headwise.models.folders import encoder_folder, is_cut, is_trained, load
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
@@ -23,7 +23,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    name = str(encoder_folder(name) if is_trained(name) else name)
     local = Path(name).exists()
     if not local:
         _check_hub(name)
@@ -31,7 +31,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
         config = AutoConfig.from_pretrained(name, **safe)
         kind = _loader(config)
-        if (Path(name) / ABOUT).exists():
+        if is_cut(name):
             model = _without_heads(Path(name))
         else:
             with torch.random.fork_rng(devices=[]):
@@ -68,7 +68,7 @@ def find_config(name: str | Path) -> Any:
     """The configuration of a folder or of a Hub model, without its weights; None where there is none."""
     from transformers import AutoConfig
 
-    name = str(Path(name) / "encoder" if is_trained(name) else name)
+    name = str(encoder_folder(name) if is_trained(name) else name)
     local = Path(name).exists()
     try:
         if not local:

@@ -20,8 +20,9 @@ from headwise.heads.gates import Heads, captured, gated
 from headwise.heads.modules import positions
 from headwise.io.files import folder, plain, read_json, write_json
 from headwise.models.causality import default_pooling
-from headwise.models.folders import ABOUT, save_sliced
+from headwise.models.folders import ABOUT, HEADS, SCALES, save_sliced
 from headwise.models.loading import load_encoder, refuse_several
+from headwise.models.native import OUTPUT_HEADS, as_native, native_head
 from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.lookup import own as catalog_own
@@ -31,7 +32,6 @@ from headwise.tasks.task import Hidden, Source, Task
 POOLINGS = ("cls", "mean", "last")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
 FORMAT = 1
-HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))  # "type", "train": no entry may have such a name
 
 
@@ -54,6 +54,7 @@ class MultiTaskModel(Subject):
         use_heads: torch.Tensor | None = None,
         max_length: int = 128,
         share: Mapping[str, str] | None = None,
+        output_heads: str = "linear",
     ):
         """Put output heads on an encoder.
 
@@ -68,9 +69,16 @@ class MultiTaskModel(Subject):
             max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
                 tasks are read in windows.
             share: tasks that use another's output head, such as one task in several languages.
+            output_heads: linear; or native, which is what transformers puts on this family for the kind of task (BERT's
+                pooler and classifier, for instance), so that `headwise.export` with a task writes a plain model of it.
         """
         super().__init__()
         refuse_several(encoder)
+        if output_heads not in OUTPUT_HEADS:
+            raise unknown("output heads", output_heads, OUTPUT_HEADS)
+        if output_heads == "native" and (layer is not None or use_heads is not None):
+            raise HeadwiseError("native output heads with layer= or use_heads=", "output heads on the last layer")
+        self.output_heads = output_heads
         if pooling is None:
             pooling = default_pooling(encoder)
         if pooling not in POOLINGS:
@@ -118,7 +126,7 @@ class MultiTaskModel(Subject):
 
     def add(self, task: Task, share: str | None = None) -> None:
         """Give the model one more task, with an output head of its own or that of the task named."""
-        task = task.ready()
+        task = self._with_kind(task.ready())
         if task.name in self.tasks or _key(task.name) in self.heads:
             raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
         if share is not None and share != task.name:
@@ -126,8 +134,17 @@ class MultiTaskModel(Subject):
                 raise HeadwiseError(f"{task.name!r} cannot share the output head of {share!r}", "one of the same kind")
             self.shared[task.name] = self.shared.get(share, share)
         else:
-            self.heads[_key(task.name)] = task.kind.head(self.width)
+            self.heads[_key(task.name)] = self._new_head(task)
         self.tasks[task.name] = task
+
+    def _with_kind(self, task: Task) -> Task:
+        """The task with the kind that this model's output heads are for."""
+        return replace(task, kind=as_native(task.kind)) if self.output_heads == "native" else task
+
+    def _new_head(self, task: Task) -> nn.Module:
+        if self.output_heads == "native":
+            return native_head(self.encoder, task.kind, self.tokenizer)
+        return task.kind.head(self.width)
 
     def head(self, task: str) -> nn.Module:
         """A task's output head."""
@@ -247,7 +264,8 @@ class MultiTaskModel(Subject):
         """How output heads read the encoder, in plain values."""
         chosen = None if self.use_heads is None else self.use_heads.tolist()
         way = {"pooling": self.pooling, "layer": self.layer, "use_heads": chosen, "max_length": self.max_length}
-        return {**way, "share": self.shared}
+        native = {} if self.output_heads == "linear" else {"output_heads": self.output_heads}
+        return {**way, "share": self.shared, **native}
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values."""
@@ -261,7 +279,8 @@ class MultiTaskModel(Subject):
             data = catalog_own(f"{name}={data}", self.tasks[name].language)
         old = self.tasks[name]
         given = data if isinstance(data, Task) else replace(old, source=data)
-        self.tasks[name] = replace(_as_trained(given, plain(old.kind), Path("the model")), name=name)
+        given = _as_trained(given, plain(old.kind), Path("the model"), self.output_heads)
+        self.tasks[name] = replace(given, name=name)
 
     @classmethod
     def load(
@@ -304,14 +323,14 @@ class MultiTaskModel(Subject):
         names = [name for name in about["tasks"] if not only or name in only]
         owner = {name: (about.get("share") or {}).get(name, name) for name in names}
         first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
-        found = []
+        found, way = [], about.get("output_heads", "linear")
         for name, then in ((name, about["tasks"][name]) for name in names):
             known = name in given
-            found.append(_as_trained(given[name], then["kind"], path) if known else restored(name, then, data))
-        encoder, tokenizer = load_encoder(path / "encoder")
+            found.append(_as_trained(given[name], then["kind"], path, way) if known else restored(name, then, data))
+        encoder, tokenizer = load_encoder(path)
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"])
-        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names})
+        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names}, way)
         heads = load_file(path / HEADS)
         for name in names:
             own = _key(owner[name]) + "."
@@ -324,9 +343,10 @@ class MultiTaskModel(Subject):
         return model
 
 
-def _as_trained(task: Task, then: dict[str, Any], path: Path) -> Task:
+def _as_trained(task: Task, then: dict[str, Any], path: Path, output_heads: str) -> Task:
     """The task with the labels and the range of grades that its output head has: another file of it may have fewer."""
     task = task.ready()
+    task = replace(task, kind=as_native(task.kind)) if output_heads == "native" else task
     now = plain(task.kind)
     other = [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if other and (set(other) - {"labels", "low", "high"} or not set(now["labels"]) <= set(then["labels"])):

@@ -29,8 +29,9 @@ from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
-from headwise.models.folders import ABOUT, VERSION, line, load, opened, save_sliced
-from headwise.models.multitask import FORMAT, HEADS, SCALES, MultiTaskModel
+from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, line, load, opened, save_sliced
+from headwise.models.multitask import FORMAT, MultiTaskModel
+from headwise.models.native import plain_model
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
@@ -38,7 +39,13 @@ SLICED = option("form", "sliced")
 
 
 def export(
-    model: nn.Module, mask: torch.Tensor, path: str | Path, form: str, tokenizer: Any = None, stack: str | None = None
+    model: nn.Module,
+    mask: torch.Tensor | None,
+    path: str | Path,
+    form: str,
+    tokenizer: Any = None,
+    stack: str | None = None,
+    task: str | None = None,
 ) -> Path:
     """Write the model without the heads a mask selects (True = removed) as a new folder; the model stays as it is.
 
@@ -46,17 +53,28 @@ def export(
         model: a plain Hugging Face model, also one that was cut before; or a `MultiTaskModel`, whose output heads and
             factors are written beside its encoder (not as ``onnx``): `MultiTaskModel.load` opens it, to be used or
             trained on.
-        mask: bool ``(L, H)`` in original coordinates.
+        mask: bool ``(L, H)`` in original coordinates; None keeps every head.
         path: the folder to make.
         form: ``masked``, ``compact``, ``sliced`` or ``onnx``, see the table above.
         tokenizer: written beside the model where given.
         stack: which attention of a model that has several.
+        task: of a `MultiTaskModel`, write this task alone, as the class transformers has for it:
+            AutoModelForSequenceClassification, TokenClassification or QuestionAnswering opens it (and onnxruntime the
+            form ``onnx``).
 
     Example:
         >>> export(model, bottom(scores, 0.3), "small", "sliced", tokenizer)
         PosixPath('small')
         >>> model = load("small")
+        >>> export(multitask, mask, "sst2", "masked", task="sst2")  # pipeline("text-classification", "sst2")
     """
+    if isinstance(model, MultiTaskModel) and task is not None:
+        return export(plain_model(model, task), mask, path, form, tokenizer or model.tokenizer, stack)
+    if task is not None:
+        raise HeadwiseError(f"task={task!r} of a {type(model).__name__}", "a MultiTaskModel, which has tasks")
+    if mask is None:
+        stacked = model.encoder if isinstance(model, MultiTaskModel) else model
+        mask = torch.zeros(Heads.of(stacked, stack=stack).shape, dtype=torch.bool)
     if isinstance(model, MultiTaskModel):
         return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
     if form not in FORMS:
@@ -96,6 +114,10 @@ def export_whole(
         save_rest(scratch)
         _require_fitting(scratch, mask, form)
         export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+        if form in OPENED_BY_TRANSFORMERS:  # so that AutoModel opens the folder itself
+            for file in (scratch / "encoder").iterdir():
+                file.rename(scratch / file.name)
+            (scratch / "encoder").rmdir()
     return path
 
 
@@ -145,7 +167,8 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
             "a model with all its heads for the form masked",
             SLICED,
         )
-    fold(model, (~mask).to(model.dtype), heads.stack)
+    if mask.any():
+        fold(model, (~mask).to(model.dtype), heads.stack)
     model.save_pretrained(folder)
 
 
@@ -299,6 +322,7 @@ def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
     return lambda inputs: outputs(model, inputs)
 
 
+OPENED_BY_TRANSFORMERS = ("masked", "compact")
 FORMS = {
     "masked": (_write_masked, _read_plain),
     "compact": (_write_compact, _read_plain),

@@ -13,7 +13,7 @@ from headwise.reporting.page import render
 def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     """Write one self-contained interactive page for a study, or for several with a switch between them.
 
-    The form of a study is described in ``headwise.reporting.form``; every part but ``model``, ``tasks`` and
+    The form of a study is described in ``headwise.study.schema``; every part but ``model``, ``tasks`` and
     ``importance`` may be missing, and the page leaves out what is.
 
     Example::

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.reporting.form import checked
+from headwise.study.schema import checked
 
 
 def card(study: Mapping, name: str, beside: Mapping | None = None, alike: int = 5) -> dict[str, Any]:

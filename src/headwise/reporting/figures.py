@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, missing_extra, unknown
 from headwise.io.files import write
-from headwise.reporting.form import checked, lesion_columns, nearest, relative
 from headwise.reporting.palette import RAMP, task_colour
+from headwise.study.schema import checked, lesion_columns, nearest, relative
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,10 +17,10 @@ from markupsafe import Markup
 from headwise.errors import HeadwiseError
 from headwise.io.files import finite
 from headwise.reporting import words
-from headwise.reporting.form import checked
 from headwise.reporting.palette import RAMP, TASKS, task_class, task_rules
 from headwise.reporting.tables import FORMS, decimals, numeric, shown
-from headwise.reporting.verdict import kind_of
+from headwise.study.schema import checked
+from headwise.study.verdict import kind_of
 
 SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -46,7 +46,7 @@ def render(studies: Sequence[Mapping]) -> str:
     ) as error:
         if isinstance(error, HeadwiseError):
             raise
-        form = "a study as headwise.reporting.form describes it"
+        form = "a study as headwise.study.schema describes it"
         raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
 
 

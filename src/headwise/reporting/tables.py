@@ -10,8 +10,8 @@ from typing import Any
 
 from headwise.errors import HeadwiseError
 from headwise.io.spreadsheet import csv_text
-from headwise.reporting.form import checked, lesion_columns, nearest, relative
 from headwise.reporting.words import fixed
+from headwise.study.schema import checked, lesion_columns, nearest, relative
 
 Table = Mapping[str, Any]
 TESTS = {"p": "p", "p_layers": "p (layers matched)", "p_rows": "p (rows)"}

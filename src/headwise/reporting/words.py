@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwise.reporting.form import nearest
+from headwise.study.schema import nearest
 
 MISSING = "–"
 
@@ -83,7 +83,7 @@ def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
     trust = study["trust"]
     rows = []
     for name, entry in study["importance"].items():
-        stable = trust.get("stability", {}).get(name) or {"split_half": trust.get("split_half", {}).get(name)}
+        stable = trust.get("stability", {}).get(name) or {}
         rows.append(
             {
                 "task": name,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from headwise import tasks as catalog
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.io.files import file_digest
-from headwise.io.progress import Progress
-from headwise.study.study import Settings, Study, Told
+from headwise.study.stages import Settings
+from headwise.study.study import Study
 from headwise.training.plan import Plan
 
 CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.pos", "corpus.ner")
@@ -50,9 +51,7 @@ def _check_files(folder: Path) -> None:
             )
 
 
-def demo_study(
-    out: Path, quick: bool, data: Path | None, seed: int, told: Told, progress: Progress | None, device: str | None
-) -> Study:
+def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: int = 0, **options: Any) -> Study:
     """The study that `headwise demo` runs; with a data folder, on real tasks in place of the embedded corpus."""
     tasks = [catalog.get(name, data) for name in (REAL if data else CORPUS)]
     plan = Plan(
@@ -76,4 +75,4 @@ def demo_study(
         max_length=64,
         pooling="mean",
     )
-    return Study(encoder_folder(), tasks, settings, out, told, progress, device, "all-MiniLM-L6-v2")
+    return Study(encoder_folder(), tasks, settings, out, name="all-MiniLM-L6-v2", **options)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.reporting.verdict import tied
 from headwise.scoring.importance import Importance
 from headwise.scoring.stability import Blocks, stability, top_probability
+from headwise.study.verdict import tied
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Task
 

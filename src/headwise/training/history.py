@@ -34,8 +34,9 @@ class History:
     losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     scores: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
+    planned: int = 0  # steps of the whole plan
     seconds: float = 0.0
-    stopped: str = ""  # why training ended before its time, if it did
+    stopped: str = ""  # why training ended early, if it did
 
     def to_record(self) -> dict[str, Any]:
         return plain({"losses": self.losses, "scores": self.scores, "steps": self.steps, "stopped": self.stopped})

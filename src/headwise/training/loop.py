@@ -217,7 +217,7 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
         log.flush()
         if run.best is not None and not interrupted():
             run.model.load_state_dict(run.best)
-    run.history.steps, run.history.seconds = run.step, run.seconds
+    run.history.steps, run.history.planned, run.history.seconds = run.step, run.total, run.seconds
     if number := interrupted():
         kept = (
             f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="

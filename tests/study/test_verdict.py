@@ -11,7 +11,7 @@ from scipy import stats
 
 from headwise.dissociation.result import verdict as judge
 from headwise.heads.selection import ties, top
-from headwise.reporting.verdict import tied, top_mask, verdict, withheld
+from headwise.study.verdict import tied, top_mask, verdict, withheld
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Rows, Task
