@@ -78,7 +78,7 @@ def test_models_of_any_shape_are_compared_by_depth():
         and found.similarity[0, 2] == pytest.approx(-1)
     )
     assert found.depth[0, 0] == pytest.approx(found.depth[1, 0], abs=0.05) and "small" in str(found)
-    with pytest.raises(HeadwiseError, match="no task in common"):
+    with pytest.raises(HeadwiseError, match="without a common task"):
         across({"a": {"x": rising["t"]}, "b": {"y": rising["t"]}})
 
 
