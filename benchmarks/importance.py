@@ -22,7 +22,8 @@ from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import default_tokens, evaluate, to_device
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.multitask import MultiTaskModel
-from headwise.scoring.importance import CHUNK, Importance, importance
+from headwise.scoring.importance import Importance, importance
+from headwise.scoring.sample import CHUNK
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny_tokenizer

@@ -21,7 +21,7 @@ from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.frames import Frames
 from headwise.tasks.kinds.tag import Spans, Tag
 from headwise.tasks.kinds.tree import Constituents, Dependencies
-from headwise.tasks.lookup import own
+from headwise.tasks.own_files import own
 from headwise.tasks.predictions import Labelled, Predictions
 from headwise.tasks.readers.shape import check_heads
 from headwise.tasks.task import Rows, Task

@@ -54,8 +54,10 @@ def sliced(tmp_path) -> Path:
     return export(model, mask_of(Heads.of(model), "uneven"), tmp_path / "small", "sliced")
 
 
-@pytest.mark.parametrize("kind", ["uneven", "first layer empty"])
-@pytest.mark.parametrize(("family", "stack"), CASES)
+@pytest.mark.parametrize("kind", ["uneven", "first layer empty", "single"])
+@pytest.mark.parametrize(
+    ("family", "stack"), [*CASES, ("opt", None), ("starcoder2", None), ("clip", "vision"), ("gptj", None)]
+)
 def test_sliced_comes_back_as_the_cut_model(tmp_path, family, stack, kind):
     model = tiny(family)
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -126,6 +126,49 @@ def test_any_mask(models, family, stack, bits):
     assert error(answers(cut, padded(model)), gated_answers(model, mask, padded(model), heads)) < 1e-5
 
 
+PROVEN = ("opt", "gptj", "falcon", "phi", "starcoder2", "stablelm", "cohere", "camembert", "nomic_bert", "deberta")
+
+
+@pytest.mark.parametrize("kind", ["uneven", "first layer empty"])
+@pytest.mark.parametrize("family", PROVEN)
+def test_families_whose_rows_gradients_told_apart(models, family, kind):
+    model, batch = models(family), padded(models(family))
+    heads = Heads.of(model)
+    mask, second = mask_of(heads, kind), torch.zeros(heads.shape, dtype=torch.bool)
+    second[1, -1] = True
+    cut = prune(copy.deepcopy(model), mask)
+    assert error(answers(cut, batch), gated_answers(model, mask, batch, heads)) < 1e-5
+    assert sum(p.numel() for p in cut.parameters()) < sum(p.numel() for p in model.parameters())
+    assert torch.equal(Heads.of(cut).alive, ~mask)
+    prune(cut, second)
+    assert error(answers(cut, batch), gated_answers(model, mask | second, batch, heads)) < 1e-5
+
+
+GROUPED = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "starcoder2", "stablelm", "cohere")
+
+
+@pytest.mark.parametrize("gone", [[(0, 0)], [(0, 0), (0, 2), (0, 3)], [(0, 0), (0, 2), (1, 1), (1, 3)]])
+@pytest.mark.parametrize("family", GROUPED)
+def test_single_heads_of_a_group(models, family, gone):
+    model, batch = models(family), padded(models(family))
+    heads = Heads.of(model)
+    assert heads.num_kv_heads == 2
+    mask, second = torch.zeros(heads.shape, dtype=torch.bool), torch.zeros(heads.shape, dtype=torch.bool)
+    mask[tuple(zip(*gone))] = True
+    second[1, 0] = True
+    cut = prune(copy.deepcopy(model), mask)
+    left = Heads.of(cut)
+    assert error(answers(cut, batch), gated_answers(model, mask, batch, heads)) < 1e-5
+    assert torch.equal(left.alive, ~mask) and left.num_kv_heads == 2
+    gates = torch.rand(heads.shape, generator=torch.Generator().manual_seed(1))
+    with gated(cut, gates, heads=left):
+        found = answers(cut, batch)
+    with gated(model, gates * ~mask, heads=heads):
+        assert error(found, answers(model, batch)) < 1e-5
+    prune(cut, second)
+    assert error(answers(cut, batch), gated_answers(model, mask | second, batch, heads)) < 1e-5
+
+
 def test_position_projections_of_deberta():
     model = tiny("deberta-v2", share_att_key=False)
     heads = Heads.of(model)
@@ -161,11 +204,11 @@ def test_logits_of_a_task(family):
     assert error(cut(**batch).logits, expected) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["uneven", "first layer empty"])
+@pytest.mark.parametrize("kind", ["uneven", "first layer empty", "single"])
 @pytest.mark.parametrize(
     ("family", "stack"),
     [
-        *[(family, None) for family in ("gpt2", "gpt_neox", "llama", "gemma2", "gemma3_text", "phi3")],
+        *[(f, None) for f in ("gpt2", "gpt_neox", "llama", "gemma2", "gemma3_text", "phi3", "opt", "starcoder2")],
         *[("t5", "decoder"), ("t5", "cross"), ("bart", "decoder")],
     ],
 )
@@ -242,17 +285,6 @@ def test_a_model_compiled_before_the_cut():
 
 
 class TestRefusals:
-    def test_a_split_group_names_the_heads(self):
-        model = tiny("llama")
-        before = copy.deepcopy(model.state_dict())
-        mask = torch.zeros(2, 4, dtype=torch.bool)
-        mask[0, :3] = True
-        with pytest.raises(HeadwiseError) as caught:
-            prune(model, mask)
-        text = str(caught.value)
-        assert "add the (layer, head) pairs (0, 3), or drop (0, 2)" in text and "close_groups(mask, 2" in text
-        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
     def test_masks_that_do_not_fit(self):
         model = tiny("bert")
         with pytest.raises(HeadwiseError, match="bool mask"):
@@ -263,12 +295,16 @@ class TestRefusals:
             fold(model, torch.ones(2, 3))
 
     @pytest.mark.parametrize(
-        ("family", "reason"), [("albert", "share one set of weights"), ("opt", "not known for opt")]
+        ("family", "reason"), [("albert", "share one set of weights"), ("olmo2", "olmo2 has none"), ("bloom", "size")]
     )
     def test_families_that_cannot_be_cut(self, family, reason):
         model = tiny(family)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
         with pytest.raises(HeadwiseError, match=reason):
-            prune(model, torch.zeros(Heads.of(model).shape, dtype=torch.bool))
+            prune(model, mask_of(Heads.of(model), "uneven"))
+        assert before.keys() == model.state_dict().keys()  # nothing was cut
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+        assert torch.isfinite(answers(model, tiny_batch(model))).all()
 
     def test_several_stacks_want_a_name(self):
         with pytest.raises(HeadwiseError, match="encoder, decoder, cross"):

@@ -87,10 +87,11 @@ def test_scores_equal_a_batch_of_one_loop(model):
 def test_exactness_in_double_precision(model):
     from headwise.heads.gates import Heads
     from headwise.models.batching import encode
-    from headwise.scoring.importance import Sample, frozen, head_gradients
+    from headwise.scoring.gradient import head_gradients
+    from headwise.scoring.sample import Sample, frozen
 
     data = encode(model.tasks["toy1"], "train", model.tokenizer, model.max_length)
-    sample = Sample(model, "toy1", data, None, Heads.of(model.encoder), 512, 0)
+    sample = Sample(model, "toy1", data, np.arange(len(data)), Heads.of(model.encoder), 512, 0)
     with frozen(model):
         together = head_gradients(sample, data.batch(range(40)), per_token=False)
     assert torch.allclose(together, by_hand(model, "toy1"), atol=1e-10)
@@ -267,7 +268,7 @@ def test_a_part_of_the_batches_is_no_longer_than_the_whole():
     for seed in range(30):
         items = np.random.default_rng(seed).permutation(len(data))
         sample = Sample(model, "toy0", data, items, Heads.of(model.encoder), 64, seed)
-        batches = [batch["attention_mask"].sum(1) for _, batch in sample.batches()]
+        batches = [batch["attention_mask"].sum(1) for _, batch, _ in sample.batches()]
         assert sum(map(len, batches)) == len(data)
         firsts.append(float(torch.cat(batches[: len(batches) // 4]).float().mean()))
     assert np.mean(firsts) == pytest.approx(data.lengths.mean(), rel=0.05)

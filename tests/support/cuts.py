@@ -14,7 +14,7 @@ KINDS = ("uneven", "first layer empty", "all")
 
 
 def mask_of(heads: Heads, kind: str) -> torch.Tensor:
-    """A mask of whole key-value groups."""
+    """A mask of whole key-value groups, but for the kind ``single``."""
     groups = torch.zeros(heads.num_layers, heads.num_kv_heads, dtype=torch.bool)
     if kind == "uneven":  # different heads, and different numbers of them where there are enough
         groups[0, 1] = groups[1, 0] = True
@@ -23,6 +23,10 @@ def mask_of(heads: Heads, kind: str) -> torch.Tensor:
         groups[0], groups[1, -1] = True, True
     elif kind == "even":
         groups[:, 1] = True
+    elif kind == "single":  # also of heads that share keys and values
+        mask = torch.zeros(heads.shape, dtype=torch.bool)
+        mask[0, 0] = mask[1, 3] = True
+        return mask
     elif kind == "all":
         groups[:] = True
     return groups.repeat_interleave(heads.num_heads // heads.num_kv_heads, dim=1)

@@ -17,7 +17,8 @@ from headwise.tasks.kinds.image import Picture
 from headwise.tasks.kinds.tag import Spans, Tag
 from headwise.tasks.kinds.tree import Dependencies
 from headwise.tasks.labels import LabelNames, label_text
-from headwise.tasks.lookup import get, own, statistics
+from headwise.tasks.lookup import get, statistics
+from headwise.tasks.own_files import own
 from headwise.tasks.readers.shape import SHAPES
 from headwise.tasks.readers.sources import Files, Layout
 from headwise.tasks.task import Rows, Task

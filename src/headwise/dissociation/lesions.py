@@ -14,7 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.selection import matched_heads, random_heads, relabelled, ties, top
 from headwise.measuring.evaluate import Score, chance, evaluate
 from headwise.models.subject import Subject
-from headwise.scoring.importance import Importance
+from headwise.scoring.result import Importance
 from headwise.tasks.metrics import metrics
 
 GRID = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -26,6 +26,7 @@ def dissociate(
     scores: ScoreMaps,
     fractions: float | Sequence[float] = 0.3,
     *,
+    close: str = "zero",
     random: int | None = None,
     matched: int | None = None,
     alpha: float = 0.3,
@@ -43,6 +44,8 @@ def dissociate(
         model: trained on the tasks.
         scores: each task's importance, ``{task: (L, H)}``; two tasks or more.
         fractions: shares of the heads to close; several give D(α) and lesion curves from the same pass.
+        close: what closed heads return: "zero", their "mean" output, "resample" or "optimal" (see `evaluate`). Where
+            zero drives a task to chance, gentler references can show specialization that the floor hides.
         random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
             the number of tasks, from 20 to 100, so that a pair's p-value can fall below 0.05 after Holm.
         matched: random sets with each task's number of heads per layer, closed at ``alpha`` only: they answer whether
@@ -80,7 +83,7 @@ def dissociate(
     gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
     found, beside = {}, {}
     for task in tasks:
-        scores_of = evaluate(model, task, gates, split=split, limit=limit)
+        scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
         split_at = len(gates) - len(tasks) * matched
         found[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
         told(f"{scores_of[0]}; {len(gates) - 1} lesions")
@@ -164,6 +167,7 @@ def null_matrices(
     fraction: float = 0.3,
     draws: int = 99,
     *,
+    close: str = "zero",
     split: str = "dev",
     limit: int | None = None,
     seed: int = 0,
@@ -173,5 +177,7 @@ def null_matrices(
     masks = torch.stack([top(scores, fraction) for scores in maps])
     dealt = torch.stack([relabelled(masks, 1000 * seed + i) for i in range(draws)])  # (draws, T, L, H)
     gates = (~dealt.flatten(0, 1)).float()
-    rows = [[s.value for s in evaluate(model, task, gates, split=split, limit=limit)] for task in scores]
+    rows = [
+        [s.value for s in evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)] for task in scores
+    ]
     return np.asarray(rows).reshape(len(maps), draws, len(maps)).transpose(1, 0, 2)

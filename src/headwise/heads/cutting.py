@@ -8,42 +8,49 @@ Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D hea
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads.comparing import comparing
 from headwise.heads.families import (
     BIAS_OF_ENCODER,
     BIAS_OF_FIRST,
-    COUNTED_BY_CONFIG,
+    EXACT,
     GROUP_COUNTS,
+    GROUP_SIZES,
     HEAD_COUNTS,
     POSITION_PROJECTIONS,
     RETURNS_LIST,
     WIDTHS,
+    Part,
     input_width,
+    output_width,
     transposed,
 )
 from headwise.heads.gates import Heads, Site, inside_block, unwrap
-from headwise.heads.remains import Absent, HandsBiasOn, OwnCount, TakesBias, take_role
-from headwise.heads.selection import close_groups
+from headwise.heads.origins import record_origins
+from headwise.heads.remains import Absent, HandsBiasOn, OwnCount, Repeats, TakesBias, take_role
 
-PLAIN_HOMES = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
+PLAIN_PACKAGES = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
 PLAIN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.Module:
     """Cut the heads that a mask selects out of a model, in place: True means the head is removed.
 
-    Layers may lose different numbers of heads, or all of them; the attention block then adds its output bias only.
-    Heads that are gone already may be in the mask. Make the optimizer after the cut: the parameters are new.
+    Layers may lose different numbers of heads, or all of them. Heads that are gone already may be in the mask. Keys and
+    values that several heads share go with the last of them. Create the optimizer after the cut: parameters are new.
 
     Args:
-        model: a model of one of the families in ``headwise.heads.families.EXACT``.
-        mask: bool ``(L, H)`` in original coordinates, for instance from ``selection.bottom(scores, 0.3)``. Where heads
-            share keys and values, whole groups only.
+        model: any model whose heads have rows of their own (``Heads.of(model).exact``).
+        mask: bool ``(L, H)`` in original coordinates, for instance from ``selection.bottom(scores, 0.3)``.
         stack: which attention of a model that has several.
 
     Example:
@@ -55,15 +62,23 @@ def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.
     with torch.device("cpu"):  # models under construction may stand on the meta device
         heads = Heads.of(model, stack=stack)
         heads.require_exact("cutting heads")
-        gone = _whole_groups(removal(mask, heads), heads)
-        for site in heads.sites:
+        gone = removal(mask, heads) & heads.alive
+        sites = [site for site in heads.sites if gone[site.layer].any()]
+        for site in sites:
             for part in site.parts.values():
-                _require_plain(part.module, site.name)
-        for site in heads.sites:
-            kept = tuple(head for head in site.kept if not gone[site.layer, head])
-            if kept != site.kept:
-                _cut(heads, site, kept)
+                _require_plain(part, site.name)
+        if heads.family in EXACT:
+            _cut_all(heads, sites, gone)
+        elif sites:
+            with comparing(unwrap(model), heads, gone):
+                record_origins(unwrap(model), heads)
+                _cut_all(heads, sites, gone)
     return model
+
+
+def _cut_all(heads: Heads, sites: list[Site], gone: torch.Tensor) -> None:
+    for site in sites:
+        _cut(heads, site, tuple(head for head in site.kept if not gone[site.layer, head]))
 
 
 def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.Module:
@@ -90,7 +105,7 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
                 "heads whose outputs go straight into a projection",
                 "use gates (headwise.gated), which work here",
             )
-        _require_plain(site.module, site.name)
+        _require_plain(Part(site.module, 0, torch.empty(0)), site.name)
         weight: Any = site.module.weight
         columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(site.head_dim)
         axis = 0 if transposed(site.module) else 1
@@ -110,26 +125,6 @@ def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
     return mask.cpu()
 
 
-def _whole_groups(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
-    """The heads that will be gone, or an error that names the heads which split a key-value group."""
-    gone = mask | ~heads.alive
-    more, add = close_groups(gone, heads.num_kv_heads, "any")
-    _, drop = close_groups(gone, heads.num_kv_heads, "all")
-    if not torch.equal(more, gone):
-        size = heads.num_heads // heads.num_kv_heads
-        raise HeadwiseError(
-            f"the mask splits key-value groups of {size} heads that share one key and value",
-            f"whole groups: add the (layer, head) pairs {_listed(add)}, or drop {_listed(drop)}",
-            f'mask, difference = headwise.heads.selection.close_groups(mask, {heads.num_kv_heads}, "any")  # or "all"',
-        )
-    return gone
-
-
-def _listed(mask: torch.Tensor, most: int = 12) -> str:
-    pairs = [tuple(pair) for pair in mask.nonzero().tolist()]
-    return ", ".join(map(str, pairs[:most])) + (f" and {len(pairs) - most} more" if len(pairs) > most else "")
-
-
 def refuse_wrapped(model: nn.Module, purpose: str) -> None:
     """Raise for a model whose weights are not plainly its own, or that is inside `gated`."""
     if inside_block(model):
@@ -146,13 +141,10 @@ def refuse_wrapped(model: nn.Module, purpose: str) -> None:
         raise HeadwiseError(f"{purpose} of quantised weights", "floating point weights", "cut first, then quantise")
 
 
-def _require_plain(module: Any, name: str) -> None:
-    weight, kind = module.weight, type(module)
-    if (
-        not kind.__module__.startswith(PLAIN_HOMES)
-        or type(weight) is not nn.Parameter
-        or weight.dtype not in PLAIN_TYPES
-    ):
+def _require_plain(part: Part, name: str) -> None:
+    weight, kind = getattr(part.module, part.name), type(part.module)
+    plain = kind.__module__.startswith(PLAIN_PACKAGES) and type(weight) is nn.Parameter
+    if not plain or weight.dtype not in PLAIN_TYPES:
         raise HeadwiseError(
             f"{name} is a {kind.__name__} whose weight is a {type(weight).__name__} of {weight.dtype}",
             "plain weights in floating point",
@@ -162,57 +154,119 @@ def _require_plain(module: Any, name: str) -> None:
 
 def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
     """Leave only the heads ``kept`` (original numbers) of one layer."""
-    places = [site.kept.index(head) for head in kept]
-    size = heads.num_heads // heads.num_kv_heads
-    groups = sorted({place // size for place in places})
-    _keep(site.module, site.parts["o"].axis, site.parts["o"].rows[places].flatten())
-    for module, rows in _inputs(site, places, groups):
-        _keep(module, int(transposed(module)), rows.flatten().sort().values)
+    known = heads.family in EXACT
+    left = kept if kept or known else site.kept[:1]  # unknown code runs with one head at least: a silent one
+    removed: dict[tuple[Any, str, int], list[torch.Tensor]] = {}
+    for part in [*site.parts.values(), *(_positions(site) if known else ())]:
+        gone = [row for row, own in zip(part.rows, site.owners(part)) if not set(own) & set(left)]
+        removed.setdefault((part.module, part.name, part.axis), []).extend(gone)
+    if left and not kept:
+        _silence(site)
+    counts = Counter(head // site.group for head in left)
+    repeated = math.gcd(*counts.values())
+    copies = {group: count // repeated for group, count in counts.items()}
+    for (module, name, axis), rows in removed.items():
+        if rows:
+            _remove_rows(module, name, axis, torch.cat(rows))
+    if site.group > 1 and left:
+        _repeat(site, left, copies)
     output: Any = site.module
     output.headwise_kept = kept
-    _recount(site.attention, len(kept), len(groups), heads)
+    _recount(site, len(left), sum(copies.values()), repeated)
     if heads.family in BIAS_OF_FIRST:
         take_role(site.attention, HandsBiasOn)
     if heads.family in BIAS_OF_ENCODER:
         take_role(site.attention, TakesBias)
-    if not kept:
+    if known and not kept:
         _remove(heads, site)
 
 
-def _inputs(site: Site, places: list[int], groups: list[int]) -> list[tuple[nn.Module, torch.Tensor]]:
-    """The projections before the heads, each with the rows of its output that stay."""
-    rows: dict[nn.Module, list[torch.Tensor]] = {}
-    for name in "qkv":  # fused projections hold all three
-        part = site.parts[name]
-        rows.setdefault(part.module, []).append(part.rows[places if name == "q" else groups])
+def _positions(site: Site) -> Iterator[Part]:
+    """DeBERTa's projections of positions."""
     for name, module in site.attention.named_modules():
         if name.rsplit(".", 1)[-1] in POSITION_PROJECTIONS:
-            rows[module] = [site.parts["q"].rows[places]]
-    return [(module, torch.cat(found)) for module, found in rows.items()]
+            yield Part(module, site.parts["q"].axis, site.parts["q"].rows)
 
 
-def _keep(module: Any, axis: int, places: torch.Tensor) -> None:
-    """Shrink a projection to some places along one axis of its weight, and its bias where that is the output."""
-    outputs = axis == int(transposed(module))
-    for name in ("weight", "bias") if outputs and module.bias is not None else ("weight",):
-        old = getattr(module, name)
-        new = old.detach().index_select(axis if name == "weight" else 0, places.to(old.device))
-        setattr(module, name, nn.Parameter(new, requires_grad=old.requires_grad))
-    if transposed(module):
+def _silence(site: Site) -> None:
+    part = site.parts["o"]
+    with torch.no_grad():
+        part.module.weight.index_fill_(part.axis, part.rows[0].to(part.module.weight.device), 0)
+
+
+def _remove_rows(module: Any, name: str, axis: int, places: torch.Tensor) -> None:
+    """Shrink a parameter by some places along one axis; of a projection's outputs the bias too."""
+    projects = name == "weight" and input_width(module) is not None and not isinstance(module, nn.Embedding)
+    outputs = projects and axis == int(transposed(module))
+    for each, along in ((name, axis), ("bias", 0)) if outputs and module.bias is not None else ((name, axis),):
+        old = getattr(module, each)
+        left = torch.ones(old.shape[along], dtype=torch.bool)
+        left[places] = False
+        new = old.detach().index_select(along, left.nonzero().flatten().to(old.device))
+        setattr(module, each, nn.Parameter(new, requires_grad=old.requires_grad))
+    if projects and transposed(module):
         module.nx, module.nf = module.weight.shape
-    else:
+    elif projects:
         module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.embedding_dim = module.weight.shape
 
 
-def _recount(attention: Any, num_heads: int, num_groups: int, heads: Heads) -> None:
-    """Set what the attention module knows about its number of heads."""
-    new = dict.fromkeys(HEAD_COUNTS, num_heads) | dict.fromkeys(GROUP_COUNTS, num_groups)
-    new |= dict.fromkeys(WIDTHS, num_heads * heads.head_dim)
-    for module in attention.modules():
-        for name in new.keys() & vars(module).keys():
-            setattr(module, name, new[name])
-    if heads.family in COUNTED_BY_CONFIG:
-        attention.config = OwnCount(attention.config, num_attention_heads=num_heads)
+def _repeat(site: Site, left: tuple[int, ...], copies: dict[int, int]) -> None:
+    """Let the projections of keys and values give each group as often as its heads need it."""
+    groups = sorted({head // site.group for head in site.kept})
+    for module in {site.parts["k"].module, site.parts["v"].module}:
+        owner: dict[int, tuple[str, int]] = {}  # of the columns before the cut
+        for name in "kv":
+            if site.parts[name].module is module:
+                rows = zip(groups, site.parts[name].rows.tolist())
+                owner |= {place: (name, group) for group, places in rows for place in places}
+        if any(count > 1 for count in copies.values()):
+            take_role(module, Repeats)
+        if isinstance(module, Repeats):
+            gone = {place for place, (_, group) in owner.items() if group not in copies}
+            gone |= _queries_gone(site, module, left)
+            module.headwise_runs = _runs(module, owner, gone, copies)
+
+
+def _queries_gone(site: Site, module: Any, left: tuple[int, ...]) -> set[int]:
+    """The columns of queries in a fused projection that were removed."""
+    part = site.parts["q"]
+    pairs = zip(site.kept, part.rows.tolist()) if part.module is module else ()
+    return {place for head, places in pairs if head not in left for place in places}
+
+
+def _runs(module: Any, owner: dict, gone: set[int], copies: dict[int, int]) -> list[tuple[int, int]]:
+    """Stretches of columns after the cut, each as often as its group is to be given."""
+    runs, place = [], 0
+    columns = (column for column in range(output_width(module) + len(gone)) if column not in gone)
+    for whose, stretch in groupby(columns, key=owner.get):
+        length = len(list(stretch))
+        runs += [(place, length)] * (1 if whose is None else copies[whose[1]])
+        place += length
+    return runs
+
+
+def _recount(site: Site, heads: int, groups: int, shared: int) -> None:
+    """Set what the attention module knows about its number of heads and of key-value heads."""
+    attention: Any = site.attention
+    own = {part.module for part in site.parts.values()}
+    for module in (m for m in attention.modules() if own & set(m.modules())):  # not a router or an indexer inside it
+        for name, value in list(vars(module).items()):
+            if type(value) is not int:
+                continue
+            if name in WIDTHS and value == len(site.kept) * site.head_dim:
+                setattr(module, name, heads * site.head_dim)
+            elif name in GROUP_SIZES and heads:
+                setattr(module, name, shared)
+            elif HEAD_COUNTS.search(name) and value == len(site.kept):
+                setattr(module, name, heads)
+            elif GROUP_COUNTS.search(name):
+                setattr(module, name, groups)
+        if hasattr(module, "config") and heads:  # some read their numbers there, at every call
+            numbers = {"num_attention_heads": heads, "num_key_value_heads": groups}
+            known = getattr(module.config, "_config", module.config).to_dict()
+            module.config = OwnCount(module.config, **{n: number for n, number in numbers.items() if n in known})
 
 
 def _remove(heads: Heads, site: Site) -> None:

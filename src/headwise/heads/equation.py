@@ -31,7 +31,7 @@ def mixed(
     if reference is None:
         return z_BTHD * gate
     # torch.lerp is exact at both ends; r + (z - r) is not z in floating point.
-    return torch.lerp(_reference(reference, site, z_BTHD, segments), z_BTHD, gate)
+    return torch.lerp(reference_of(reference, site, z_BTHD, segments), z_BTHD, gate)
 
 
 def _gate(gate: torch.Tensor, z_BTHD: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
@@ -46,8 +46,8 @@ def _gate(gate: torch.Tensor, z_BTHD: torch.Tensor, segments: torch.Tensor | Non
     return gate[:, None]
 
 
-def _reference(
-    reference: torch.Tensor, site: Site, z_BTHD: torch.Tensor, segments: torch.Tensor | None
+def reference_of(
+    reference: torch.Tensor, site: Site, z_BTHD: torch.Tensor, segments: torch.Tensor | None = None
 ) -> torch.Tensor:
     """What a layer's closed heads return, with the axes of their outputs."""
     own = present(reference.select(-3, site.layer).to(z_BTHD.device, z_BTHD.dtype), site, -2)

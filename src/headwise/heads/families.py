@@ -5,6 +5,7 @@ Legend: H query heads, G key-value groups, D head size.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,11 +112,11 @@ FUSED_LAYOUT = {
     "falcon": "group",
 }
 
-# Cutting. Attributes of attention modules that count query heads, key-value heads, or the width of all heads together.
-HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
-GROUP_COUNTS = ("num_key_value_heads", "num_kv_heads")
-WIDTHS = ("all_head_size", "split_size", "inner_dim")
-COUNTED_BY_CONFIG = ("phi3",)  # the attention reads the number of heads from the configuration at every call
+# Cutting. Attributes of attention modules that count query heads, key-value heads, or the width of all heads.
+HEAD_COUNTS = re.compile(r"^(?!.*(kv|key_value|dim|size|width|per|group)).*heads?$|^nhead$")
+GROUP_COUNTS = re.compile(r"(kv|key_value).*heads?$")
+GROUP_SIZES = ("num_key_value_groups", "n_rep", "num_kv_groups", "kv_groups")  # query heads for every key-value head
+WIDTHS = ("all_head_size", "split_size", "inner_dim", "embed_dim", "attn_dim", "qkv_dim")
 POSITION_PROJECTIONS = ("pos_key_proj", "pos_query_proj")  # DeBERTa: laid out like q and k, one slice per head
 BIAS_OF_FIRST = ("t5",)  # the first layer's position bias, one value per head, is handed on to the others
 BIAS_OF_ENCODER = ("mpnet",)  # the encoder gives one position bias per head to every layer
@@ -130,12 +131,13 @@ class Part:
     """One of a layer's q, k, v, o: ``rows[g]`` are the places along ``axis`` of the weight that belong to head ``g``.
 
     For q, k and v the axis is the output axis and the bias (where there is one) is sliced alike; for o it is the
-    input axis. k and v have one row of places per key-value group.
+    input axis. k and v have one row of places per key-value group. Other parts are sinks, position biases, gates.
     """
 
     module: Any  # a Linear, a Conv1D, or what an adapter makes of one
     axis: int
     rows: torch.Tensor  # (H or G, D), on the CPU
+    name: str = "weight"  # of the parameter
 
     @property
     def biased(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -25,36 +25,13 @@ from headwise.heads.families import (
     input_width,
     qkv_parts,
 )
+from headwise.heads.origins import by_origin, origins_of
 from headwise.heads.proven import Placed, Proven, proven
+from headwise.heads.sites import Site
+from headwise.heads.slices import Slice, common
 
+__all__ = ["STACKS", "Site", "family_of", "find", "stacks_of", "unwrap"]
 STACKS = ("encoder", "decoder", "cross", "text", "vision", "audio", "qformer")
-
-
-@dataclass(frozen=True)
-class Site:
-    """One layer's attention: its output projection, and where each head lies in q, k, v and o."""
-
-    layer: int
-    name: str
-    module: Any
-    attention: Any
-    kept: tuple[int, ...]  # original numbers of the heads still there; none in a layer without attention
-    parts: dict[str, Part] = field(repr=False)
-    head_dim: int = 0
-    start: int = 0  # of the first head's slice in the module's input
-
-    def heads_of(self, given: torch.Tensor) -> torch.Tensor:
-        """The outputs of the heads, (B, T, H, D), out of what the module is given."""
-        size = len(self.kept) * self.head_dim
-        own = given if given.shape[-1] == size else given.narrow(-1, self.start, size)
-        return own.unflatten(-1, (len(self.kept), self.head_dim))
-
-    def with_heads(self, given: torch.Tensor, own_BTHD: torch.Tensor) -> torch.Tensor:
-        """What the module is given, with other outputs of the heads; a convolution's beside them stay."""
-        own = own_BTHD.flatten(-2)
-        if given.shape[-1] == own.shape[-1]:
-            return own
-        return torch.cat([given[..., : self.start], own, given[..., self.start + own.shape[-1] :]], -1)
 
 
 def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[str, Any] | None) -> dict[str, Any]:
@@ -64,8 +41,12 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
     if family in NO_HEADS:
         raise HeadwiseError(f"{family} models are out of reach: {NO_HEADS[family]}")
     _number(getattr(inner, "config", None), "encoder", "num_attention_heads")  # a number below one is refused
-    if any(hasattr(module, "headwise_kept") for module in inner.modules()):  # proven before it was cut
+    if is_cut(inner) and family in EXACT:  # proven before it was cut
         return _named(inner, family, pattern, stack) | {"verified": True}
+    if origins := origins_of(inner):
+        chosen = stack or (next(iter(origins)) if len(stacks_of(inner)) == 1 else "")
+        if chosen in origins:
+            return by_origin(inner, chosen, origins[chosen]) | {"family": family}
     facts = proven(inner, sample)
     if facts.why:
         return _by_name(facts, inner, family, pattern, stack) | {"verified": False}
@@ -79,7 +60,26 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
     more = {"uncovered": (*_globs(facts.refused), *unseen)}
     if name in others:
         return _measured(inner, family, name, others[name]) | more | {"verified": False}
-    return _by_proof(inner, family, name, stacks[name], facts.layers[name]) | more | {"verified": True}
+    fields = _by_proof(inner, family, name, stacks[name], facts.layers[name])
+    return _sliced(inner, fields, facts.slices) | more | {"verified": True}
+
+
+def _sliced(model: nn.Module, fields: dict[str, Any], slices: dict[str, dict[str, Slice]]) -> dict[str, Any]:
+    """With the rows of every head that gradients showed, where names do not say them."""
+    if fields["exact"]:
+        return fields
+    sites = []
+    for site in fields["sites"]:
+        parts = {
+            name: Part(model.get_submodule(each.module), each.axis, each.rows, each.parameter)
+            for name, each in slices.get(site.name, {}).items()
+        }
+        if parts:
+            scope = model.get_submodule(common([each.module for each in slices[site.name].values()]))
+            site = replace(site, parts=parts, attention=scope, group=len(site.kept) // len(parts["k"].rows))
+        sites.append(site)
+    exact = not fields["shared"] and all(site.name in slices for site in sites if site.kept)
+    return fields | {"sites": tuple(sites), "exact": exact}
 
 
 def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
@@ -191,6 +191,11 @@ def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
     return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, placed.head_dim, placed.start)
 
 
+def is_cut(model: nn.Module) -> bool:
+    """Whether heads were cut out of a model."""
+    return any(hasattr(module, "headwise_kept") for module in model.modules())
+
+
 def unwrap(model: Any) -> Any:
     """The plain model inside torch.compile, DDP or PEFT wrappers."""
     while True:
@@ -207,10 +212,10 @@ def unwrap(model: Any) -> Any:
 def stacks_of(model: nn.Module) -> list[str]:
     """The names of the attention stacks a model has."""
     inner = unwrap(model)
-    cut = any(hasattr(module, "headwise_kept") for module in inner.modules())
-    facts, family = Proven(why="cut") if cut else proven(inner), family_of(inner)
+    family = family_of(inner)
+    facts = Proven(why="cut") if is_cut(inner) and family in EXACT else proven(inner)
     if facts.why:
-        return _sorted(_stacks(inner, family, None))
+        return _sorted(origins_of(inner) or _stacks(inner, family, None))
     stacks = facts.stacks | _unreached(facts, inner, family)
     if not stacks:
         raise _refusal(facts, inner, family)
@@ -290,7 +295,7 @@ def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseEr
 
 def _stack_config(model: nn.Module, stack: str):
     """The part of the configuration that speaks of this stack."""
-    config = model.config
+    config = getattr(model, "config", None)  # modules in plain torch have none
     if stack == "text":
         return getattr(config, "text_config", config)
     if stack == "vision":
@@ -334,6 +339,7 @@ def _measured(model: nn.Module, family: str, stack: str, found: list[tuple[str, 
     cross = stack == "cross"
     sites = tuple(_site(model, family, i, name, m, num_heads, head_dim, cross) for i, (name, m) in enumerate(found))
     kv_heads = _kv_heads(sites, config, num_heads)
+    sites = tuple(replace(site, group=num_heads // kv_heads) for site in sites)
     known = all(set(site.parts) == set("qkvo") for site in sites if site.kept)
     exact = known and family in EXACT and not shared
     sizes = {"num_layers": num_layers, "num_heads": num_heads, "head_dim": head_dim, "num_kv_heads": kv_heads}

@@ -21,13 +21,16 @@ from torch import nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import check_gates, check_reference, mixed, whole
-from headwise.heads.families import EXACT
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 
 __all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 Touch = Callable[[int, torch.Tensor], torch.Tensor | None]
+
+
+class NotReached(HeadwiseError):
+    """No forward inside a block reached some heads."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class Heads:
             )
         if not self.exact:
             raise HeadwiseError(
-                f"{purpose} needs the q, k, v and o slices of each head, which are not known for {self.family}",
-                f"one of: {', '.join(sorted(EXACT))}",
+                f"{purpose} needs rows of q, k, v and o that belong to one head each, and {self.family} has none",
+                "heads whose rows were told apart by gradients (not so after a norm over all heads) or by name",
                 "use gates (headwise.gated), which work here",
             )
 
@@ -203,7 +206,7 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
         yield heads
         unreached = [site.layer for site in heads.sites if site.module is not None and not hits[site.layer]]
         if unreached:
-            raise HeadwiseError(
+            raise NotReached(
                 f"no forward reached the heads of layers {unreached} of the {heads.stack} stack",
                 "a forward of this model inside the block",
                 "run model(...) inside the with-block, in its thread, and not through a function compiled before it",

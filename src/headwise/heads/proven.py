@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from headwise.errors import first_line
-from headwise.heads.families import CROSS_MARKS, declared_causal, text_config
+from headwise.heads.families import CROSS_MARKS, EXACT, declared_causal, text_config
 from headwise.heads.samples import samples
+from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
 
 WORDS = (  # free names of stacks, by the words that begin a part of a module's name
@@ -45,6 +46,8 @@ class Proven:
     layers: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
+    slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # of every site whose heads have their own rows
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)  # the inputs that were traced, by tower
     unseen: list[str] = field(default_factory=list)  # towers with attention that no sample went through
     unreached: dict[str, list[str]] | None = None  # stacks by their names, of towers that no sample went through
     why: str = ""  # nothing could be traced
@@ -60,7 +63,7 @@ def proven(model: nn.Module, sample: dict[str, Any] | None = None) -> Proven:
         why = _untraceable(model)
         if why and sample is None:
             return Proven(why=why)
-        _known[key] = _placed(model, *_traces(model, sample))
+        _known[key] = _found(model, sample)
     return _known[key]
 
 
@@ -89,35 +92,57 @@ def _key(model: Any) -> int:
     return hash(tuple(parts))
 
 
-def _traces(model: nn.Module, sample: dict[str, Any] | None) -> tuple[Trace, str]:
-    """A forward of the whole, and one of every tower that it does not reach."""
-    whole, why = _first(model, [sample] if sample is not None else samples(model))
-    found = whole or Trace()
+def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
+    """What a forward of the whole shows, and one of every tower that it does not reach."""
+    inputs, whole, why = _first(model, [sample] if sample is not None else samples(model))
+    found, ran = whole or Trace(), {"": inputs}
     for name, tower in _towers(model):
         if any(reached.startswith(f"{name}.") for reached in found.reached):
             continue
-        own, _ = _first(tower, samples(tower))
+        inputs, own, _ = _first(tower, samples(tower))
         if own is not None and (own.proofs or own.refused):
-            found.proofs += [_renamed(proof, name) for proof in own.proofs]
+            ran[name] = inputs
+            found.proofs += [replace(proof, name=f"{name}.{proof.name}") for proof in own.proofs]
             found.refused |= {f"{name}.{inner}": reason for inner, reason in own.refused.items()}
             found.reached |= {f"{name}.{inner}" for inner in own.reached}
-    return found, "" if found.reached else why
+    result = _placed(model, found, "" if found.reached else why)
+    if getattr(getattr(model, "config", None), "model_type", None) not in EXACT:
+        for tower, given in ran.items():
+            result.slices |= dict(_sliced(model, tower, given, found.proofs))
+    result.samples = ran
+    return result
 
 
-def _first(model: nn.Module, tried: Any) -> tuple[Trace | None, str]:
-    """The trace of the first sample that the model takes."""
+def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, str]:
+    """The first sample that the model takes, and its trace."""
     why = "nothing its forward takes is known"
     try:
         for inputs in tried:
             try:
-                return trace(model, inputs), ""
+                return inputs, trace(model, inputs), ""
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # a sample that does not fit fails anywhere in a model
                 why = first_line(error)
     except (AttributeError, TypeError, ValueError, LookupError) as error:  # a sample that cannot be made
         why = first_line(error)
-    return None, why
+    return {}, None, why
+
+
+def _sliced(
+    model: nn.Module, tower: str, inputs: dict[str, Any], proofs: list[Proof]
+) -> Iterator[tuple[str, dict[str, Slice]]]:
+    """The slices of the sites that a tower's sample reaches; none where its forward cannot be differentiated."""
+    before = f"{tower}." if tower else ""
+    own = [replace(p, name=p.name.removeprefix(before)) for p in proofs if p.name.startswith(before)]
+    try:
+        parts_by_site = slices(model.get_submodule(tower), inputs, own) if inputs and own else {}
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # an operation without a gradient, a result changed in place
+        return
+    for name, parts in parts_by_site.items():
+        yield before + name, {k: replace(part, module=before + part.module) for k, part in parts.items()}
 
 
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
@@ -137,10 +162,6 @@ def _towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if name and hasattr(module, "config") and hasattr(module, "main_input_name"):
             yield name, module
-
-
-def _renamed(proof: Proof, owner: str) -> Proof:
-    return Proof(f"{owner}.{proof.name}", proof.call, proof.heads, proof.head_dim, proof.start, proof.projection)
 
 
 def _placed(model: nn.Module, found: Trace, why: str) -> Proven:

@@ -52,6 +52,18 @@ class HandsBiasOn(nn.Module):
         return bias[:, list(self.o.headwise_kept)]
 
 
+class Repeats(nn.Module):
+    """A projection that gives the keys or values of some groups several times, as they have more heads than others."""
+
+    headwise_runs: list[tuple[int, int]] | None = None  # first column and how many, one after the other
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        out = super().forward(*args, **kwargs)
+        if self.headwise_runs is None:
+            return out
+        return torch.cat([out.narrow(-1, first, length) for first, length in self.headwise_runs], -1)
+
+
 class TakesBias(nn.Module):
     """An attention of MPNet that takes its own heads' share of the encoder's position bias."""
 
@@ -99,7 +111,7 @@ class OwnCount:
     """A configuration with a few values of its own; all else is the model's, also what is set there later."""
 
     def __init__(self, config: Any, **own: Any):
-        self.__dict__.update(own, _config=config)
+        self.__dict__.update(own, _config=vars(config)["_config"] if isinstance(config, OwnCount) else config)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_config":  # copying asks before there is a configuration

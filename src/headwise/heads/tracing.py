@@ -234,7 +234,11 @@ def _is_map(out: torch.Tensor, dim: int) -> bool:
 
 @contextmanager
 def _plain(model: nn.Module) -> Iterator[None]:
-    """Without the gates of blocks around, and without compiled code, which is blind to what comes after it."""
+    """Without the gates of blocks around, and without compiled code, which is blind to what comes after it.
+
+    What modules keep of a forward, like the states of recurrent ones, is as before after the block.
+    """
+    before = [(module, dict(vars(module))) for module in model.modules()]
     lent = [(m, n, h) for m in model.modules() for n, h in m._forward_pre_hooks.items() if getattr(h, "lent", False)]
     compiled = any(hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in model.modules())
     for module, number, _ in lent:
@@ -243,6 +247,10 @@ def _plain(model: nn.Module) -> Iterator[None]:
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
             yield
     finally:
+        for module, values in before:
+            for name in vars(module).keys() - values.keys():
+                del vars(module)[name]
+            vars(module).update(values)
         for module, number, hook in lent:
             module._forward_pre_hooks[number] = hook
 

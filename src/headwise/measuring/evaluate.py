@@ -1,4 +1,4 @@
-"""How well a task does, whole or under many lesions at once: K lesions in one pass over the data."""
+"""A task's performance, intact or under many lesions: K lesions in one pass over the data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import gated
 from headwise.heads.modules import evaluating
+from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
 from headwise.models.memory import Budget
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 
-TOKENS = 2048  # padded tokens in one forward: tensors of more leave the caches, and their memory is asked for anew
+TOKENS = 2048  # padded tokens per forward on a CPU: larger tensors leave its caches
 
 
 @dataclass(frozen=True)
 class Score:
-    """A task's performance, with what is needed for its uncertainty."""
+    """A task's performance, with the predictions and gold answers behind it."""
 
     task: str
     metric: str
@@ -42,11 +42,11 @@ class Score:
 
     @property
     def collapsed(self) -> bool:
-        """Whether every prediction fell into one class, so that the metric is that of a constant."""
+        """Whether all predictions are one class: the metric is that of a constant answer."""
         return all(isinstance(p, int) for p in self.predictions) and len(set(self.predictions)) == 1
 
     def interval(self, level: float = 0.95, resamples: int = 1000) -> tuple[float, float]:
-        """Its interval over examples: exact for shares of right answers, otherwise by the bootstrap (BCa)."""
+        """Confidence interval over examples: exact for accuracies, by the bootstrap (BCa) for other metrics."""
         estimate = bootstrap(self.counts, metrics[self.metric].value, resamples, level=level)
         return float(estimate.low), float(estimate.high)
 
@@ -62,13 +62,28 @@ def evaluate(
     model: Subject,
     task: str,
     gates: torch.Tensor | None = None,
+    close: str | torch.Tensor = "zero",
     *,
     split: str = "dev",
     limit: int | None = None,
     data: Encoded | None = None,
     tokens: int | None = None,
+    seed: int = 0,
 ) -> Any:
     """Score a task; with gates ``(K, L, H)``, under K lesions in one pass over its data.
+
+    Args:
+        model: a model with this task.
+        task: its name.
+        gates: of each lesion; without them, the model as it is.
+        close: what closed heads return: "zero"; their "mean" output; "resample", their output on another example;
+            "optimal", the constant that costs the task least; or a constant ``(L, H, D)``. Means and optimal constants
+            are fitted on training examples where the task has them.
+        split: which split to score.
+        limit: score a seeded sample of this many rows.
+        data: the encoded split, if at hand.
+        tokens: padded tokens per forward.
+        seed: of the draw of other examples.
 
     Returns:
         A `Score`, or a list of K of them.
@@ -85,12 +100,13 @@ def evaluate(
         data = model.encode(task, split, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    budget, kept = Budget(tokens or default_tokens(model)), data
-    predictions = budget.fit(lambda size: _predict(model, task, kept, lesions, size))
-    scores = [
-        Score(task, source.metric, metrics[source.metric](found, golds), found, golds)
-        for found in (_merged(source.kind, items, data, source, split, limit) for items in predictions)
-    ]
+    budget = Budget(tokens or default_tokens(model))
+    reference = None if gates is None else reference_for(close, model, task, data, tokens=budget.tokens, seed=seed)
+    predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference))
+    scores = []
+    for items in predictions:
+        answers = _merged(source.kind, items, data, source, split, limit)
+        scores.append(Score(task, source.metric, metrics[source.metric](answers, golds), answers, golds))
     return scores[0] if gates is None else scores
 
 
@@ -110,20 +126,22 @@ def _merged(kind: Any, items: list, data: Encoded, task, split: str, limit: int 
 
 
 @torch.no_grad()
-def _predict(model: Subject, task: str, data: Encoded, lesions: Any, tokens: int) -> list[list]:
+def _predict(
+    model: Subject, task: str, data: Encoded, lesions: Any, tokens: int, reference: Reference | None = None
+) -> list[list]:
     """Predictions (K, items), each batch decoded as it comes."""
     kind = model.tasks[task].kind
-    number = len(lesions)
-    found: list[list] = [[None] * len(data) for _ in range(number)]
+    predictions: list[list] = [[None] * len(data) for _ in range(len(lesions))]
     with evaluating(model):
         heads = None if lesions[0] is None else model.attention
         for items in Order(data.lengths, tokens=tokens).plain():
             batch = to_device(data.batch(items), model.device)
-            for lesion, scores, part in _forwards(model, task, batch, lesions, heads, tokens):
+            values = None if reference is None else reference(items, batch)
+            for lesion, scores in _forwards(model, task, batch, lesions, heads, values):
                 _check_numbers(task, scores)
-                for item, answer in zip(items, kind.decode(scores, part)):
-                    found[lesion][item] = answer
-    return found
+                for item, answer in zip(items, kind.decode(scores, batch)):
+                    predictions[lesion][item] = answer
+    return predictions
 
 
 class NotNumbers(HeadwiseError):
@@ -131,21 +149,21 @@ class NotNumbers(HeadwiseError):
 
 
 def _check_numbers(task: str, scores: Any) -> None:
-    """The largest of scores that are no numbers is the first class, and would pass for an answer."""
+    """Raise on NaN: argmax would return the first class, and pass for an answer."""
     for part in scores if isinstance(scores, tuple | list) else (scores,):
         if isinstance(part, torch.Tensor) and part.isnan().any():
             raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
 
 
-def _forwards(model, task, batch, lesions, heads, tokens) -> Iterator[tuple[int, Any, dict]]:
+def _forwards(model, task, batch, lesions, heads, reference) -> Iterator[tuple[int, Any]]:
     """One forward per lesion: gates for all examples alike keep the batch as small as it is."""
     for number, gate in enumerate(lesions):
         if gate is None:
-            yield number, model(task, batch).scores, batch
+            yield number, model(task, batch).scores
         else:
-            with gated(model.backbone, gate, heads=heads):
+            with model.gated(gate, reference, heads=heads):
                 scores = model(task, batch).scores
-            yield number, scores, batch
+            yield number, scores
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
@@ -153,16 +171,16 @@ def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str,
 
 
 def difference(after: Score, before: Score) -> Estimate:
-    """How much better one model does than another on the same examples, with its interval and two-sided p-value.
+    """The difference of two models on the same examples, with its interval and two-sided p-value.
 
-    Both are those of `headwise.measuring.stats.change`. They speak of other examples, not of other trainings.
+    Both come from `headwise.measuring.stats.change`. They cover other examples, not other trainings.
     """
     metric = metrics[before.metric]
     new, old = after.counts, before.counts
-    if new.shape != old.shape:  # one of them named a class that the other never did: count both in one table
+    if new.shape != old.shape:  # one predicted a class that the other never did: count both in one table
         new, old = np.split(metric.counts([*after.predictions, *before.predictions], [*after.golds, *before.golds]), 2)
-    found = change(new, old, metric.value, resamples=10_000)
-    return Estimate(*map(float, (found.value, found.low, found.high, found.p)))  # type: ignore[arg-type]
+    result = change(new, old, metric.value, resamples=10_000)
+    return Estimate(*map(float, (result.value, result.low, result.high, result.p)))  # type: ignore[arg-type]
 
 
 def chance(golds: Sequence) -> float:

@@ -14,6 +14,7 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, stacks_of
+from headwise.heads.origins import Origin, origins_of
 from headwise.io import files as store
 
 ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
@@ -54,22 +55,27 @@ def load(path: str | Path) -> nn.Module:
     kind = _model_class(path)
     if not is_cut(path):
         return opened(kind, path)
-    return opened(_cut_class(kind, _kept_heads(path)), path, strict=True)
+    return opened(_cut_class(kind, *_kept_heads(path)), path, strict=True)
 
 
 def save_sliced(model: Any, folder: Path) -> None:
     """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
     model.save_pretrained(folder)
-    kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks_of(model)}
+    origins = {name: origin.to_record() for stack in origins_of(model).values() for name, origin in stack}
+    stacks = origins_of(model) or stacks_of(model)
+    kept = {stack: [list(site.kept) for site in Heads.of(model, stack=stack).sites] for stack in stacks}
     digests = {file.name: store.file_digest(file) for file in sorted(folder.iterdir())}
-    store.write_json(folder / ABOUT, {"version": VERSION, "form": "sliced", "kept": kept, "files": digests})
+    about = {"version": VERSION, "form": "sliced", "kept": kept, "origins": origins, "files": digests}
+    store.write_json(folder / ABOUT, about)
 
 
-def _cut_class(kind: Any, kept: dict[str, list[list[int]]]) -> Any:
+def _cut_class(kind: Any, kept: dict[str, list[list[int]]], origins: dict[str, Origin]) -> Any:
     """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
 
     def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(self, config, *args, **kwargs)
+        for name, origin in origins.items():
+            self.get_submodule(name).headwise_origin = origin
         for stack, layers in kept.items():
             prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
         self.__class__ = kind
@@ -116,8 +122,8 @@ def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
     return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
 
 
-def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
-    """The heads of every stack and layer of a sliced folder, once its files are seen to be whole."""
+def _kept_heads(path: Path) -> tuple[dict[str, list[list[int]]], dict[str, Origin]]:
+    """The heads of every stack and layer of a sliced folder, and what it was cut from; its files must be whole."""
     about = store.read_json(path / ABOUT)
     version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
     if version != VERSION:
@@ -131,7 +137,12 @@ def _kept_heads(path: Path) -> dict[str, list[list[int]]]:
         file = path / Path(name).name
         if not file.is_file() or store.file_digest(file) != digest:
             raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
-    return kept
+    try:
+        return kept, {name: Origin.from_record(record) for name, record in about.get("origins", {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise HeadwiseError(
+            f"{path / ABOUT} does not describe layers", "a folder as exported", "export again"
+        ) from None
 
 
 def _removed(layers: list[list[int]], heads: Heads) -> torch.Tensor:

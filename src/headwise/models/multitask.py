@@ -25,7 +25,7 @@ from headwise.models.loading import load_encoder, refuse_several
 from headwise.models.native import OUTPUT_HEADS, as_native, native_head
 from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
-from headwise.tasks.lookup import own as catalog_own
+from headwise.tasks.own_files import own
 from headwise.tasks.stored import described, restored
 from headwise.tasks.task import Hidden, Source, Task
 
@@ -276,7 +276,7 @@ class MultiTaskModel(Subject):
         if name not in self.tasks:
             raise unknown("task of this model", name, self.tasks)
         if isinstance(data, str):
-            data = catalog_own(f"{name}={data}", self.tasks[name].language)
+            data = own(f"{name}={data}", self.tasks[name].language)
         old = self.tasks[name]
         given = data if isinstance(data, Task) else replace(old, source=data)
         given = _as_trained(given, plain(old.kind), Path("the model"), self.output_heads)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.heads.gates import Heads
+from headwise.heads.gates import Heads, gated
 from headwise.models.batching import Encoded, encode
 from headwise.models.predicting import predict
 from headwise.tasks.kinds.windows import parts
@@ -41,7 +41,7 @@ class Subject(nn.Module):
 
     Example:
         >>> batch = subject.encode("sst2", "dev").batch([0, 1, 2])
-        >>> with gated(subject.backbone, gates, heads=subject.attention):
+        >>> with subject.gated(gates):
         ...     subject("sst2", batch).loss.shape
         torch.Size([3])
     """
@@ -106,6 +106,20 @@ class Subject(nn.Module):
         per example follow.
         """
         return None
+
+    def gated(
+        self,
+        gates: torch.Tensor,
+        reference: torch.Tensor | None = None,
+        batch: Batch | None = None,
+        heads: Heads | None = None,
+    ) -> AbstractContextManager[Heads]:
+        """`headwise.gated` on the backbone; gates and references for each example of a batch reach all of its rows."""
+        example = None if batch is None else self.rows(batch)
+        if example is not None:
+            gates = gates if gates.ndim == 2 else gates[example]
+            reference = reference[example] if reference is not None and reference.ndim == 4 else reference
+        return gated(self.backbone, gates, reference, heads=heads or self.attention)
 
     def scaled(self, task: str) -> AbstractContextManager[Any]:
         """The factors of heads that a task is always run under; by default none."""

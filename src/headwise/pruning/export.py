@@ -4,7 +4,7 @@
 |---|---|---|---|
 | ``masked`` | any mask | as before: the heads' output weights are zero | transformers alone |
 | ``compact`` | every layer keeps the same number of heads | smaller | transformers alone; few families |
-| ``sliced`` | any mask of whole key-value groups | smaller | ``headwise.load`` |
+| ``sliced`` | any mask | smaller | ``headwise.load`` |
 | ``onnx`` | as sliced | smaller | onnxruntime |
 
 Every export is opened again and compared with the gated original before it gets its name; one that differs is removed.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from headwise.io import files as store
 from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
-from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, sample_inputs
+from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 SLICED = option("form", "sliced")
@@ -86,7 +87,7 @@ def export(
         raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
-    mask, inputs = removal(mask, heads), sample_inputs(own)
+    mask, inputs = removal(mask, heads), running_inputs(own)
     with gated(own, (~mask).to(own.dtype), heads=heads):
         expected = outputs(own, inputs)
     with store.folder(path) as scratch:
@@ -187,8 +188,7 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
         )
     prune(model, mask, heads.stack)
     stacks = [Heads.of(model, stack=stack) for stack in stacks_of(model)]
-    count = _even_count(stacks)
-    config = _compact_config(model.config, count, count * heads.num_kv_heads // heads.num_heads, heads.head_dim)
+    config = _compact_config(model.config, *_even_counts(stacks), heads.head_dim)
     small = type(model)(config).to(model.device, model.dtype)
     small.load_state_dict(_compact_weights(model, stacks))
     if getattr(model, "generation_config", None) is not None:
@@ -196,8 +196,8 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
     small.save_pretrained(folder)
 
 
-def _even_count(stacks: list[Heads]) -> int:
-    """How many heads every layer keeps, or an error that says how to make the mask even."""
+def _even_counts(stacks: list[Heads]) -> tuple[int, int]:
+    """How many heads and key-value groups every layer keeps, or an error that says how to make the mask even."""
     left = {f"{heads.stack} layer {site.layer}": len(site.kept) for heads in stacks for site in heads.sites}
     if len(set(left.values())) > 1 or 0 in left.values():
         goal = max(min(left.values()), stacks[0].num_heads // stacks[0].num_kv_heads)
@@ -216,7 +216,14 @@ def _even_count(stacks: list[Heads]) -> int:
                 f"the same heads in every layer, for instance {list(kept[0])}",
                 SLICED,
             )
-    return next(iter(left.values()))
+    sizes = [sorted(Counter(h // site.group for h in site.kept).values()) for heads in stacks for site in heads.sites]
+    if len({tuple(each) for each in sizes}) > 1 or len(set(sizes[0])) > 1:
+        raise HeadwiseError(
+            f"the key-value groups of layers keep {' / '.join(', '.join(map(str, each)) for each in sizes)} heads",
+            "as many groups in every layer, and as many heads in every group, for the form compact",
+            SLICED,
+        )
+    return sum(sizes[0]), len(sizes[0])
 
 
 def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.heads.samples import samples
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
 HALF_TOLERANCE = 3e-2
 Inputs = dict[str, torch.Tensor]
 Outputs = dict[str, torch.Tensor]
+
+
+def running_inputs(model: Any) -> Inputs:
+    """A small batch that a forward of the model takes: a padded one where it takes one."""
+    tried: list[Inputs] = []
+    with suppress(HeadwiseError):
+        tried.append(sample_inputs(model))
+    failure: Exception = HeadwiseError(f"no sample can be made for {type(model).__name__}", "text, pictures or sound")
+    for inputs in chain(tried, samples(model)):
+        try:
+            outputs(model, inputs)
+            return inputs
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a sample that does not fit fails anywhere in a model
+            failure = error
+    raise failure
 
 
 def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:

@@ -2,91 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager, whole_maps
 from headwise.heads.families import input_width
-from headwise.heads.gates import Heads, captured, gated, touched
-from headwise.scoring.importance import Importance, Moments, Sample
+from headwise.heads.gates import Heads, captured
+from headwise.measuring.references import mean_of
+from headwise.scoring.result import Importance
+from headwise.scoring.sample import Sample, averaged
 from headwise.scoring.stability import Blocks
 
 
-@torch.no_grad()
-def _lesion_losses(sample: Sample, batch: dict[str, torch.Tensor], gates_KLH: torch.Tensor) -> torch.Tensor:
-    """Losses (B, K) of a batch under K lesions."""
-    losses = []
-    for gate in gates_KLH:
-        with gated(sample.model.backbone, gate, heads=sample.heads):
-            losses.append(sample.losses(batch).float().cpu())
-    return torch.stack(losses, 1)
-
-
 def ablation(sample: Sample) -> Importance:
-    """The loss each head's absence adds."""
-    layers, heads = sample.heads.shape
-    gates = torch.cat([torch.zeros(1, layers * heads), torch.eye(layers * heads)])
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        losses = _lesion_losses(sample, batch, 1 - gates.view(-1, layers, heads))
-        moments.add((losses[:, 1:] - losses[:, :1]).view(-1, layers, heads))
-    return moments.result(sample.task, "ablation", len(sample.items))
+    """The loss that closing each head alone adds."""
+    return _alone(sample, "ablation")
 
 
-def all_but_one(sample: Sample) -> Importance:
-    """How much of the loss of closing a whole layer a head alone makes good (after Michel et al. 2019)."""
-    layers, heads = sample.heads.shape
-    gates = torch.ones(layers, 1 + heads, layers, heads)
-    for layer in range(layers):
-        gates[layer, 0, layer] = 0
-        gates[layer, 1:, layer] = torch.eye(heads)
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        losses = _lesion_losses(sample, batch, gates.flatten(0, 1)).view(-1, layers, 1 + heads)
-        moments.add(losses[..., :1] - losses[..., 1:])
-    return moments.result(sample.task, "all_but_one", len(sample.items))
+def mean_ablation(sample: Sample) -> Importance:
+    """The loss added when a head returns its mean output: `ablation` with the mean as reference."""
+    batches = (batch for _, batch, _ in sample.batches())
+    means_LHD = mean_of(batches, sample.model, sample.task, sample.heads)
+    return _alone(replace(sample, reference=lambda items, batch: means_LHD), "mean_ablation")
 
 
 @torch.no_grad()
-def mean_ablation(sample: Sample) -> Importance:
-    """The loss added when a head says its average in place of what it would."""
-    means_LHD, moments = _mean_outputs(sample), Moments(sample.heads.shape)
-    for _, batch in sample.batches():
+def _alone(sample: Sample, by: str) -> Importance:
+    layers, heads = sample.heads.shape
+    living = sample.heads.alive.flatten().nonzero().flatten().tolist()
+    sample.announce(by, 1 + len(living))
+
+    def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         whole = sample.losses(batch)
-        change = torch.zeros(len(whole), *sample.heads.shape)
-        for site in sample.heads.sites:
-            for place, head in enumerate(site.kept):
+        change = torch.zeros(len(whole), layers * heads, dtype=torch.float64)
+        for number in living:
+            gates = torch.ones(layers * heads)
+            gates[number] = 0
+            change[:, number] = (sample.losses(batch, gates.view(layers, heads), reference) - whole).double().cpu()
+        return change.view(-1, layers, heads)
 
-                def touch(layer: int, z: torch.Tensor, at=site.layer, place=place, head=head) -> torch.Tensor | None:
-                    if layer != at:
-                        return None
-                    z = z.clone()
-                    z[..., place, :] = means_LHD[at, head, : z.shape[-1]].to(z)
-                    return z
-
-                with touched(sample.model.backbone, touch, sample.heads):
-                    change[:, site.layer, head] = (sample.losses(batch) - whole).float().cpu()
-        moments.add(change)
-    return moments.result(sample.task, "mean_ablation", len(sample.items))
+    return averaged(sample, by, measure, torch.Tensor.clone)
 
 
-def _mean_outputs(sample: Sample) -> torch.Tensor:
-    """Each head's mean output over real tokens, (L, H, D), before the task's factors: where it is put in."""
-    total: torch.Tensor | float = 0.0
-    for _, batch in sample.batches():
-        for real, inputs in sample.inputs(batch):
+@torch.no_grad()
+def all_but_one(sample: Sample) -> Importance:
+    """How much of the loss of closing a whole layer one head restores (after Michel et al. 2019)."""
+    layers, heads = sample.heads.shape
+    sample.announce("all_but_one", layers * (1 + heads))
 
-            def reduce(z: torch.Tensor, mask: torch.Tensor = real[..., None, None]) -> torch.Tensor:
-                return (nn.functional.pad(z, (0, 1), value=1.0) * mask).sum((0, 1), dtype=torch.float64)  # and tokens
+    def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        restored = []
+        for layer in range(layers):
+            gates = torch.ones(1 + heads, layers, heads)
+            gates[0, layer] = 0
+            gates[1:, layer] = torch.eye(heads)
+            losses = [sample.losses(batch, gate, reference).float().cpu() for gate in gates]
+            restored.append(losses[0][:, None] - torch.stack(losses[1:], 1))
+        return torch.stack(restored, 1)
 
-            with captured(sample.model.backbone, reduce, heads=sample.heads) as sums, sample.model.scaled(sample.task):
-                sample.model.backbone(**inputs)
-            total = total + torch.stack(sums)
-    return total[..., :-1] / total[..., -1:]  # type: ignore[index]
+    return averaged(sample, "all_but_one", measure, torch.Tensor.clone)
 
 
 # -- controls: they know nothing of the task
@@ -104,10 +82,10 @@ def random(sample: Sample) -> Importance:
 def magnitude(sample: Sample) -> Importance:
     """The mean length of what a head adds to its layer, ‖W_O,h z_h‖."""
     grams = [_gram(site, sample.heads) for site in sample.heads.sites]
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
+
+    def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         total, tokens = _zero(sample), _zero(sample)
-        for real, inputs in sample.inputs(batch):
+        for real, inputs in sample.model.inputs(sample.task, batch):
             with (
                 sample.model.scaled(sample.task),
                 captured(sample.model.backbone, lambda z: z, heads=sample.heads) as outputs,
@@ -117,8 +95,9 @@ def magnitude(sample: Sample) -> Importance:
             sizes = [torch.einsum("bthd,hde,bthe->bth", z, g.to(z), z).clamp_min(0).sqrt() for z, g in pairs]
             total = total + (torch.stack(sizes, 2) * real[:, :, None, None]).sum(1)
             tokens = tokens + real.sum(1)[:, None, None]
-        moments.add(total / tokens)
-    return moments.result(sample.task, "magnitude", len(sample.items))
+        return total / tokens
+
+    return averaged(sample, "magnitude", measure)
 
 
 def _zero(sample: Sample) -> torch.Tensor:
@@ -143,14 +122,15 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
 @torch.no_grad()
 def confidence(sample: Sample) -> Importance:
     """A head's mean largest attention weight (Voita et al. 2019); runs with eager attention."""
-    moments = Moments(sample.heads.shape)
     with eager(sample.model.backbone) as maps, sample.model.scaled(sample.task):
-        for _, batch in sample.batches():
+
+        def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
             total, tokens = _zero(sample), _zero(sample)
-            for real, inputs in sample.inputs(batch):
+            for real, inputs in sample.model.inputs(sample.task, batch):
                 attention = whole_maps(maps(**inputs), sample.heads)
-                real = real.expand(attention[0].shape[0], attention[0].shape[-1])
+                real = real.expand(attention[0].shape[0], attention[0].shape[-2])
                 total = total + torch.stack([(a.amax(-1) * real[:, None]).sum(-1) for a in attention], 1)
                 tokens = tokens + real.sum(1)[:, None, None]
-            moments.add(total / tokens)
-    return moments.result(sample.task, "confidence", len(sample.items))
+            return total / tokens
+
+        return averaged(sample, "confidence", measure)

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from headwise.errors import missing_extra
-from headwise.scoring.importance import Importance, Moments, Sample
+from headwise.errors import HeadwiseError, missing_extra
+from headwise.models.plain import examples_of
+from headwise.scoring.result import Importance
+from headwise.scoring.sample import Sample, averaged
 from headwise.scoring.stability import Blocks
 
 
@@ -21,40 +23,50 @@ def _captum() -> Any:
     return captum.attr
 
 
-def _losses_of_gates(sample: Sample, batch: dict[str, torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+Measure = Callable[[Any, "torch.Tensor | None"], torch.Tensor]
+
+
+def _losses_of_gates(sample: Sample, batch: Any, reference: torch.Tensor | None) -> Callable[..., torch.Tensor]:
     """Gates ``(n · B, L·H)`` to losses ``(n · B,)``: captum repeats the batch as often as it needs."""
-    size = len(next(iter(batch.values())))
+    if not isinstance(batch, dict):
+        raise HeadwiseError(f"a batch that is a {type(batch).__name__}", "a dictionary of tensors")
+    size = examples_of(batch)
 
     def forward(flat: torch.Tensor) -> torch.Tensor:
         times = len(flat) // size
         repeated = {k: v.repeat(times, *[1] * (v.ndim - 1)) for k, v in batch.items()}
-        return sample.losses_under(flat.view(-1, *sample.heads.shape), repeated)
+        if times > 1 and reference is not None and reference.ndim > 3:
+            raise HeadwiseError("references of examples, which captum repeats", "reference='zero' or 'mean'")
+        return sample.losses(repeated, flat.view(-1, *sample.heads.shape), reference)
 
     return forward
 
 
-def _gates(sample: Sample, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    size = len(next(iter(batch.values())))
-    return torch.ones(size, sample.heads.num_layers * sample.heads.num_heads, device=sample.model.device)
+def _gates(sample: Sample, batch: Any) -> torch.Tensor:
+    count = sample.heads.num_layers * sample.heads.num_heads
+    return torch.ones(examples_of(batch), count, device=sample.model.device)
 
 
-def _gathered(sample: Sample, name: str, attribute: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> Importance:
-    moments = Moments(sample.heads.shape)
-    for _, batch in sample.batches():
-        moments.add(attribute(batch).view(-1, *sample.heads.shape).abs())
-    return moments.result(sample.task, name, len(sample.items))
+def _averaged(sample: Sample, by: str, attribute: Measure) -> Importance:
+    """The mean over examples of the absolute value; what is attributed to an open head, closing it takes away."""
+
+    def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        return -attribute(batch, reference).view(-1, *sample.heads.shape)
+
+    return averaged(sample, by, measure, torch.abs)
 
 
 def integrated_gradients(sample: Sample, steps: int = 20) -> Importance:
     """E |IG|: the gradient of the loss along the line from all heads closed to all open (Sundararajan et al. 2017)."""
     captum = _captum()
+    sample.announce("integrated_gradients", 3 * steps)  # a backward takes about two forwards
 
-    def attribute(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        method = captum.IntegratedGradients(_losses_of_gates(sample, batch))
+    def attribute(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        method = captum.IntegratedGradients(_losses_of_gates(sample, batch, reference))
         gates = _gates(sample, batch)
         return method.attribute(gates, baselines=torch.zeros_like(gates), n_steps=steps, internal_batch_size=len(gates))
 
-    return _gathered(sample, "integrated_gradients", attribute)
+    return _averaged(sample, "integrated_gradients", attribute)
 
 
 def attribution(sample: Sample, steps: int = 20) -> Importance:
@@ -64,35 +76,40 @@ def attribution(sample: Sample, steps: int = 20) -> Importance:
     integrated gradient of its gate.
     """
     captum = _captum()
+    sample.announce("attribution", 3 * steps * sample.heads.num_layers)
 
-    def attribute(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        method, gates = captum.IntegratedGradients(_losses_of_gates(sample, batch)), _gates(sample, batch)
-        found = torch.zeros_like(gates)
+    def attribute(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        method = captum.IntegratedGradients(_losses_of_gates(sample, batch, reference))
+        gates = _gates(sample, batch)
+        attributed = torch.zeros_like(gates)
         for layer in range(sample.heads.num_layers):
             here = slice(layer * sample.heads.num_heads, (layer + 1) * sample.heads.num_heads)
             start = torch.ones_like(gates)
             start[:, here] = 0
             part = method.attribute(gates, baselines=start, n_steps=steps, internal_batch_size=len(gates))
-            found[:, here] = part[:, here]
-        return found
+            attributed[:, here] = part[:, here]
+        return attributed
 
-    return _gathered(sample, "attribution", attribute)
+    return _averaged(sample, "attribution", attribute)
 
 
 def shapley(sample: Sample, permutations: int = 8) -> Importance:
     """E |Shapley value| of each head, by sampled orders of closing heads.
 
-    All examples have the same orders, so that batches make no difference; how far scores hang on the orders is no
-    error over examples, and none is given.
+    All examples have the same orders, so that batches make no difference. How much scores depend on the orders is not
+    an error over examples, so no errors are given.
     """
     captum = _captum()
+    with torch.no_grad():
+        sample.announce("shapley", 1 + permutations * sample.heads.alive.numel())
 
     @torch.no_grad()
-    def attribute(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        method, gates = captum.ShapleyValueSampling(_losses_of_gates(sample, batch)), _gates(sample, batch)
+    def attribute(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        method, gates = captum.ShapleyValueSampling(_losses_of_gates(sample, batch, reference)), _gates(sample, batch)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(sample.seed)
             return method.attribute(gates, baselines=torch.zeros_like(gates), n_samples=permutations)
 
-    found = _gathered(sample, "shapley", attribute)
-    return replace(found, stderr=torch.full_like(found.stderr, torch.nan), blocks=Blocks.none(sample.heads.shape))
+    result = _averaged(sample, "shapley", attribute)
+    unknown = torch.full_like(result.stderr, torch.nan)
+    return replace(result, stderr=unknown, signed_stderr=unknown, blocks=Blocks.none(sample.heads.shape))

@@ -22,7 +22,8 @@ _PLACES = {  # imported when first asked for: torch comes only with the kinds
     "kinds.image": ("Picture",),
     "corpus": ("Corpus",),
     "readers.sources": ("Files", "Hub", "Layout"),
-    "lookup": ("get", "names", "describe", "statistics", "own"),
+    "lookup": ("get", "names", "describe", "statistics"),
+    "own_files": ("own",),
     "leakage": ("split_by_item",),
     "builders": ("ag_pair", "ag_pair_task"),
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks.readers.shape import text_of
-from headwise.tasks.task import Row, Task
+from headwise.tasks.task import Row, Task, items_of
 
 Columns = Mapping[str, "str | tuple[str, ...]"]
 EXAMPLES = {
@@ -48,21 +48,6 @@ def as_rows(asks: Sequence[str], inputs: Any, columns: Columns | None = None, ow
 def own_columns(task: Task) -> dict[str, Any]:
     """Field to column in the task's own files."""
     return dict(getattr(getattr(task.source, "layout", None), "columns", {}))
-
-
-def items_of(inputs: Any) -> Iterator[Any]:
-    """The items of a sequence; a table (pandas, polars, pyarrow, datasets) is a sequence of its rows."""
-    if isinstance(inputs, str | Mapping):
-        return iter([inputs])
-    if hasattr(inputs, "to_pylist"):  # pyarrow
-        return iter(inputs.to_pylist())
-    if hasattr(inputs, "iloc") and hasattr(inputs, "columns"):  # pandas
-        return iter(inputs.to_dict("records"))
-    if hasattr(inputs, "to_dicts"):  # polars
-        return iter(inputs.to_dicts())
-    if not isinstance(inputs, Iterable):
-        raise HeadwiseError(f"inputs that are a {type(inputs).__name__}", "a list of texts, a DataFrame or a Dataset")
-    return iter(inputs)
 
 
 def _names(asks: Sequence[str], item: Mapping, columns: Columns, own: Columns) -> dict[str, Any]:

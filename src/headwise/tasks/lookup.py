@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +12,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
-from headwise.tasks.labels import meaning, row_labels
+from headwise.tasks.labels import row_labels
 from headwise.tasks.leakage import splits_of
-from headwise.tasks.metrics import answer_f1, bio_spans
+from headwise.tasks.metrics import bio_spans
 from headwise.tasks.readers.shape import row_texts
-from headwise.tasks.readers.sources import Files, Layout
-from headwise.tasks.task import SPLITS, Kind, Row, Task
+from headwise.tasks.task import Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
     "classify": "classify:Classify",
@@ -204,118 +202,3 @@ def _labels(row: Row) -> list[str]:
         entities = all(label == "O" or label[:2] in ("B-", "I-") for label in labels)
         return [label for _, _, label in bio_spans(labels)] or ["O"] if entities else labels
     return row_labels([row["label"]])
-
-
-FEW = 20  # rows, from which on a label for nearly every one is no label
-OWN_FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
-OWN_PARTS: dict[str, tuple[str, str, str, dict[str, str]]] = {  # format, kind, metric, columns
-    "pos": ("conllu", "tag", "tag_accuracy", {"words": "words", "labels": "upos"}),
-    "dep": ("conllu", "dependencies", "las", {"words": "words", "heads": "heads", "labels": "deprels"}),
-    "ner": ("columns", "spans", "span_f1", {"words": "words", "labels": "labels"}),
-    "con": ("trees", "constituents", "bracket_f1", {"words": "words", "tree": "tree"}),
-    "srl": ("conll2012", "frames", "srl_f1", {"words": "words", "frames": "frames"}),
-    "qa": ("squad", "answer", "answer_f1", {name: name for name in ("id", "question", "context", "answers", "starts")}),
-}
-
-
-def own(spec: str, language: str = "en") -> Task:
-    """A task from one's own files: ``name=file:columns``.
-
-    Columns are ``text,label`` or ``text,text_b,label`` of a csv, tsv, jsonl or parquet file; or ``pos`` and ``dep`` of
-    CoNLL-U, ``ner`` of word-per-line columns, ``con`` of bracketed trees, ``srl`` of CoNLL-2012, ``qa`` of SQuAD's
-    json; a folder of pictures needs none. A language other than English follows a dot: ``qa.es`` compares answers by
-    the rules of Spanish. ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its other splits;
-    without them the file is cut 80/10/10 by a seed.
-
-    Example:
-        >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
-    """
-    name, mark, rest = spec.partition("=")
-    file, _, columns = rest.rpartition(":") if ":" in rest else (rest, "", "")
-    if not (mark and name and file):
-        raise HeadwiseError(f"task {spec!r}", "name=file:columns", "mine=reviews.csv:text,label")
-    path = Path(file).expanduser()
-    if not path.exists():
-        raise HeadwiseError(f"no file {path}")
-    if path.is_dir():
-        return _own_pictures(name, path, language)
-    part, _, code = columns.partition(".")
-    if part in OWN_PARTS:
-        form, kind, metric, fields = OWN_PARTS[part]
-        layout, language = Layout(form, _beside(path), fields), code or language
-        source = Files(layout, path.parent, kind)
-        metric = answer_f1(language) if part == "qa" else metric
-        return Task(name, kind_class(kind)(), source, metric, language)
-    return _own_table(name, path, columns or "text,label", language)
-
-
-def _beside(path: Path) -> dict[str, str]:
-    stem = path.name.removesuffix(path.suffix).removesuffix(".train")
-    others = {split: f"{stem}.{split}{path.suffix}" for split in ("dev", "test")}
-    found = {split: other for split, other in others.items() if (path.parent / other).exists()}
-    return {"train": path.name, **found} if found else {"all": path.name}
-
-
-def _own_table(name: str, path: Path, columns: str, language: str) -> Task:
-    fields = columns.split(",")
-    if path.suffix.lower() not in OWN_FORMATS or len(fields) not in (2, 3):
-        expected = f"a {', '.join(OWN_FORMATS)} file with text,label or text,text_b,label"
-        raise HeadwiseError(f"{path.name} with columns {columns!r}", expected, f"{name}=reviews.csv:text,label")
-    keys = ("text", "label") if len(fields) == 2 else ("text", "text_b", "label")
-    layout = Layout(OWN_FORMATS[path.suffix.lower()], _beside(path), dict(zip(keys, fields)))
-    source = Files(layout, path.parent, "classify")
-    rows = {split: source.read(split) for split in source.splits}
-    labels = sorted({row["label"] for part in rows.values() for row in part})
-    _refuse_empty(source, fields[:-1])
-    grades = _grades(labels)
-    if len(set(grades or labels)) < 2:
-        raise HeadwiseError(f"{path}: only one label, {labels}", "two labels or more")
-    if grades:
-        kind = kind_class("regress")(low=min(grades), high=max(grades))
-        return Task(name, kind, Files(layout, path.parent, "regress"), "spearman", language)
-    _check_labels(path, fields[-1], rows, labels)
-    return Task(name, kind_class("classify")(tuple(labels)), source, "accuracy", language)
-
-
-def _check_labels(path: Path, column: str, rows: Mapping[str, list[Row]], labels: list[str]) -> None:
-    """Refuse a column that is no label, and tell of labels that are written in two ways or never trained."""
-    count = sum(len(part) for part in rows.values())
-    if count >= FEW and 2 * len(labels) > count:
-        seen = f"{path}: {len(labels)} labels in {count} rows, such as {labels[0][:40]!r}"
-        raise HeadwiseError(seen, f"classes in the column {column!r}, which is the last one named")
-    spelled = {label: meaning(label) for label in labels}
-    ways = Counter(spelled.values())
-    alike = [label for label in labels if ways[spelled[label]] > 1]
-    trained = {row["label"] for row in rows.get("train", [])}
-    unseen = [label for label in labels if label not in trained]
-    told = {
-        "labels that differ only in spaces or case, or in how a number is written": alike,
-        "labels that no training row has": unseen,
-    }
-    for what, found in ((what, found) for what, found in told.items() if found):
-        warnings.warn(f"{path.name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
-
-
-def _refuse_empty(source: Files, texts: list[str]) -> None:
-    """An error with the place of the first row that has nothing to read."""
-    for split in (split for split, counts in source.counts.items() if counts["empty"]):
-        for place, record in source.records(split):
-            if record and not any((record[name] or "").strip() for name in texts):
-                raise HeadwiseError(f"{place}: no {' nor '.join(texts)}", "a text on every row", "remove the row")
-
-
-def _grades(labels: list[str]) -> list[float]:
-    """The labels as numbers, where all are numbers and not all are whole."""
-    try:
-        grades = [float(label) for label in labels]
-    except ValueError:
-        return []
-    return grades if any(not grade.is_integer() for grade in grades) else []
-
-
-def _own_pictures(name: str, path: Path, language: str) -> Task:
-    parts = {split: split for split in SPLITS if (path / split).is_dir()}
-    layout = Layout("pictures", parts or {"all": "."}, {"path": "path", "label": "label"})
-    source = Files(layout, path, "picture")
-    labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
-    return Task(name, kind_class("picture")(labels=tuple(labels)), source, "accuracy", language)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -87,16 +88,31 @@ class Source(Protocol):
         ...
 
 
+def items_of(inputs: Any) -> Iterator[Any]:
+    """The items of a sequence; a table (pandas, polars, pyarrow, datasets) is a sequence of its rows."""
+    if isinstance(inputs, str | Mapping):
+        return iter([inputs])
+    if hasattr(inputs, "to_pylist"):  # pyarrow
+        return iter(inputs.to_pylist())
+    if hasattr(inputs, "iloc") and hasattr(inputs, "columns"):  # pandas
+        return iter(inputs.to_dict("records"))
+    if hasattr(inputs, "to_dicts"):  # polars
+        return iter(inputs.to_dicts())
+    if not isinstance(inputs, Iterable):
+        raise HeadwiseError(f"inputs that are a {type(inputs).__name__}", "a list of texts, a DataFrame or a Dataset")
+    return iter(inputs)
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Rows passed in Python: the simplest source."""
+    """Rows passed in Python: the simplest source. Tables whose columns are a row's fields are rows too."""
 
-    train: Sequence[Row] = ()
-    dev: Sequence[Row] = ()
-    test: Sequence[Row] = ()
+    train: Any = ()
+    dev: Any = ()
+    test: Any = ()
 
     def read(self, split: str) -> list[Row]:
-        return list(getattr(self, split))
+        return list(items_of(getattr(self, split)))
 
     @property
     def origin(self) -> str:
@@ -124,6 +140,9 @@ class Task:
     _read: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # rows by split, and their source
 
     def __post_init__(self) -> None:
+        if not callable(getattr(self.source, "read", None)):
+            seen, hint = f"rows that are a {type(self.source).__name__}", f'Task.from_dataset("{self.name}", data)'
+            raise HeadwiseError(seen, "Rows(train=..., dev=...)", hint)
         # Copies share what was read, so that no file is read twice, unless they have a source of their own.
         if self._read.setdefault("source", self.source) is not self.source:
             object.__setattr__(self, "_read", {"source": self.source})
@@ -136,6 +155,29 @@ class Task:
                 "a name that is not a row of the report's tables",
                 f"{self.name.split()[0]}_task",
             )
+
+    @classmethod
+    def from_dataset(cls, name: str, data: Any, columns: Any = (), language: str = "en") -> Task:
+        """A task from a Dataset or DatasetDict of `datasets`, records, or a folder of `save_to_disk`.
+
+        Columns are given in the order text, label (or text, text_b, label; tokens, tags; question, context, answers) or
+        as field to column; where there is one way to read a table, they are found. A table without splits is cut
+        80/10/10 by a seed.
+
+        Example:
+            >>> Task.from_dataset("mine", [{"text": f"{i}", "label": "ab"[i % 2]} for i in range(20)]).kind.labels
+            ('a', 'b')
+        """
+        return import_module("headwise.tasks.own_files").from_data(name, data, columns, language)  # it imports Task
+
+    @classmethod
+    def from_pandas(cls, name: str, frame: Any, columns: Any = (), language: str = "en") -> Task:
+        """A task from a DataFrame, or from one for each split, as `from_dataset`.
+
+        Example:
+            >>> Task.from_pandas("mine", {"train": frame, "dev": other}, ("review", "stars"))  # doctest: +SKIP
+        """
+        return cls.from_dataset(name, frame, columns, language)
 
     def rows(self, split: str) -> list[Row]:
         """The checked rows of ``train``, ``dev`` or ``test``, read once."""

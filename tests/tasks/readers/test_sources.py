@@ -518,7 +518,7 @@ def test_own_pictures(tmp_path):
 BAD_SPECS = [
     ("reviews.csv", "name=file:columns"),
     ("mine=absent.csv:text,label", "no file absent.csv"),
-    ("mine={}/r.txt:text,label", "a .csv, .tsv, .jsonl, .parquet file"),
+    ("mine={}/r.txt:text,label", "a .csv, .tsv, .jsonl, .parquet, .arrow file"),
     ("mine={}/r.csv:text", "text,label or text,text_b,label"),
     ("mine={}/r.csv:text,lable", "unknown column 'lable'"),
     ("mine={}/r.csv:text,label", "only one label"),

@@ -11,11 +11,11 @@ from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, gated
 from headwise.measuring.evaluate import evaluate
+from headwise.scoring.concrete import HardConcrete
 from headwise.scoring.importance import importance
 from headwise.testing import planted, toy_model
 from headwise.training.loop import fit
 from headwise.training.methods import methods
-from headwise.training.methods.concrete import HardConcrete
 from headwise.training.methods.l0 import L0
 from headwise.training.plan import Plan
 

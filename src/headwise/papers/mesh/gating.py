@@ -14,9 +14,9 @@ from torch import nn
 
 from headwise.errors import unknown
 from headwise.heads.gates import Heads
+from headwise.scoring.concrete import EDGE, START, draw, settle, under
 from headwise.tasks.languages import key
 from headwise.tasks.task import Task
-from headwise.training.methods.concrete import EDGE, START, draw, settle, under
 
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel

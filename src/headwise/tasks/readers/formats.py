@@ -156,8 +156,8 @@ def write_jsonl(path: Path, records: Sequence[Record]) -> Path:
     return store.write(path, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records))
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Numbered:
-    """A parquet table; numbers are rows, from 1."""
+def read_parquet(path: Path, columns: Sequence[str] | None = None, classes: bool = False) -> Numbered:
+    """A parquet table; numbers are rows, from 1. ``classes`` puts the names of a ClassLabel for its numbers."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -172,7 +172,60 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Numbered:
         raise HeadwiseError(f"no file {path}") from None
     except (pa.ArrowException, OSError) as error:
         raise HeadwiseError(f"{path} is not readable as parquet ({error})") from None
-    return enumerate(table.to_pylist(), 1)
+    return _decoded_rows(table, class_names(path) if classes else {})
+
+
+def read_arrow(path: Path, columns: Sequence[str] | None = None, classes: bool = True) -> Numbered:
+    """A file of `datasets.save_to_disk`; numbers are rows, from 1."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            table = stream.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise HeadwiseError(f"{path} is not readable as arrow ({error})") from None
+    kept = [name for name in columns if name in table.column_names] if columns else table.column_names
+    return _decoded_rows(table.select(kept), class_names(path) if classes else {})
+
+
+def _decoded_rows(table: Any, names: dict[str, list[str]]) -> Numbered:
+    """Records of a table; those whose label is hidden (-1) are left out."""
+    for number, record in enumerate(table.to_pylist(), 1):
+        if names and any(record.get(column) == -1 for column in names):
+            continue
+        yield number, decoded(record, names)
+
+
+def class_names(path: Path) -> dict[str, list[str]]:
+    """The names behind the numbers of ClassLabel columns, as `datasets` writes them into parquet and arrow files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        metadata = pq.read_schema(path).metadata
+    else:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            metadata = stream.schema.metadata
+    written = json.loads((metadata or {}).get(b"huggingface", b"{}"))
+    features = written.get("info", {}).get("features") or {}
+    found = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
+            found[column] = list(inner["names"])
+    return found
+
+
+def decoded(record: Record, names: dict[str, list[str]]) -> Record:
+    """The record with the names of its classes for their numbers."""
+    return {**record, **{column: _named(record[column], words) for column, words in names.items() if column in record}}
+
+
+def _named(value: Any, words: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, words) for item in value]
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return words[value] if whole and 0 <= value < len(words) else value
 
 
 def write_parquet(path: Path, records: Sequence[Record]) -> Path:
@@ -281,13 +334,14 @@ def _packed(record: Record) -> Record:
 
 
 def _no_writer(path: Path, records: Sequence[Record]) -> Path:
-    raise HeadwiseError("pictures are not written", "a folder of pictures made elsewhere")
+    raise HeadwiseError(f"{path} is of a format that is only read", "csv, tsv, jsonl or parquet")
 
 
 formats.add("tsv", Format(read_tsv, write_tsv))
 formats.add("csv", Format(read_csv, write_csv))
 formats.add("jsonl", Format(read_jsonl, write_jsonl))
 formats.add("parquet", Format(read_parquet, write_parquet, columns=True))
+formats.add("arrow", Format(read_arrow, _no_writer, columns=True))
 formats.add("lines", Format(read_lines, write_lines))
 formats.add("folders", Format(read_folders, write_folders))
 formats.add("pictures", Format(read_pictures, _no_writer))

@@ -187,10 +187,11 @@ def _treebank(record: Record, columns: Mapping[str, Any], names: LabelNames) -> 
 
 
 def _answer(record: Record, columns: Mapping[str, Any], names: LabelNames) -> Row:
-    row: Row = {field: text_of(record, columns[field]) for field in ("id", "question", "context")}
-    given = record.get("answers")
+    row: Row = {field: text_of(record, columns[field]) for field in ("question", "context")}
+    row["id"] = str(record.get(columns["id"], ""))
+    given = record.get(columns["answers"])
     if isinstance(given, dict):  # the Hub's form
-        record = record | {"answers": given["text"], "starts": given["answer_start"]}
+        record = record | {columns["answers"]: given["text"], columns["starts"]: given["answer_start"]}
     answers, starts = _cell(record, columns["answers"]), _cell(record, columns["starts"])
     if len(answers) != len(starts):
         raise HeadwiseError(f"{len(answers)} answers and {len(starts)} starts", "one start for each answer")

@@ -47,7 +47,7 @@ class HeldHeads:
         for site in heads.sites:
             for name in params if site.parts else "":
                 part = site.parts[name]
-                chosen = mask[site.layer, list(site.kept)].view(len(part.rows), -1).any(1)
+                chosen = torch.stack([mask[site.layer, list(own)].any() for own in site.owners(part)])
                 tensors = [part.module.weight] + ([part.module.bias] if part.biased and name != "o" else [])
                 for tensor in tensors:
                     by_parameter[id(tensor)].free[task][part.rows[~chosen].flatten()] = False

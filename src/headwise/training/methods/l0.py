@@ -1,4 +1,4 @@
-"""Learned head gates as a training method and as an importance estimator, after the stem-cell study's code.
+"""Learned head gates as a training method, after the stem-cell study's code.
 
 Legend: B examples, S sets of gates (one for all tasks, or one per task), L layers, H heads.
 """
@@ -9,17 +9,12 @@ import math
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads
-from headwise.measuring.evaluate import to_device
-from headwise.models.batching import Order, Stream
-from headwise.scoring.importance import Importance, Sample
-from headwise.scoring.stability import Blocks
-from headwise.training.methods.concrete import EDGE, HardConcrete, cut, draw
+from headwise.scoring.concrete import HardConcrete, Price, cut
 from headwise.training.methods.iat import check_share
 from headwise.training.methods.method import Method
 
@@ -27,34 +22,6 @@ if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
     from headwise.training.loop import Run
     from headwise.training.plan import Plan
-
-DAMPING = 10.0  # how much more the present gap moves a price than one step's share of the past ones
-
-
-class Price:
-    """What an open head costs: a fixed weight, or a multiplier that climbs while too many heads are open.
-
-    With a target share of closed heads the cost is the augmented Lagrangian of "so many heads are open": equality, so
-    that the price falls, below zero if need be, while too few are open.
-    """
-
-    def __init__(self, sets: int, weight: float, target: float | None = None, rate: float = 0.01):
-        self.target, self.rate = target, rate
-        self.multiplier = torch.full((sets,), float(weight))
-
-    def now(self, open_share: torch.Tensor, ramp: float = 1.0) -> torch.Tensor:
-        """Each set's price, (S,); ``ramp`` is how much of the weight or of the target is asked for yet."""
-        price = self.multiplier.to(open_share)
-        return price * ramp if self.target is None else price + DAMPING * self.rate * self._gap(open_share, ramp)
-
-    def move(self, open_share: torch.Tensor, ramp: float = 1.0, share: torch.Tensor | float = 1.0) -> None:
-        """One step of the multiplier; ``share`` is how much of the step was each set's."""
-        if self.target is not None:
-            self.multiplier = self.multiplier.to(open_share) + self.rate * share * self._gap(open_share, ramp)
-
-    def _gap(self, open_share: torch.Tensor, ramp: float) -> torch.Tensor:
-        assert self.target is not None
-        return open_share - (1 - ramp * self.target)
 
 
 class L0(Method):
@@ -204,47 +171,3 @@ class L0(Method):
         best = run.history.best(run.best_after)
         if run.plan.patience is not None and best is not None and best["step"] == run.step:
             self.best = self.gates.log_a.detach().clone()
-
-
-def l0_importance(
-    sample: Sample, steps: int = 200, size: int = 32, lr: float = 0.1, target: float = 0.5, rate: float = 0.01
-) -> Importance:
-    """How sure a head is to stay open when gates learn, on the frozen model, to close a share of all heads.
-
-    Each half of the examples has a set of gates of its own, drawn anew for every example: scores are their mean chance
-    to be open, and the standard error comes from the halves' difference.
-
-    Args:
-        sample: what `importance` hands over.
-        steps: of the gates.
-        size: examples in a step.
-        lr: of the gates.
-        target: share of heads to close.
-        rate: how fast the Lagrange multiplier moves.
-    """
-    gates = HardConcrete(sample.heads, ("even", "odd")).to(sample.model.device)
-    price, generator = Price(2, 0.0, target, rate), torch.Generator().manual_seed(sample.seed)
-    optimizer = torch.optim.Adam([gates.log_a], lr=lr)
-    stream = Stream(sample.data, Order(sample.data.lengths[sample.items], size), (sample.seed, 5))
-    for step in range(steps):
-        ramp = min(1.0, 2 * (step + 1) / steps)  # the target is reached half-way: a hasty price closes everything
-        _gate_step(sample, gates, price.now(gates.open_share(), ramp), stream.next(), generator)
-        optimizer.step()
-        optimizer.zero_grad()
-        price.move(gates.open_share(), ramp)
-    halves = gates.chances().detach().float().cpu()
-    stderr = (halves[0] - halves[1]).abs() / 2
-    blocks = Blocks(halves.double().numpy(), np.ones(2))
-    return Importance(sample.task, "l0", halves.mean(0), stderr, len(sample.items), blocks)
-
-
-def _gate_step(
-    sample: Sample, gates: HardConcrete, price: torch.Tensor, places: Any, generator: torch.Generator
-) -> None:
-    """The gradient of one batch's loss, and of what its open heads cost."""
-    batch = to_device(sample.data.batch(sample.items[places]), sample.model.device)
-    half = torch.from_numpy(places % 2).to(gates.log_a.device)
-    log_a_BLH = gates.log_a[half]
-    noise = torch.empty(log_a_BLH.shape).uniform_(EDGE, 1 - EDGE, generator=generator)
-    loss = sample.losses_under(draw(log_a_BLH, noise.to(log_a_BLH)), batch)
-    (2 * loss.mean() + (price * gates.penalty("sum")).sum()).backward()  # about half of the batch is each set's

@@ -114,8 +114,8 @@ class Rates(Method):
 
     def _mark(self, slow: dict[int, torch.Tensor], site: Any, name: str, rate_LH: torch.Tensor) -> None:
         part = site.parts[name]
-        rate = rate_LH[site.layer, list(site.kept)].view(len(part.rows), -1).amax(1)  # a key-value group: the largest
-        for rows, value in zip(part.rows, rate.tolist()):
+        rates = [rate_LH[site.layer, list(own)].amax() for own in site.owners(part)]  # a key-value group: the largest
+        for rows, value in zip(part.rows, torch.stack(rates).tolist()):
             for tensor, axis in ((part.module.weight, part.axis), (part.module.bias if part.biased else None, 0)):
                 if tensor is not None and not (name == "o" and tensor.ndim == 1):
                     slow[id(tensor)].index_fill_(axis, rows.to(tensor.device), 1.0 - value)

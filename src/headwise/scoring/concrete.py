@@ -19,7 +19,6 @@ from torch import nn
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.equation import mixed
 from headwise.heads.gates import Heads, Lent, touched
-from headwise.heads.selection import close_groups
 
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 TEMPERATURE, LOW, HIGH = 0.33, -0.1, 1.1
 EDGE = 1e-6  # noise stays this far from 0 and 1
 CLOSED = 1e-3  # a gate up to this counts as closed, and is then 0
+DAMPING = 10.0  # how much more the present gap moves a price than one step's share of the past ones
 START = 2.5  # log a of init="open": from ln 11 = 2.398 on the settled gate is 1, below -2.398 it is 0
 
 
@@ -54,7 +54,7 @@ class HardConcrete(nn.Module):
     """The gates of a model's heads: one set for all tasks, or one for each.
 
     Example:
-        >>> gates = HardConcrete(Heads.of(model.encoder), tasks=["pos", "ner"])
+        >>> gates = HardConcrete(model.attention, tasks=["pos", "ner"])
         >>> with gates.on(model):
         ...     model("pos", batch).loss.mean().backward()
         >>> gates.settled().shape
@@ -120,6 +120,32 @@ class HardConcrete(nn.Module):
         return heads
 
 
+class Price:
+    """What an open head costs: a fixed weight, or a multiplier that climbs while too many heads are open.
+
+    With a target share of closed heads the cost is the augmented Lagrangian of "so many heads are open": equality, so
+    that the price falls, below zero if need be, while too few are open.
+    """
+
+    def __init__(self, sets: int, weight: float, target: float | None = None, rate: float = 0.01):
+        self.target, self.rate = target, rate
+        self.multiplier = torch.full((sets,), float(weight))
+
+    def now(self, open_share: torch.Tensor, ramp: float = 1.0) -> torch.Tensor:
+        """Each set's price, (S,); ``ramp`` is how much of the weight or of the target is asked for yet."""
+        price = self.multiplier.to(open_share)
+        return price * ramp if self.target is None else price + DAMPING * self.rate * self._gap(open_share, ramp)
+
+    def move(self, open_share: torch.Tensor, ramp: float = 1.0, share: torch.Tensor | float = 1.0) -> None:
+        """One step of the multiplier; ``share`` is how much of the step was each set's."""
+        if self.target is not None:
+            self.multiplier = self.multiplier.to(open_share) + self.rate * share * self._gap(open_share, ramp)
+
+    def _gap(self, open_share: torch.Tensor, ramp: float) -> torch.Tensor:
+        assert self.target is not None
+        return open_share - (1 - ramp * self.target)
+
+
 @contextmanager
 def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], torch.Tensor]) -> Iterator[None]:
     """Inside, each forward of the model runs under ``values(task, model.training)``, (L, H)."""
@@ -152,14 +178,9 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
 def cut(model: nn.Module, gates: torch.Tensor) -> nn.Module:
     """Fold gates ``(L, H)`` into a model and remove the heads whose gate is zero, in place: outputs as under ``gated``.
 
-    Where heads share keys and values, a group goes when all of it is closed; other closed heads stay, silent.
-
     Example:
         >>> smaller = cut(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
     """
     from headwise.heads.cutting import fold, prune
 
-    fold(model, gates)
-    heads = Heads.of(model)
-    closed, _ = close_groups((gates == 0).cpu() | ~heads.alive, heads.num_kv_heads, "all")
-    return prune(model, closed)
+    return prune(fold(model, gates), (gates == 0).cpu())

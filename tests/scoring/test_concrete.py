@@ -11,8 +11,8 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, gated
 from headwise.papers.mesh.gating import HeadGates
+from headwise.scoring.concrete import HardConcrete, cut, draw, p_open, settle
 from headwise.testing import layers_run_again, no_dropout, tiny, tiny_batch, toy_model
-from headwise.training.methods.concrete import HardConcrete, cut, draw, p_open, settle
 from headwise.training.methods.l0 import L0
 from headwise.training.plan import Plan
 

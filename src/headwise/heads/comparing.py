@@ -1,0 +1,104 @@
+"""Whether a cut model answers as the whole one does with those heads closed, on the inputs that proved its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, first_line
+from headwise.heads.gates import Heads, NotReached, gated
+from headwise.heads.modules import evaluating
+from headwise.heads.proven import proven
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
+HALF_TOLERANCE = 3e-2
+
+
+@contextmanager
+def comparing(model: nn.Module, heads: Heads, gone: torch.Tensor) -> Iterator[None]:
+    """Compare answers before and after the block; where they differ, the modules of the heads are as before.
+
+    A model under construction, whose weights are on no device yet, is not compared.
+    """
+    expected = _closed(model, heads, gone)
+    before = _copied(heads)
+    try:
+        yield
+        for tower, inputs, there in expected:
+            _require_same(answers(model.get_submodule(tower), inputs), there)
+    except Exception as error:
+        _restore(before)
+        raise HeadwiseError(
+            f"heads cannot be cut out of {heads.family} models: {first_line(error)}",
+            "code that runs with fewer heads",
+            "use gates (headwise.gated) or the form masked, which work here",
+        ) from error
+
+
+def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[str, dict[str, Any], torch.Tensor]]:
+    """What every tower that reaches all the heads answers with some of them closed."""
+    facts = proven(model)
+    if facts.why:
+        return []
+    found, gates = [], (~gone).float()
+    for tower, inputs in facts.samples.items():
+        runner = model.get_submodule(tower)
+        inside = {id(module) for module in runner.modules()}
+        if inputs and all(id(site.module) in inside for site in heads.sites if site.kept):
+            with suppress(NotReached), gated(runner, gates, heads=heads):
+                found.append((tower, inputs, answers(runner, inputs)))
+    if not found:
+        raise HeadwiseError("no sample reaches the heads, so a cut could not be checked", "inputs of this model")
+    return found
+
+
+def answers(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """All numbers that a model answers with, as one vector."""
+    devices = {t.device for t in inputs.values() if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
+    with evaluating(runner), torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(0)
+        found = list(_tensors(runner(**inputs)))
+    kind = min((each.dtype for each in found), key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return torch.cat([torch.empty(0, dtype=kind), *(each.flatten().cpu().to(kind) for each in found)])
+
+
+def _tensors(answer: Any) -> Iterator[torch.Tensor]:
+    if isinstance(answer, torch.Tensor):
+        yield from [answer] if answer.is_floating_point() else []
+    elif isinstance(answer, dict | list | tuple):
+        for part in answer.values() if isinstance(answer, dict) else answer:
+            yield from _tensors(part)
+
+
+def _require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    if found.shape != expected.shape:
+        raise HeadwiseError(f"{len(found)} numbers in the answer", f"{len(expected)}")
+    if not len(found):
+        return
+    largest = expected.abs().nan_to_num(0.0).max().clamp_min(1e-6)
+    difference = ((found - expected).abs().nan_to_num(0.0).max() / largest).item()
+    allowed = TOLERANCE.get(expected.dtype, HALF_TOLERANCE)
+    if not difference <= allowed or bool((found.isnan() != expected.isnan()).any()):
+        seen = f"its answers differ by {difference:.1e} from those with these heads closed"
+        raise HeadwiseError(seen, f"{allowed:.0e} at most")
+
+
+Before = list[tuple[Any, type, dict[str, Any]]]
+
+
+def _copied(heads: Heads) -> Before:
+    """The class, settings and tensors of all modules that a cut may change."""
+    inside = {id(m): m for site in heads.sites if site.kept for m in (*site.attention.modules(), site.module)}
+    own = ("_parameters", "_buffers", "_modules")
+    return [(m, type(m), vars(m) | {name: dict(vars(m)[name]) for name in own}) for m in inside.values()]
+
+
+def _restore(before: Before) -> None:
+    for module, kind, values in before:
+        module.__class__ = kind
+        vars(module).clear()
+        vars(module).update(values)

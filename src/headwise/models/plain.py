@@ -1,0 +1,281 @@
+"""Models as they are: any module with a loss, and the task models of transformers with their own output heads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, first_line
+from headwise.heads.gates import Heads, unwrap
+from headwise.heads.modules import evaluating, positions
+from headwise.models.ownloss import LABELS, own_loss
+from headwise.models.subject import Batch, Output, Subject
+from headwise.tasks.kinds.answer import Answer, Ends
+from headwise.tasks.kinds.classify import Classify, Regress
+from headwise.tasks.kinds.image import Picture
+from headwise.tasks.kinds.tag import Tag
+from headwise.tasks.kinds.windows import stitched
+from headwise.tasks.kinds.wordlevel import words
+from headwise.tasks.labels import label_text, meaning
+from headwise.tasks.task import Row, Source, Task
+
+Loss = Callable[[nn.Module, Any], torch.Tensor]  # a model and a batch to one loss per example, (B,)
+
+
+class Wrapped(Subject):
+    """Any module with heads and a loss, for batches of one's own."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, batch: Any, stack: str | None = None):
+        """Wrap a model; without a loss its own is made per example, as its labels in ``batch`` show.
+
+        Args:
+            model: a Hugging Face model, or any module whose heads a forward of ``batch`` shows.
+            loss: of a batch, one per example, ``(B,)``.
+            batch: the first of the batches to come.
+            stack: which heads, of a model that has several stacks.
+        """
+        super().__init__()
+        self.model, self.stack, self.max_length, self.tasks = model, stack, positions_of(model), {}
+        self.accepted = inspect.signature(unwrap(model).forward).parameters
+        batch = moved(batch, self.device)
+        with evaluating(model):
+            self.heads = self._find(batch)
+            self.loss = loss or self._own(batch)
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.model
+
+    @property
+    def attention(self) -> Heads:
+        return self.heads
+
+    def forward(self, task: str, batch: Any) -> Output:
+        losses = self.loss(self.model, batch)
+        count = examples_of(batch)
+        if not isinstance(losses, torch.Tensor) or losses.shape != (count,):
+            seen = f"a loss of shape {tuple(losses.shape)}" if hasattr(losses, "shape") else f"a {type(losses)} as loss"
+            raise HeadwiseError(seen, f"one loss for each of the {count} examples, ({count},)", 'reduction="none"')
+        return Output(losses, None)
+
+    def inputs(self, task: str, batch: Any) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
+        inputs = self._arguments(batch)
+        decoding = self.heads.stack in ("decoder", "cross")
+        mask = inputs.get("decoder_attention_mask" if decoding else "attention_mask")
+        if mask is None and decoding and "labels" in inputs:
+            mask = inputs["labels"] != -100
+        if mask is None or mask.ndim != 2:
+            mask = torch.ones(len(self.rows(batch) if self.rows(batch) is not None else range(examples_of(batch))), 1)
+        yield mask.bool().to(self.device), inputs
+
+    def rows(self, batch: Any) -> torch.Tensor | None:
+        """Choices of one example, ``(B, choices, T)``, are rows of one forward."""
+        ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if ids is None or ids.ndim != 3:
+            return None
+        return torch.arange(len(ids), device=ids.device).repeat_interleave(ids.shape[1])
+
+    def _arguments(self, batch: Any) -> dict[str, Any]:
+        """What the model takes of a batch; labels stay where a decoder's inputs follow from them."""
+        if not isinstance(batch, Mapping):
+            raise HeadwiseError(f"a batch that is a {type(batch).__name__}", "a dictionary of the model's arguments")
+        if any(p.kind == p.VAR_KEYWORD for p in self.accepted.values()):
+            return dict(batch)
+        return {name: value for name, value in batch.items() if name in self.accepted}
+
+    def _find(self, batch: Any) -> Heads:
+        try:
+            return Heads.of(self.model, stack=self.stack)
+        except HeadwiseError:
+            if not isinstance(batch, Mapping):
+                raise
+            return Heads.of(self.model, sample=self._arguments(batch), stack=self.stack)
+
+    def _own(self, batch: Any) -> Loss:
+        def call(single: Any) -> Any:
+            named = {"labels" if name in LABELS[1:3] else name: value for name, value in single.items()}
+            return self.model(**self._arguments(named))
+
+        way = own_loss(unwrap(self.model), call, batch)
+        return lambda model, batch: way(call(batch), batch)
+
+
+def positions_of(model: nn.Module) -> int:
+    """How many tokens a model takes, as far as its configuration says."""
+    return positions(model) if hasattr(model, "config") else 512
+
+
+def examples_of(batch: Any) -> int:
+    """How many examples a batch has: the first dimension of its first tensor."""
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
+    sizes = [len(value) for value in values if isinstance(value, torch.Tensor) and value.ndim]
+    if not sizes:
+        raise HeadwiseError(f"a batch without tensors, a {type(batch).__name__}", "tensors with one row per example")
+    return sizes[0]
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch on a device."""
+    if isinstance(batch, Mapping):
+        return {name: moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(value, device) for value in batch)
+    return batch.to(device) if isinstance(batch, torch.Tensor) else batch
+
+
+class TaskModel(Subject):
+    """A task model of transformers as it is: its classifier, its labels, any number of tasks to measure it on.
+
+    Example:
+        >>> model = TaskModel.from_pretrained("my-finetuned", [own("reviews=reviews.csv:text,label")])
+        >>> importance(model, "reviews").scores.shape
+        torch.Size([12, 12])
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Any, tasks: Iterable[Task], max_length: int = 128):
+        super().__init__()
+        self.model, self.tokenizer, self.max_length = model, tokenizer, min(max_length, positions(model))
+        accepted = inspect.signature(model.forward).parameters
+        names = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+        self.input_names = [name for name in names if name in accepted]
+        self.tasks = {task.name: self._fitted(task) for task in tasks}
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, tasks: Iterable[Task], max_length: int = 128) -> TaskModel:
+        """Open a checkpoint as the class that it was saved as."""
+        model, tokenizer = load_task_model(name)
+        return cls(model, tokenizer, tasks, max_length)
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.model
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The checkpoint's classes in the order of its outputs."""
+        names = {int(number): label_text(name) for number, name in (self.config.id2label or {}).items()}
+        return tuple(names[number] for number in sorted(names))
+
+    def forward(self, task: str, batch: Batch) -> Output:
+        kind = self.tasks[task].kind
+        inputs = {name: batch[name] for name in self.input_names if name in batch}
+        if "pixel_values" in inputs:
+            inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+        if isinstance(kind, Tag):
+            window = batch.get("window")
+            encode = lambda part: self.model(**part).logits  # noqa: E731
+            logits = encode(inputs) if window is None else stitched(encode, inputs, window)
+            scores: Any = words(logits, batch, "first")
+            return Output(kind.loss(scores, batch), scores)
+        output = self.model(**inputs)
+        if isinstance(kind, Answer):
+            padding = batch["attention_mask"] == 0
+            scores = Ends(*(x.masked_fill(padding, -1e9) for x in (output.start_logits, output.end_logits)))
+        else:
+            scores = output.logits
+        return Output(kind.loss(scores, batch), scores)
+
+    def _fitted(self, task: Task) -> Task:
+        """The task with the checkpoint's labels."""
+        kind, name = task.kind, type(self.model).__name__
+        if isinstance(kind, Answer):
+            return self._require(task, "QuestionAnswering")
+        if isinstance(kind, Regress):
+            if self.config.num_labels != 1:
+                raise HeadwiseError(f"{name} with {self.config.num_labels} outputs for {task.name!r}", "one output")
+            return self._require(task, "SequenceClassification")
+        if isinstance(kind, Tag):
+            fitted = replace(kind, labels=self.labels, learnt=False)
+            return self._require(self._renamed(task, fitted, "labels"), "TokenClassification")
+        if isinstance(kind, Classify):
+            purpose = "ImageClassification" if isinstance(kind, Picture) else "SequenceClassification"
+            return self._require(self._renamed(task, replace(kind, labels=self.labels), "label"), purpose)
+        seen = f"{task.name!r} is a task of kind {type(kind).__name__}, and {name} a task model of transformers"
+        hint = "MultiTaskModel.from_pretrained(name, tasks), which trains an output head for it"
+        raise HeadwiseError(seen, "classify, regress, tag, answer or picture", hint)
+
+    def _require(self, task: Task, purpose: str) -> Task:
+        if not type(self.model).__name__.endswith(f"For{purpose}"):
+            kind = type(task.kind).__name__
+            raise HeadwiseError(
+                f"{task.name!r} of kind {kind} for {type(self.model).__name__}", f"a model for {purpose}"
+            )
+        return task
+
+    def _renamed(self, task: Task, kind: Any, column: str) -> Task:
+        return replace(task, kind=kind, source=_Renamed(task, self.labels, column), _read={})
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    """A task's rows with labels in the checkpoint's words: the same in any case, or their numbers."""
+
+    task: Task
+    labels: tuple[str, ...]
+    column: str
+
+    @property
+    def origin(self) -> str:
+        return self.task.source.origin
+
+    def read(self, split: str) -> list[Row]:
+        rows = self.task.rows(split)
+        flat = self.column == "label"
+        return [
+            row | {self.column: self._one(row["label"]) if flat else [self._one(label) for label in row[self.column]]}
+            for row in rows
+        ]
+
+    def _one(self, label: Any) -> str:
+        names = self._names
+        text = meaning(label_text(label))
+        if text not in names:
+            seen = f"label {label_text(label)!r} of {self.task.name!r}"
+            hint = "name the file's labels as the checkpoint does, or write their numbers"
+            raise HeadwiseError(seen, f"the checkpoint's: {', '.join(self.labels)}", hint)
+        return names[text]
+
+    @cached_property
+    def _names(self) -> dict[Any, str]:
+        numbered = {meaning(str(number)): label for number, label in enumerate(self.labels)}
+        ready: Source = self.task.source
+        own = getattr(self.task.kind, "labels", ()) or getattr(ready, "labels", ())
+        if own and len(own) == len(self.labels) and all(name.startswith("LABEL_") for name in self.labels):
+            numbered |= {meaning(name): label for name, label in zip(own, self.labels)}  # a catalog task's own order
+        return numbered | {meaning(label): label for label in self.labels}
+
+
+def load_task_model(name: str | Path) -> tuple[Any, Any]:
+    """A checkpoint of transformers as the class it was saved as, and its tokenizer or image processor."""
+    import transformers
+
+    from headwise.models.loading import find_config
+
+    config = find_config(name)
+    saved = (getattr(config, "architectures", None) or [""])[0] if config is not None else ""
+    kind = getattr(transformers, saved, None)
+    if kind is None or not saved.partition("For")[2]:
+        seen = f"{name} holds {saved or 'no model of transformers'}, which has no output head"
+        raise HeadwiseError(seen, "a checkpoint of an AutoModelFor... class, or a model of headwise train")
+    local = Path(name).exists()
+    safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+    reader = transformers.AutoImageProcessor if hasattr(config, "image_size") else transformers.AutoTokenizer
+    try:
+        model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)
+        tokenizer = reader.from_pretrained(name, **safe)
+    except Exception as error:  # each library below has its own
+        raise HeadwiseError(f"cannot load a model from {str(name)!r}: {first_line(error)}") from error
+    if getattr(tokenizer, "pad_token_id", 0) is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model.eval(), tokenizer

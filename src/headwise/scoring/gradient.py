@@ -1,0 +1,146 @@
+"""Importance from one pass over activations and their gradients.
+
+Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs, g their gates (all 1), r references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.heads.equation import reference_of
+from headwise.heads.gates import touched
+from headwise.scoring.moments import Moments
+from headwise.scoring.result import Importance
+from headwise.scoring.sample import Sample, averaged
+
+
+def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch.Tensor | None = None) -> torch.Tensor:
+    """⟨z - r, ∂L/∂z⟩ of each head: ∂L/∂g per example (B, L, H), or per token (B, T, L, H).
+
+    With a twin's outputs as r this is attribution patching.
+    """
+    products: list[torch.Tensor | None] = [None] * sample.heads.num_layers
+    sites = sample.heads.sites
+    example = sample.model.rows(batch)
+    if reference is not None and example is not None and reference.ndim == 4:
+        reference = reference[example]
+
+    def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
+        values_BTHD = z_BTHD.detach()  # a hook that holds z itself is a cycle that nothing frees, model and all
+        if reference is not None:
+            values_BTHD = values_BTHD - reference_of(reference, sites[layer], values_BTHD)
+
+        def score(grad_BTHD: torch.Tensor) -> None:
+            axes = (-1,) if per_token else (1, -1)
+            dtype = torch.float32 if grad_BTHD.dtype != torch.float64 else None
+            product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].kept, sample)
+            product = product if example is None else _summed(product, example)
+            before = products[layer]
+            if before is not None:  # a forward for each window of long rows
+                product = torch.cat([before, product], 1) if per_token else before + product
+            products[layer] = product
+
+        z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
+        z_BTHD.register_hook(score)
+        return z_BTHD
+
+    with torch.enable_grad(), touched(sample.model.backbone, touch, sample.heads):
+        sample.losses(batch).sum().backward()
+    some = next(p for p in products if p is not None)
+    return torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
+
+
+def _summed(rows: torch.Tensor, example: torch.Tensor) -> torch.Tensor:
+    """The sum of the rows of each example."""
+    return rows.new_zeros(int(example.max()) + 1, *rows.shape[1:]).index_add_(0, example, rows)
+
+
+def _spread(values: torch.Tensor, kept: tuple[int, ...], sample: Sample) -> torch.Tensor:
+    """The values of a layer's heads, with zeros for those that were cut."""
+    if len(kept) == sample.heads.num_heads:
+        return values
+    whole = values.new_zeros(*values.shape[:-1], sample.heads.num_heads)
+    whole[..., list(kept)] = values
+    return whole
+
+
+def _per_example(sample: Sample, by: str, score: Callable[[torch.Tensor], torch.Tensor], stable: float | None):
+    def enough(moments: Moments, seen: int) -> bool:
+        if stable is None or seen < 512:
+            return False
+        return _absolute(moments.result("", "", 0)).split_half(stable) >= 0.95
+
+    def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
+        return -head_gradients(sample, batch, False, reference)  # to first order, the loss that closing adds
+
+    return _absolute(averaged(sample, by, measure, score, enough))
+
+
+def _absolute(result: Importance) -> Importance:
+    return replace(result, scores=result.scores.abs(), blocks=replace(result.blocks, absolute=True))
+
+
+def gradient(sample: Sample, stable: float | None = None) -> Importance:
+    """E |∂L/∂g|. ``stable=α`` stops when both halves of the examples agree on 95 % of the top α heads."""
+    return _per_example(sample, "gradient", torch.abs, stable)
+
+
+def fisher(sample: Sample, stable: float | None = None) -> Importance:
+    """E (∂L/∂g)²; ``stable`` as in `gradient`."""
+    return _per_example(sample, "fisher", torch.square, stable)
+
+
+def taylor(sample: Sample, stable: float | None = None) -> Importance:
+    """|E ∂L/∂g|: signs may cancel between examples; ``stable`` as in `gradient`."""
+    return _per_example(sample, "taylor", torch.Tensor.clone, stable)
+
+
+def token(sample: Sample, last_layer: str = "tokens") -> Importance:
+    """Σ_tokens |⟨z, ∂L/∂z⟩| over the number of tokens (Michel et al. 2019; the released code).
+
+    ``last_layer`` divides the last layer by "tokens", by "examples" (Michel et al.) or by nothing, "none" (the
+    released training script, which so puts every last-layer head on top).
+    """
+    if last_layer not in ("tokens", "examples", "none"):
+        raise HeadwiseError(f"last_layer={last_layer!r}", "tokens, examples or none")
+    moments, signed, seen, tokens = Moments(sample.heads.shape), Moments(sample.heads.shape), 0, 0
+    for size, batch, reference in sample.batches():
+        gradients = head_gradients(sample, batch, per_token=True, reference=reference)
+        mask = batch.get("attention_mask") if isinstance(batch, dict) else None
+        real = torch.full((size,), gradients.shape[1]) if mask is None else mask.sum(1)
+        moments.add(gradients.abs().sum(1), real)
+        signed.add(-gradients.sum(1), real)
+        seen, tokens = seen + size, tokens + int(real.sum())
+    factor = {"tokens": 1.0, "examples": tokens / seen, "none": float(tokens)}[last_layer]
+    moments.scale(-1, factor)
+    signed.scale(-1, factor)
+    return moments.result(sample.task, "token", seen, signed)
+
+
+def batch(sample: Sample, size: int = 32) -> Importance:
+    """|∂ mean L/∂g| per batch of ``size``, averaged over batches (run_bertology)."""
+    return _per_batch(sample, "batch", size, divide=False)
+
+
+def weight(sample: Sample, size: int = 32) -> Importance:
+    """|⟨W_O, ∂W_O⟩| per batch of ``size`` over examples (TextPruner): the gradient of `batch`, another divisor."""
+    return _per_batch(sample, "weight", size, divide=True)
+
+
+def _per_batch(sample: Sample, by: str, size: int, divide: bool) -> Importance:
+    moments, signed, seen = Moments(sample.heads.shape), Moments(sample.heads.shape), 0
+    for part in sample.groups(size):
+        total, count = torch.zeros(1, *sample.heads.shape), 0
+        for number, examples, reference in part.batches():
+            total += head_gradients(sample, examples, False, reference).sum(0).cpu().float()
+            count += number
+        divisor, weights = (1, torch.tensor([count])) if divide else (count, None)
+        moments.add(total.abs() / divisor, weights)
+        signed.add(-total / divisor, weights)
+        seen += count
+    return moments.result(sample.task, by, seen, signed)

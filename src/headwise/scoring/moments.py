@@ -1,0 +1,71 @@
+"""Means of scores over examples, with their errors, in memory that does not grow with the examples.
+
+Legend: B examples, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from headwise.scoring.result import Importance
+from headwise.scoring.stability import BLOCKS, Blocks
+
+
+class Moments:
+    """Running sums of scores in random blocks of examples."""
+
+    def __init__(self, shape: tuple[int, int]):
+        self.sums = torch.zeros(BLOCKS, *shape, dtype=torch.float64)
+        self.squares = torch.zeros(shape, dtype=torch.float64)
+        self.weighted = torch.zeros(shape, dtype=torch.float64)  # scores times their weights
+        self.weights = torch.zeros(BLOCKS, dtype=torch.float64)
+        self.squared_weights = 0.0
+        self.rows = 0
+        self.generator = np.random.default_rng(0)
+
+    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None) -> None:
+        """Add the scores of examples or of batches, weighted by a number of tokens, say."""
+        values_BLH = values_BLH.detach().double().cpu()
+        weights_B = torch.ones(len(values_BLH)) if weights_B is None else weights_B.cpu()
+        weights_B = weights_B.double()
+        blocks_B = self._blocks(len(values_BLH))
+        self.sums.index_add_(0, blocks_B, values_BLH)
+        self.weights.index_add_(0, blocks_B, weights_B)
+        self.squares += values_BLH.square().sum(0)
+        self.weighted += torch.einsum("blh,b->lh", values_BLH, weights_B)
+        self.squared_weights += float(weights_B.square().sum())
+        self.rows += len(values_BLH)
+
+    def _blocks(self, rows: int) -> torch.Tensor:
+        """A random block for each row, since neighbours in a batch are of similar length; no block stays empty."""
+        numbers = np.arange(self.rows, self.rows + rows)
+        drawn = self.generator.integers(BLOCKS, size=rows)
+        return torch.from_numpy(np.where(numbers < BLOCKS, numbers, drawn))
+
+    def scale(self, layer: int, factor: float) -> None:
+        """Multiply a layer's scores, those of earlier examples too."""
+        self.sums[:, layer] *= factor
+        self.weighted[layer] *= factor
+        self.squares[layer] *= factor**2
+
+    def mean(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of scores over that of weights, and its standard error: that of a ratio (with weights 1, a mean)."""
+        total = self.weights.sum()
+        mean = self.sums.sum(0) / total
+        apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
+        whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # one value has no spread
+        return mean.float(), (whole * apart.clamp_min(0).sqrt() / total).float()
+
+    def result(self, task: str, by: str, examples: int, signed: Moments | None = None) -> Importance:
+        """The mean as an `Importance`, with signed scores beside it."""
+        mean, stderr = self.mean()
+        blocks = Blocks(self.sums.numpy(), self.weights.numpy())
+        made = Importance(task, by, mean, stderr, examples, blocks)
+        if signed is None:
+            return made
+        value, error = signed.mean()
+        return replace(made, signed=value, signed_stderr=error)
