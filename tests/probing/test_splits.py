@@ -35,7 +35,7 @@ def test_sides_never_share_a_sentence():
         found = splits(leaky())
     assert found.sizes == {"train": 20, "dev": 6, "test": 6}
     assert len(found.notes) == 2 and "3 of 23 train rows" in " ".join(found.notes)
-    with pytest.raises(HeadwiseError, match="share no text"):
+    with pytest.raises(HeadwiseError, match="without shared texts"):
         splits(leaky(), shared="refuse")
     with pytest.warns(HeadwiseWarning, match="kept"):
         assert splits(leaky(), shared="keep").sizes["train"] == 23
@@ -54,15 +54,15 @@ def test_a_limit_keeps_a_fifth_on_the_other_sides():
 
 
 @pytest.mark.parametrize(
-    ("kind", "train", "told"),
+    ("kind", "train", "message"),
     [
         (Classify(("a", "b")), rows(*words("x", 6), label=lambda i: "a"), "one class"),
         (Classify(tuple("abcdefghij")), rows(*words("x", 6)), "10 classes for 6"),
-        (Regress(), rows(*words("x", 6), label=lambda i: 2.0), "all the same"),
+        (Regress(), rows(*words("x", 6), label=lambda i: 2.0), "identical"),
     ],
 )
-def test_what_cannot_be_probed_is_refused(kind, train, told):
+def test_what_cannot_be_probed_is_refused(kind, train, message):
     held = rows(*words("y", 3), label=(lambda i: float(i)) if isinstance(kind, Regress) else lambda i: "ab"[i % 2])
     task = Task("t", kind, Rows(train, held, [r | {"text": r["text"] + "z"} for r in held]), "accuracy")
-    with pytest.raises(HeadwiseError, match=told):
+    with pytest.raises(HeadwiseError, match=message):
         splits(task)

@@ -122,7 +122,7 @@ def _apart(name: str, rows: dict[str, list[Row]], shared: str) -> tuple[dict[str
         texts = [_text(row) for row in rows[split]]
         clean = [row for row, text in zip(rows[split], texts) if text not in later]
         if lost := len(texts) - len(clean):
-            found = f"{lost} of {len(texts)} {split} rows of {name} have a text that a later side has"
+            found = f"{lost} of {len(texts)} {split} rows of {name} also have their text in a later split"
             if shared == "refuse":
                 raise HeadwiseError(found, "splits without shared texts", 'shared="drop"')
             notes.append(f"{found}: {'dropped' if shared == 'drop' else 'kept'}")
