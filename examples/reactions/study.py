@@ -28,7 +28,7 @@ from examples.reactions.tables import BINS, PROPERTIES, PUBLISHED, RELATIONS
 from headwise.io.files import digest, file_digest, plain
 from headwise.io.records import Results
 from headwise.measuring.stats import bootstrap, paired_bootstrap
-from headwise.papers.recipe import pages
+from headwise.papers.pages import pages
 
 Pairs = Callable[[Reaction], list[tuple[int, int]]]
 LENGTH = 256  # longest input, special tokens too

@@ -56,6 +56,10 @@ class Registry(Generic[T]):
             entry = self._entries[name] = getattr(import_module(module), attribute)
         return entry  # type: ignore[return-value]
 
+    def registered(self) -> list[str]:
+        """The names known so far, without importing plug-ins."""
+        return sorted(self._entries)
+
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,54 @@ def tiny_tokenizer(words: Any = (), size: int = 64) -> Any:
         unk_token="[UNK]",
         mask_token="[MASK]",
     )
+
+
+def toy_language_model(
+    family: str = "llama", dtype: torch.dtype = torch.float64, rows: int = 12, **options: Any
+) -> Any:
+    """A tiny random language model over twenty words, with a task of each kind for language models."""
+    from headwise.models.language import LanguageModel
+
+    words = [f"w{i}" for i in range(20)]
+    autos = {"bert": "AutoModelForMaskedLM", "roberta": "AutoModelForMaskedLM", "modernbert": "AutoModelForMaskedLM"}
+    autos |= {"t5": "AutoModelForSeq2SeqLM", "bart": "AutoModelForSeq2SeqLM"}
+    auto = autos.get(family, "AutoModelForCausalLM")
+    ends = {} if auto == "AutoModelForCausalLM" else {"pad_token_id": 0, "decoder_start_token_id": 0}
+    model = tiny(family, dtype=dtype, auto=auto, **(ends if auto.endswith("Seq2SeqLM") else {}))
+    tokenizer = tiny_tokenizer(words)
+    if auto != "AutoModelForMaskedLM":
+        tokenizer.backend_tokenizer.post_processor = None
+        tokenizer.add_special_tokens({"bos_token": "[CLS]", "eos_token": "[SEP]"})
+    tasks = toy_prompts(words, rows)
+    return LanguageModel(model, tokenizer, tasks[:-1] if auto == "AutoModelForMaskedLM" else tasks, **options)
+
+
+def toy_prompts(words: list[str], rows: int = 12, seed: int = 0) -> list[Any]:
+    """Tasks of random words for a language model: short choices, long choices, continuations and answers."""
+    from headwise.tasks.kinds.choice import Choice
+    from headwise.tasks.kinds.continuation import Continuation
+    from headwise.tasks.kinds.generation import Generation
+    from headwise.tasks.task import Rows, Task
+
+    draw = random.Random(seed)
+
+    def text(low: int, high: int) -> str:
+        return " ".join(draw.choices(words, k=draw.randint(low, high)))
+
+    label = lambda: draw.randint(0, 1)  # noqa: E731
+    short = [{"prompt": text(2, 9), "choices": draw.sample(words, 2), "label": label()} for _ in range(rows)]
+    pairs = [{"prompt": "", "choices": [text(2, 6), text(2, 6)], "label": label()} for _ in range(rows)]
+    several = [
+        {"prompt": text(0, 8), "choices": [text(1, 4) for _ in range(2 + i % 3)], "label": 1} for i in range(rows)
+    ]
+    after = [{"prompt": text(2, 30), "target": text(1, 4)} for _ in range(rows)]
+    asked = [{"prompt": text(2, 9), "answers": [text(1, 3)]} for _ in range(rows)]
+    kinds = {"short": Choice(), "pairs": Choice(), "several": Choice(score="token", loss_of="choices")}
+    tasks = [
+        Task(name, kinds[name], Rows(data, data), "accuracy") for name, data in zip(kinds, (short, pairs, several))
+    ]
+    tasks.append(Task("after", Continuation(), Rows(after, after), "continuation_match"))
+    return [*tasks, Task("asked", Generation(longest=4), Rows(asked, asked), "answer_f1")]
 
 
 def toy_tasks(count: int = 2, rows: int = 96, seed: int = 0) -> list[Any]:

@@ -19,7 +19,8 @@ from headwise.io import files as store
 from headwise.io.records import Results
 from headwise.probing import mapped
 from headwise.pruning import export as exports
-from headwise.reporting import read_study, report
+from headwise.reporting import report
+from headwise.study.schema import read_study
 from headwise.tasks import own
 from headwise.tasks.readers.formats import formats
 from headwise.training.plan import Plan

@@ -295,7 +295,7 @@ def test_a_seed_in_place_of_the_files_takes_the_axis_of_seeds(place):
         (('"train"', '"trian"'), "Try: train"),
         (("steps", "step"), "Try: steps"),
         (("model =", "modle ="), "no model"),
-        (("[grid]", "[grid"), "no TOML"),
+        (("[grid]", "[grid"), "not TOML"),
         (("[0, 1]", "3"), "a list of values"),
         (
             ('tasks = ["reviews=reviews.csv:text,label", "news=news.csv:text,label"]', 'tasks = "sst2"'),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.records import Results, flat, told_apart
+from headwise.io.records import Results, differences, scores_of
+from headwise.io.storage import flat
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_records_of_a_kind_are_told_apart_by_what_differs(tmp_path):
             results.save("train", trained, {})
             results.save("lesions", {"training": trained, "examples": 10 + seed}, {})
     results.save("alone", {"seed": 3}, {})
-    told = {(r.work, text) for r, text in zip(results, told_apart(list(results)))}
+    told = {(r.work, text) for r, text in zip(results, differences(list(results)))}
     trainings = {("train", f"name {method}, seed {seed}") for seed in (0, 1) for method in ("plain", "iat")}
     assert told == {*trainings, ("lesions", "examples 10"), ("lesions", "examples 11"), ("alone", "")}
 
@@ -92,3 +93,17 @@ def test_an_exported_table_runs_nothing_in_a_spreadsheet(tmp_path):
         (row,) = csv.DictReader(file)
     assert row["config.task"] == '\'=HYPERLINK("http://x")' and row["result.@SUM"] == "+1"
     assert (row["config.lr"], row["result.value"]) == ("-0.5", "-1.0")
+
+
+@pytest.mark.parametrize(
+    ("result", "scores"),
+    [
+        ({"scores": {"sst2": {"metric": "accuracy", "value": 0.9, "n": 20}}, "steps": 3}, {"sst2": 0.9}),
+        ({"sst2": {"metric": "accuracy", "value": 0.9, "learned": True}}, {"sst2": 0.9}),
+        ({"scores": [[0.1, 0.2]], "by": "gradient"}, {}),
+        ({"accuracy": [[0.5]], "chance": 0.5}, {}),
+    ],
+)
+def test_scores_of_a_record_are_those_of_its_tasks(tmp_path, result, scores):
+    results = Results(tmp_path)
+    assert scores_of(results[results.save("train", {"seed": 0}, result)]) == scores

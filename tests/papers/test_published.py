@@ -12,7 +12,8 @@ import pytest
 from headwise.experiments.jobs import works
 from headwise.io.records import Results
 from headwise.io.storage import check, write_packed
-from headwise.papers.recipe import pages, recipes
+from headwise.papers.pages import pages
+from headwise.papers.recipe import recipes
 
 ROOT = Path(__file__).parents[2]
 HOME, RECORDS = ROOT / "docs" / "results", ROOT / "results"

@@ -11,10 +11,11 @@ import pytest
 from headwise.cli.screen import Screen
 from headwise.errors import HeadwiseError
 from headwise.io.files import write_json
-from headwise.reporting import read_study, report
+from headwise.reporting import report
 from headwise.reporting.card import card
 from headwise.reporting.page import render
 from headwise.reporting.probes import write_probes
+from headwise.study.schema import read_study
 
 
 def test_scores_and_ranks_are_those_of_the_map(study):

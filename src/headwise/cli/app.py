@@ -1,4 +1,4 @@
-"""The program: its verbs are registered on it, its mistakes end in one line."""
+"""The program: verbs are registered on it, and every error ends in one line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typer.core import TyperGroup
 from headwise.errors import HeadwiseError
 from headwise.io.stopping import Terminated, raised
 
+LIGHT = ("tasks", "ls", "records", "report", "head", "doctor")  # load no model, so transformers is not imported
+
 
 class Verbs(TyperGroup):
-    """The verbs; typer would swallow a stop by hand and what it says."""
+    """The verbs; typer itself would hide an interrupt and its message."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -27,7 +29,7 @@ class Verbs(TyperGroup):
 
 
 class Stopped(Exception):
-    """Ctrl-C or SIGTERM, with the exit code that shells expect of it."""
+    """Ctrl-C or SIGTERM, with the exit code that shells expect."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -54,21 +56,23 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="show the version")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; may stand anywhere")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show full tracebacks (any position)")] = False,
 ) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
+    if ctx.invoked_subcommand not in LIGHT:
+        from transformers.utils import logging
 
-    logging.disable_progress_bar()
+        logging.disable_progress_bar()
     warnings.formatwarning = lambda message, *_, **__: f"headwise: note: {message}\n"
 
 
 def main() -> None:
-    """Run the command line; mistakes of use end in one line and exit code 2, failures in one line and 1."""
+    """Run the command line: usage errors end in one line and exit code 2, failures in one line and exit code 1."""
     try:
         code = app(args=[word for word in sys.argv[1:] if word != "--debug"] or ["--help"], standalone_mode=False)
     except HeadwiseError as error:
@@ -76,13 +80,13 @@ def main() -> None:
     except Stopped as error:
         _stop(str(error), error.code)
     except Exception as error:
-        if said := getattr(error, "format_message", None):  # a mistake in the options
+        if message := getattr(error, "format_message", None):  # of the option parser
             at = getattr(error, "ctx", None)
             verb = f"{at.info_name} " if at and at.parent else ""  # the program itself has no parent
-            _stop(f"{said()} Try: headwise {verb}--help", 2)
+            _stop(f"{message()} Try: headwise {verb}--help", 2)
         _stop(f"{type(error).__name__}: {error}", 1)
     else:
-        if code:  # of a typer.Exit: the verb has said why
+        if code:  # of a typer.Exit: the verb has printed why
             sys.exit(code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.live import Live
@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.cli.screen import Screen
-from headwise.experiments.jobs import Job
+
+if TYPE_CHECKING:
+    from headwise.experiments.jobs import Job
 
 LINES = 12
 COLOURS = {"running": "cyan", "done": "green", "failed": "red", "again": "yellow", "skipped": "red"}

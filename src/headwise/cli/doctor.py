@@ -24,7 +24,7 @@ CORE = (
 )
 EXTRAS = {
     "hub": ("datasets", "tasks from the Hugging Face Hub"),
-    "plots": ("matplotlib", "figures as SVG, PDF and PNG"),
+    "plots": ("matplotlib", "figures as SVG, PDF and PNG; DataFrames"),
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
     "conflict": ("torchjd", "aggregators of conflicting gradients"),
     "ray": ("ray", "sweeps on a Ray cluster"),

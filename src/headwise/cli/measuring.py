@@ -20,12 +20,12 @@ from headwise.cli.options import (
     StackOption,
     TasksOption,
     chosen_tasks,
+    fractions_in,
     plain_encoder,
-    shares_in,
-    trained_model,
     writable,
 )
 from headwise.cli.screen import Screen, machine
+from headwise.cli.subjects import CloseOption, SubjectArg, SubjectOption, measured_model
 from headwise.errors import HeadwiseError
 
 
@@ -93,9 +93,10 @@ def tasks(
 
 @app.command()
 def importance(
-    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
+    folder: SubjectArg = None,
+    model: SubjectOption = None,
     task: Annotated[
-        list[str], typer.Option(help="one of its tasks, all without; one of your own: mine=reviews.csv:text,label")
+        list[str], typer.Option(help="task of the model (default: all), or of your own: mine=reviews.csv:text,label")
     ] = [],  # noqa: B006
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
@@ -105,7 +106,7 @@ def importance(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write the scores as safetensors")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score every head for a model's tasks.
+    """Score every head for a model's tasks: of a model that headwise trained, or a checkpoint with its own classifier.
 
     Example: headwise importance runs/train/model --task sst2
     """
@@ -114,23 +115,24 @@ def importance(
 
     if out:
         writable(out, file=True)
-    names = [spec.split("=")[0] for spec in task]
-    made = trained_model(model, [spec for spec in task if "=" in spec], data, device, only=names)
-    screen, found = Screen(quiet=as_json), {}
-    for name in names or made.tasks:
-        found[name] = measure(made, name, by, examples=examples, seed=seed)
-        screen.score_map(found[name].scores, str(found[name]))
+    subject, names = measured_model(folder, model, task, data, device)
+    screen, results = Screen(quiet=as_json), {}
+    for name in names:
+        results[name] = measure(subject, name, by, examples=examples, seed=seed)
+        screen.score_map(results[name].scores, str(results[name]))
     if out:
-        write_arrays(out, {name: f.scores.numpy() for name, f in found.items()}, {"by": by})
+        write_arrays(out, {name: result.scores.numpy() for name, result in results.items()}, {"by": by})
     if as_json:
-        print(machine({name: f.to_record() for name, f in found.items()}))
+        print(machine({name: result.to_record() for name, result in results.items()}))
 
 
 @app.command()
 def dissociate(
-    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train or study")],
+    folder: SubjectArg = None,
+    model: SubjectOption = None,
     fractions: Annotated[list[str], typer.Option(help="fractions of heads to ablate, comma-separated")] = ["0.3"],  # noqa: B006
     by: ByOption = "gradient",
+    close: CloseOption = "zero",
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
     random: Annotated[
@@ -152,21 +154,21 @@ def dissociate(
     from headwise.io.files import write_json
     from headwise.scoring.importance import importance as measure
 
-    screen, shares = Screen(quiet=as_json), shares_in(fractions)
+    screen, shares = Screen(quiet=as_json), fractions_in(fractions)
     if out:
         writable(out, file=True)
-    made = trained_model(model, task, data, device)
+    subject, names = measured_model(folder, model, task, data, device)
     scores = {}
-    for name in made.tasks:
-        scores[name] = measure(made, name, by, examples=examples, seed=seed)
+    for name in names:
+        scores[name] = measure(subject, name, by, examples=examples, seed=seed)
         screen.say(str(scores[name]))
     how = {"random": random, "limit": dev, "seed": seed, "undefined": "leave"}  # the table says which
-    found = lesion(made, scores, shares, told=screen.say, **how)
+    result = lesion(subject, scores, shares, close=close, log=screen.say, **how)
     if out:
-        write_json(out, found.to_record())
-    closed = top(scores[found.tasks[0]].scores, found.default)
-    screen.say(f"α = {found.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")
-    print(machine(found.to_record()) if as_json else found)
+        write_json(out, result.to_record())
+    closed = top(scores[result.tasks[0]].scores, result.default)
+    screen.say(f"α = {result.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")
+    print(machine(result.to_record()) if as_json else result)
 
 
 @app.command()
@@ -232,8 +234,8 @@ def head(
 
     Example: headwise head 5.7 runs/demo
     """
-    from headwise.reporting import read_study
     from headwise.reporting.card import card
+    from headwise.study.schema import read_study
 
     found = card(read_study(study), name, read_study(beside) if beside else None)
     print(machine(found)) if as_json else Screen().card(found)

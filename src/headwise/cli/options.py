@@ -1,23 +1,16 @@
-"""What verbs take: options they share, every field of a plan as a flag, and the tasks and models options name."""
+"""Options that verbs share, and the tasks and models that they name."""
 
 from __future__ import annotations
 
-import inspect
+import math
 import os
-import typing
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
-from functools import wraps
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.training.plan import CHOICES, Plan
-from headwise.training.sampling import samplers
-
-PANEL = "Training plan"
 
 
 def _device(asked: str | None) -> str | None:
@@ -50,59 +43,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 StackOption = Annotated[
     str | None, typer.Option("--stack", help="attention stack, e.g. encoder, decoder, cross, text, vision or audio")
 ]
-# Choices are written out where their registries would import torch; a test holds them to those.
-ESTIMATORS = (
-    "ablation, all_but_one, attribution, batch, confidence, fisher, gradient, integrated_gradients, l0, magnitude, "
-    "mean_ablation, random, shapley, taylor, token or weight"
+ESTIMATORS = (  # written out, as their registry would import torch; a test compares the two
+    *("ablation", "all_but_one", "attribution", "batch", "causal_gating", "confidence", "fisher", "gradient"),
+    *("integrated_gradients", "l0", "magnitude", "mean_ablation", "random", "shapley", "taylor", "token", "weight"),
 )
-ByOption = Annotated[str, typer.Option("--by", help=f"importance estimator: {ESTIMATORS}")]
+ByOption = Annotated[str, typer.Option("--by", help=f"importance estimator: {', '.join(ESTIMATORS)}")]
 ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training examples for importance")]
-
-
-def with_plan(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb ``--plan FILE`` and one flag per field of `Plan`; it receives ``plan=``."""
-    hints = typing.get_type_hints(verb, include_extras=True)
-    own = [
-        p.replace(annotation=hints.get(n, p.annotation))
-        for n, p in inspect.signature(verb).parameters.items()
-        if n != "plan"
-    ]
-    kinds = typing.get_type_hints(Plan)
-    file = typer.Option("--plan", help="a TOML file with any of these fields", rich_help_panel=PANEL)
-    flags = [_parameter("plan_file", Path | None, file)]
-    for item in fields(Plan):
-        kind = list[str] if item.name == "order" else kinds[item.name]
-        option = typer.Option(f"--{item.name.replace('_', '-')}", help=_help(item.name), rich_help_panel=PANEL)
-        flags.append(_parameter(f"plan_{item.name}", kind | None if item.name != "order" else list[str] | None, option))
-
-    @wraps(verb)
-    def wrapped(**given: Any) -> None:
-        changes = {n.removeprefix("plan_"): given.pop(n) for n in [f.name for f in flags]}
-        file = changes.pop("file")
-        plan = Plan.read(file) if file else Plan()
-        verb(**given, plan=plan.with_(**{n: v for n, v in changes.items() if v is not None and v != []}))
-
-    wrapped.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
-    del wrapped.__wrapped__  # type: ignore[attr-defined]
-    return wrapped
-
-
-def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
-
-
-def _help(name: str) -> str:
-    """The line under the field in the source of `Plan`, its choices and its default."""
-    lines = [line.strip() for line in inspect.getsource(Plan).splitlines()]
-    at = next(i for i, line in enumerate(lines) if line.startswith(f"{name}:"))
-    said = lines[at + 1].strip('"') if lines[at + 1].startswith('"""') else ""
-    if name == "order":
-        return f"{said} One flag for each: --order news --order reviews"
-    if choices := {**CHOICES, "sampling": (*samplers, "fixed")}.get(name):
-        said = f"{said} One of: {', '.join(choices)}".strip()
-    default = getattr(Plan(), name)
-    return f"{said} \\[default: {default}]".strip() if default is not None else said  # a bracket bare is markup
 
 
 def names_in(given: Sequence[str]) -> tuple[str, ...]:
@@ -115,19 +61,19 @@ def names_in(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip() for text in given for part in text.split(",") if part.strip())
 
 
-def shares_in(given: Sequence[str]) -> list[float]:
-    """Numbers from 0 to 1 with commas."""
+def fractions_in(given: Sequence[str]) -> list[float]:
+    """Comma-separated numbers from 0 to 1."""
     text = ",".join(given)
     try:
-        found = [float(part) for part in names_in(given)]
+        values = [float(part) for part in names_in(given)]
     except ValueError as error:
-        raise HeadwiseError(f"{text!r}: {error}", "numbers with commas", "0.1,0.3,0.5") from None
-    if not found:
-        raise HeadwiseError("no shares of heads", "numbers with commas", "0.1,0.3,0.5")
-    if wrong := [share for share in found if not 0 <= share <= 1]:
-        hint = f"{wrong[0] / 100:g} for {wrong[0]:g} %" if wrong[0] > 1 else "0.1,0.3,0.5"
-        raise HeadwiseError(f"a share of {wrong[0]:g}", "numbers from 0 to 1 with commas", hint)
-    return found
+        raise HeadwiseError(f"{text!r}: {error}", "comma-separated numbers", "0.1,0.3,0.5") from None
+    if not values:
+        raise HeadwiseError("no fractions of heads", "comma-separated numbers", "0.1,0.3,0.5")
+    if outside := [value for value in values if not 0 <= value <= 1]:
+        hint = f"{outside[0] / 100:g} for {outside[0]:g} %" if outside[0] > 1 else "0.1,0.3,0.5"
+        raise HeadwiseError(f"a fraction of {outside[0]:g}", "comma-separated numbers from 0 to 1", hint)
+    return values
 
 
 def writable(path: Path, file: bool = False) -> Path:
@@ -209,3 +155,20 @@ def plain_encoder(model: str) -> tuple[Any, Any]:
         reader = next((reader for files, reader in readers.items() if any(path.glob(files))), None)
         return load(path), reader.from_pretrained(path, local_files_only=True) if reader else None
     return load_encoder(model)
+
+
+def head_scores(path: Path) -> dict[str, Any]:
+    """Each task's head scores as tensors, of a study or as ``headwise importance --out`` wrote them."""
+    import torch
+
+    from headwise.io.files import read_arrays
+    from headwise.study.schema import checked, read_study
+
+    if path.suffix == ".safetensors":
+        return {task: torch.from_numpy(scores) for task, scores in read_arrays(path)[0].items()}
+    importance = checked(read_study(path))["importance"]
+    return {task: torch.tensor(_numbers(entry["scores"])) for task, entry in importance.items()}
+
+
+def _numbers(matrix: list[list[float | None]]) -> list[list[float]]:
+    return [[math.nan if score is None else score for score in row] for row in matrix]

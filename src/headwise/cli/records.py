@@ -1,4 +1,4 @@
-"""Verbs about many runs and their results: sweep, report, ls, records, doctor."""
+"""Verbs on many runs and their results: sweep, report, ls, records, doctor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError, unknown
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="jobs at a time; one for every core without")
-]
-AddressOption = Annotated[str | None, typer.Option("--address", help="of a running Ray cluster")]
-RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="how often a job that broke begins again")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="parallel jobs (default: one per core)")]
+AddressOption = Annotated[str | None, typer.Option("--address", help="address of a running Ray cluster")]
+RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="retries of a job that crashed")]
 
 
 @app.command()
@@ -36,13 +34,13 @@ def sweep(
     workers: WorkersOption = None,
     address: AddressOption = None,
     retries: RetriesOption = 1,
-    seed: Annotated[int | None, typer.Option(help="of every job's plan, in place of the file's")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of every job's plan, instead of the file's")] = None,
     data: DataOption = None,
     device: DeviceOption = None,
-    dry: Annotated[bool, typer.Option("--list", help="show the jobs, run none")] = False,
+    dry: Annotated[bool, typer.Option("--list", help="list the jobs without running them")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a grid of jobs; the same command goes on where it stopped.
+    """Run a grid of jobs; the same command resumes it.
 
     Example: headwise sweep grid.toml --workers 2 --out runs/grid
     """
@@ -52,11 +50,11 @@ def sweep(
     if dry:
         list_jobs(jobs, as_json)
         return
-    how = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
-    told = run_jobs(jobs, out, as_json, **how)
+    options = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
+    summary = run_jobs(jobs, out, as_json, **options)
     if as_json:
-        print(machine(told))
-    raise typer.Exit(int(bool(told["failed"])))
+        print(machine(summary))
+    raise typer.Exit(int(bool(summary["failed"])))
 
 
 def list_jobs(jobs: list[Any], as_json: bool) -> None:
@@ -66,68 +64,87 @@ def list_jobs(jobs: list[Any], as_json: bool) -> None:
     print(machine(rows)) if as_json else Screen().jobs(rows)
 
 
-def run_jobs(jobs: list[Any], out: Path, as_json: bool, **how: Any) -> dict[str, Any]:
-    """Run jobs under a live board: where records are, how many jobs are done, and the errors of those that failed."""
+def run_jobs(jobs: list[Any], out: Path, as_json: bool, **options: Any) -> dict[str, Any]:
+    """Run jobs under a live board; the folder of records, the scores of finished jobs and the errors of failed ones."""
     from headwise.experiments.jobs import in_order
     from headwise.experiments.sweep import run
+    from headwise.io.records import scores_of
 
     screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
-        swept = run(jobs, out, told=board.told, **how)
+        swept = run(jobs, out, told=board.told, **options)
+    scores = {job.title: scores_of(swept.results[job.key]) for job in swept.done}
+    rows = [{"job": title, **values} for title, values in scores.items() if values]
+    screen.scores(rows) if rows else None
     screen.say(str(swept))
     failed = {job.title: error for job, error in swept.failed.values()}
-    return {"records": str(swept.results.root), "done": len(swept.done), "failed": failed}
+    return {"records": str(swept.results.root), "done": len(swept.done), "failed": failed, "scores": scores}
 
 
 @app.command(name="report")
 def report_page(
     studies: Annotated[list[Path], typer.Argument(help="study.json files, or their folders")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="the HTML file to write")] = Path("report.html"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write the page of one study, or of several with a switch between them.
+    """Write the report of one study, or of several with a switch between them.
 
     Example: headwise report runs/demo --out page.html
     """
-    from headwise.reporting import read_study, report
+    from headwise.reporting import report
+    from headwise.study.schema import read_study
 
-    found = [read_study(path) for path in studies]
-    page = report(found if len(found) > 1 else found[0], writable(out, file=True))
-    print(machine({"page": str(page)})) if as_json else Screen().say(f"page: {page}")
+    data = [read_study(path) for path in studies]
+    page = report(data if len(data) > 1 else data[0], writable(out, file=True))
+    print(machine({"page": str(page)})) if as_json else Screen().say(f"report: {page}")
 
 
 @app.command(name="ls")
 def list_records(
     folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
-    where: Annotated[list[str], typer.Option(help="name=value, e.g. work=importance or task=sst2")] = [],  # noqa: B006
+    where: Annotated[
+        list[str], typer.Option(help="show records with this value: work=importance, task=sst2, plan.seed=1")
+    ] = [],  # noqa: B006
     export: Annotated[Path | None, typer.Option(help="write these records as .csv or .parquet")] = None,
-    compare: Annotated[list[str], typer.Option(help="two keys with a comma: what differs between their records")] = [],  # noqa: B006
+    compare: Annotated[list[str], typer.Option(help="two keys, comma-separated: show what differs")] = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
-    """List stored results.
+    """List stored results with their scores.
 
     Example: headwise ls runs/demo --where work=importance
     """
-    from headwise.io.records import Results, told_apart
+    from headwise.io.records import Results, differences, scores_of
 
     roots = _roots(folder)
+    records = [(root, record) for root in roots for record in Results(root)]
     wanted = pairs_in(where)
-    found = [(root, record) for root in roots for record in Results(root).where(**wanted)]
+    _check_fields(wanted, [record for _, record in records])
+    records = [(root, record) for root, record in records if record.matches(wanted)]
     if export and len(roots) > 1:
         raise HeadwiseError(f"{len(roots)} results folders under {folder}", "one to export", f"headwise ls {roots[0]}")
     if export:
-        Screen(quiet=as_json).say(
-            f"table: {Results(roots[0]).export(writable(export, file=True), [record for _, record in found])}"
-        )
+        path = Results(roots[0]).export(writable(export, file=True), [record for _, record in records])
+        Screen(quiet=as_json).say(f"table: {path}")
     if compare:
-        _compare(found, names_in(compare), as_json)
+        _compare(records, names_in(compare), as_json)
         return
-    words = told_apart([record for _, record in found])
+    described = differences([record for _, record in records])
     rows = [
-        {"key": r.key, "work": r.work, "what": what, "created": r.about.get("created", ""), "folder": str(root)}
-        for (root, r), what in zip(found, words)
+        {"key": r.key, "work": r.work, "what": what, "scores": scores_of(r)}
+        | {"created": r.about.get("created", ""), "folder": str(root)}
+        for (root, r), what in zip(records, described)
     ]
     print(machine(rows)) if as_json else Screen().records(rows)
+
+
+def _check_fields(wanted: dict[str, str], records: list[Any]) -> None:
+    """Refuse a field that no record has: an empty table would say that no record has this value."""
+    from headwise.io.records import flat
+
+    known = {"work", *(name for record in records for name in flat(record.config))}
+    for name in wanted:
+        if name not in known:
+            raise unknown("field of these records", name, known)
 
 
 def _roots(folder: Path) -> list[Path]:
@@ -135,7 +152,7 @@ def _roots(folder: Path) -> list[Path]:
     packed = [folder] if folder.suffix == ".parquet" and folder.is_file() else []
     roots = packed or sorted({path.parent.parent for path in folder.rglob("record.json")})
     if not roots:
-        raise HeadwiseError(f"no records under {folder}", "a folder that headwise wrote results to")
+        raise HeadwiseError(f"no records under {folder}", "a folder of headwise results")
     return roots
 
 
@@ -146,7 +163,7 @@ def records_command(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="pack: the .parquet file to write")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that stored records are intact, pack them into one file, or upgrade those of an older format.
+    """Verify stored records, pack them into one file, or upgrade records of an older format.
 
     Example: headwise records check runs
     """
@@ -182,12 +199,12 @@ def records_command(
     print(machine(done)) if as_json else screen.say(", ".join(f"{name} {value}" for name, value in done.items()))
 
 
-def _compare(found: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:
+def _compare(records: list[tuple[Path, Any]], keys: tuple[str, ...], as_json: bool) -> None:
     from headwise.io.records import Results
 
-    roots = [root for key in keys for root, record in found if record.key.startswith(key)]
+    roots = [root for key in keys for root, record in records if record.key.startswith(key)]
     if len(keys) != 2 or len(roots) != 2 or roots[0] != roots[1]:
-        known = ", ".join(record.key for _, record in found[:6])
+        known = ", ".join(record.key for _, record in records[:6])
         raise HeadwiseError(f"--compare {','.join(keys)}", "the keys of two records of one folder", known)
     rows = [{"name": name, "a": a, "b": b} for name, a, b in Results(roots[0]).compare(*keys)]
     print(machine(rows)) if as_json else Screen().differences(keys, rows)
@@ -201,5 +218,5 @@ def doctor(as_json: JsonOption = False) -> None:
     """
     from headwise.cli.doctor import examine
 
-    found = examine()
-    print(machine(found)) if as_json else Screen().doctor(found)
+    report = examine()
+    print(machine(report)) if as_json else Screen().doctor(report)

@@ -7,21 +7,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headwise.io.files import finite
 from headwise.io.progress import Progress, quiet, shown
-from headwise.study.stages import Stage
+
+if TYPE_CHECKING:
+    from headwise.study.stages import Stage
 
 SHADES = " ░▒▓█"
 
 
 def machine(value: Any) -> str:
-    """JSON that every program reads: what is no number, such as the score of a head that was cut, is null."""
+    """JSON that every program reads: NaN, such as the score of a pruned head, is null."""
+    from headwise.io.files import finite
+
     return json.dumps(finite(value), allow_nan=False)
 
 
@@ -156,10 +159,22 @@ class Screen:
         self._table(columns, shown)
 
     def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        columns = ("key", "work", "what", "created", "folder")
         works = [row["work"].rpartition(":")[2] for row in rows]  # without the module of one that is not registered
-        shown = [{**row, "work": work, "what": _short(row["what"], 64)} for row, work in zip(rows, works)]
+        scores = [", ".join(f"{task} {100 * value:.1f}" for task, value in row["scores"].items()) for row in rows]
+        shown = [
+            {**row, "work": work, "what": _short(row["what"], 64), "scores": _short(words, 64)}
+            for row, work, words in zip(rows, works, scores)
+        ]
+        columns = ["key", "work", "what", *(["scores"] if any(scores) else []), "created", "folder"]
         self._table(columns, [[str(row[c]) for c in columns] for row in shown])
+
+    def scores(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Scores in percent: a row per job, a column per task."""
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [
+            ["" if c not in row else row[c] if c == "job" else f"{100 * row[c]:.1f}" for c in columns] for row in rows
+        ]
+        self._table(columns, cells)
 
     def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         self._table(("", *keys), [[row["name"], _short(row["a"], 60), _short(row["b"], 60)] for row in rows])
@@ -168,6 +183,13 @@ class Screen:
         columns = ("key", "work", "title")
         self._table(columns, [[str(row[c]) for c in columns] for row in rows])
         self.say(f"{len(rows)} jobs")
+
+    def items(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The tables and figures of papers."""
+        columns = ("paper", "item", "shows", "jobs", "hours", "status", "command")
+        cells = [[f"{row[c]:.1f}" if c == "hours" else str(row[c]) for c in columns] for row in rows]
+        self._table(columns, cells)
+        self.say("hours: estimated for this machine, one job at a time")
 
     def doctor(self, found: Mapping[str, Any]) -> None:
         for part, values in found.items():

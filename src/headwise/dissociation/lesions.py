@@ -36,7 +36,7 @@ def dissociate(
     resamples: int | None = None,
     seed: int = 0,
     undefined: str = "refuse",
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Dissociation:
     """Measure every task while each task's top heads, or random ones, are closed; one pass over each task's data.
 
@@ -57,7 +57,7 @@ def dissociate(
         resamples: bootstrap draws over examples, for intervals and p-values; without it enough for so many tasks.
         seed: of the random controls and the bootstrap.
         undefined: what to do with a task that scores 0 without a lesion: "refuse", or "leave" it without D.
-        told: called with a line for every task measured.
+        log: called with a line for every task measured.
 
     Example:
         >>> scores = {task: importance(model, task) for task in model.tasks}
@@ -86,7 +86,7 @@ def dissociate(
         scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
         split_at = len(gates) - len(tasks) * matched
         found[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
-        told(f"{scores_of[0]}; {len(gates) - 1} lesions")
+        log(f"{scores_of[0]}; {len(gates) - 1} lesions")
     tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
     how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
     return _assembled(found, beside, grid, how)

@@ -18,6 +18,7 @@ from headwise.dissociation.equations import mean_defined, pairwise, per_task, re
 from headwise.dissociation.headtests import NEEDED, HeadTests, over_layers, over_random
 from headwise.dissociation.rowtests import Counts, RowTests
 from headwise.errors import HeadwiseError, unknown
+from headwise.io.display import Shown, plot_matrix
 from headwise.io.display import table as html_table
 from headwise.io.files import finite
 from headwise.measuring.stats import FEW, adjust, p_value
@@ -48,7 +49,7 @@ def verdict(d_a: float, d_b: float) -> str:
 
 
 @dataclass(frozen=True)
-class Dissociation:
+class Dissociation(Shown):
     """Every task's performance under every lesion, and the dissociation scores that follow from it.
 
     Example:
@@ -259,6 +260,19 @@ class Dissociation:
         p = p_value(self.scores(fraction), drawn)
         joint = p_value(self.mean(fraction), mean_defined(drawn))
         return {"mean": float(joint), "tasks": dict(zip(self.tasks, p.tolist()))}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per fraction, task and lesion: the performance, and whether all answers are one class."""
+        cells = np.ndindex(*self.performance.shape)
+        names = [{"fraction": self.fractions[f], "task": self.tasks[t], "lesion": self.lesions[k]} for f, t, k in cells]
+        values = zip(self.performance.ravel().tolist(), self.collapsed.ravel().tolist())
+        return [{**name, "performance": value, "collapsed": mark} for name, (value, mark) in zip(names, values)]
+
+    def plot(self, ax: Any = None, fraction: float | None = None) -> Any:
+        """How much each task changes under each task's lesion; returns matplotlib axes."""
+        f, named = self.at(fraction), len(self.tasks) + 1
+        change = self.performance[f, :, 1:named] - self.performance[f, :, :1]
+        return plot_matrix(change, self.tasks, self.lesions[1:named], f"heads ablated: {self.fractions[f]:g}", ax)
 
     def to_record(self) -> dict[str, Any]:
         """Everything as plain lists and numbers; None where a number is undefined or, without counts, unknown."""

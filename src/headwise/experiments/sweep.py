@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from headwise.experiments.jobs import Job, Place, grid, in_order
 from headwise.io.files import write_json
 from headwise.io.records import Results
 from headwise.io.stopping import raised
+from headwise.io.toml import read_toml
 
 Told = Callable[[Job, str, str], None]
 """Called when a job changes: the job, one of `STATES`, and a word more."""
@@ -219,12 +219,7 @@ def read(path: str | Path, data: str | None = None, seed: int | None = None) -> 
         [grid]
         "plan.seed" = [0, 1, 2]
     """
-    try:
-        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HeadwiseError(f"no sweep at {path}") from None
-    except (ValueError, RecursionError, IsADirectoryError) as error:
-        raise HeadwiseError(f"{path} is no TOML ({error})", 'lines such as: work = "train"') from None
+    said = read_toml(path, "sweep", 'work = "train"')
     for name in said:
         if name not in ("work", "config", "grid", "at"):
             raise unknown(f"part of {path}", name, ("work", "config", "grid", "at"))

@@ -148,3 +148,70 @@ def _example(model: Subject, heads: Heads, maps: Any, text: str) -> dict[str, An
         for head, matrix in zip(site.kept, layer[0])
     }
     return {"tokens": words, "attention": attention}
+
+
+@contextmanager
+def streamed(
+    model: nn.Module, take: Callable[[int, torch.Tensor], None], heads: Heads | None = None
+) -> Iterator[Callable[..., None]]:
+    """Call ``take(layer, map_BHTT)`` as each layer's map is formed inside the block, and keep none of them.
+
+    The function it gives runs an eager forward. A map holds the heads that exist, in order (`Site.kept`). The memory is
+    that of one layer's map where attention modules return theirs without being asked, and that of all maps of a batch
+    where they do not (DeBERTa).
+
+    Example:
+        >>> with streamed(model, lambda layer, map_BHTT: print(layer, map_BHTT.shape)) as forward:
+        ...     forward(**batch)
+    """
+    inner = unwrap(model)
+    heads = heads or Heads.of(inner)
+    sites = attended(heads)
+    seen = _Seen(take, [(site.layer, len(site.kept)) for site in sites])
+    asked: dict[str, bool] = {}
+
+    def forward(**given: torch.Tensor) -> None:
+        seen.restart()
+        inner(**given, **asked)
+        if not seen.count and not asked:
+            asked["output_attentions"] = True
+            inner(**given, **asked)
+        if seen.count != len(sites):
+            seen_of = f"{type(inner).__name__} shows the attention maps of {seen.count} of {len(sites)} layers"
+            raise HeadwiseError(seen_of, "a model whose attention modules return their maps when they run eagerly")
+
+    before = inner.config._attn_implementation
+    inner.set_attn_implementation("eager")
+    outer = [module for module in inner.modules() if module is not inner and next(module.children(), None) is not None]
+    hooks = [module.register_forward_hook(seen) for module in outer]
+    try:
+        yield forward
+    finally:
+        for hook in hooks:
+            hook.remove()
+        inner.set_attn_implementation(before)
+
+
+class _Seen:
+    """A hook that knows the maps of a forward among what modules return; an outer module returns the same one again."""
+
+    def __init__(self, take: Callable[[int, torch.Tensor], None], layers: Sequence[tuple[int, int]]):
+        self.take, self.layers = take, layers
+        self.restart()
+
+    def restart(self) -> None:
+        self.count, self.last = 0, None
+
+    def __call__(self, module: nn.Module, args: tuple, output: Any) -> None:
+        for part in output if isinstance(output, tuple) else ():
+            if self.count < len(self.layers) and part is not self.last and isinstance(part, torch.Tensor):
+                layer, heads = self.layers[self.count]
+                if part.ndim == 4 and part.shape[1] == heads and part.is_floating_point() and _sums_to_one(part):
+                    self.take(layer, part)
+                    self.count, self.last = self.count + 1, part
+
+
+def _sums_to_one(map_BHTT: torch.Tensor) -> bool:
+    """Whether rows are distributions over keys; padding's rows may be anything."""
+    sums = map_BHTT[:, :, -1].detach().sum(-1) if map_BHTT.shape[-2] else map_BHTT.new_zeros(1)
+    return bool(((sums > 0.5) & (sums < 1.5)).any())

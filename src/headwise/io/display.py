@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: small tables and heat maps in plain HTML (no torch, no script).
+"""How results show themselves: HTML tables and heat maps in a notebook, DataFrames, plots (no torch, no script).
 
 ``RAMP`` is the sequential scale of notebook, page and figures: lightness rises in even steps (OKLCH 0.235 to 0.97) from
 indigo over teal to cream, so order survives any kind of colour vision and a grey print.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from importlib import import_module
 from typing import Any
+
+from headwise.errors import missing_extra
 
 RAMP = (
     "#1c1444",
@@ -73,3 +76,83 @@ def _framed(title: str, inner: str, note: str) -> str:
     before = f"<p><b>{escape(title)}</b></p>" if title else ""
     after = f"<p style='font-size:85%;opacity:.75'>{escape(note)}</p>" if note else ""
     return f"<div>{before}{inner}{after}</div>"
+
+
+# -- DataFrames and plots
+
+
+class Shown:
+    """What every result offers beside its HTML: ``to_records()`` of its own, a DataFrame of them, and maybe a plot."""
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One flat record for each thing that was measured."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """The records as a pandas DataFrame.
+
+        Example:
+            >>> importance(model, "sst2").to_frame().nlargest(5, "score")  # doctest: +SKIP
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise missing_extra("pandas", "plots", "a DataFrame", "to_records()") from None
+        return pandas.DataFrame(self.to_records())
+
+
+def map_records(**maps: Any) -> list[dict[str, Any]]:
+    """Maps of shape (layers, heads) as records with ``layer`` and ``head``; maps that are None are left out.
+
+    Example:
+        >>> map_records(score=[[0.1, 0.9]])
+        [{'layer': 0, 'head': 0, 'score': 0.1}, {'layer': 0, 'head': 1, 'score': 0.9}]
+    """
+    known = {name: [list(map(float, row)) for row in values] for name, values in maps.items() if values is not None}
+    first = next(iter(known.values()))
+    places = [(layer, head) for layer, row in enumerate(first) for head in range(len(row))]
+    return [{"layer": i, "head": j} | {name: values[i][j] for name, values in known.items()} for i, j in places]
+
+
+def axes(ax: Any = None, size: tuple[float, float] = (4.0, 3.0)) -> Any:
+    """The axes given, or those of a new figure."""
+    if ax is not None:
+        return ax
+    try:
+        figure = import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    except ImportError:
+        raise missing_extra("matplotlib", "plots", "a plot") from None
+    return figure.subplots()
+
+
+def plot_map(scores: Any, title: str, ax: Any = None, label: str = "") -> Any:
+    """A (layers, heads) map: the first layer at the bottom, darker is more, cut heads white. Returns the axes."""
+    rows = [[float(v) for v in row] for row in scores]
+    size = (1.4 + 0.3 * max(len(row) for row in rows), 1.2 + 0.26 * len(rows))
+    ax = axes(ax, size)
+    colours = import_module("matplotlib.colors").LinearSegmentedColormap.from_list("headwise", RAMP[::-1])
+    drawn = ax.pcolormesh(rows, cmap=colours, edgecolors="white", linewidth=0.5)
+    for axis, count in ((ax.xaxis, len(rows[0])), (ax.yaxis, len(rows))):
+        step = 1 if count <= 12 else 4
+        axis.set_ticks([i + 0.5 for i in range(0, count, step)], [str(i) for i in range(0, count, step)])
+    ax.set(title=title, xlabel="head", ylabel="layer", aspect="equal")
+    ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
+    return ax
+
+
+def plot_matrix(values: Any, rows: Sequence[str], columns: Sequence[str], title: str, ax: Any = None) -> Any:
+    """A matrix of changes in percent points with its numbers: red is worse, blue is better. Returns the axes."""
+    table = [[100 * float(v) for v in row] for row in values]
+    ax = axes(ax, (1.6 + 0.8 * len(columns), 1.2 + 0.5 * len(rows)))
+    reach = max((abs(v) for row in table for v in row if math.isfinite(v)), default=1.0) or 1.0
+    drawn = ax.imshow(table, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
+    for i, row in enumerate(table):
+        for j, value in enumerate(row):
+            colour = "white" if abs(value) > 0.6 * reach else "black"
+            ax.text(j, i, f"{value:+.1f}", ha="center", va="center", color=colour, fontsize=9)
+    ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set(title=title)
+    ax.figure.colorbar(drawn, ax=ax, label="change, percent points")
+    return ax

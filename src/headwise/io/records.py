@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.io.display import table
+from headwise.io.display import Shown, table
 from headwise.io.files import plain, write
 from headwise.io.spreadsheet import csv_text
-from headwise.io.storage import Folder, Packed, Record, record_key, write_packed
+from headwise.io.storage import Folder, Packed, Record, flat, record_key, write_packed
 
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
 
 
-class Results:
+class Results(Shown):
     """A folder of records, or one file that `pack` wrote of such a folder, which is only read.
 
     Example:
@@ -99,7 +99,7 @@ class Results:
 
     def where(self, **wanted: Any) -> list[Record]:
         """The records whose work or configuration has these values (nested names with a dot)."""
-        return [record for record in self if all(_matches(record, name, value) for name, value in wanted.items())]
+        return [record for record in self if record.matches(wanted)]
 
     def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
         """What differs between two records' configurations and results: (name, in a, in b)."""
@@ -131,6 +131,10 @@ class Results:
             return write(path, buffer.getvalue())
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
 
+    def to_records(self) -> list[dict[str, Any]]:
+        """One flat record each: key, work, configuration and result, nested names with a dot."""
+        return [{"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self]
+
     def _repr_html_(self) -> str:
         rows = [
             [r.key, r.work, r.about.get("created", ""), r.config.get("task") or r.config.get("model")] for r in self
@@ -146,20 +150,10 @@ def _column(values: list) -> list:
     return [None if value is None else str(value) for value in values]
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested dict as dotted names; lists stay whole."""
-    if isinstance(value, Mapping):
-        out: dict[str, Any] = {}
-        for name, item in value.items():
-            out |= flat(item, f"{prefix}.{name}" if prefix else str(name))
-        return out
-    return {prefix: value}
+def differences(records: Sequence[Record]) -> list[str]:
+    """For each record the fields of its configuration that not all records of its work share, the plainest first.
 
-
-def told_apart(records: Sequence[Record]) -> list[str]:
-    """For each record what its configuration has and not all others of its work have, the plainest names first.
-
-    Hashes tell nobody anything, and a record of a trained model repeats how that was trained.
+    Without hashes, which say nothing, and without the training that a record of a trained model repeats.
     """
     configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
     many = Counter(record.work for record in records)
@@ -188,11 +182,14 @@ def _word(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _matches(record: Record, name: str, value: Any) -> bool:
-    if name == "work":
-        return value == record.work
-    seen = flat(record.config).get(name)
-    return seen == value or str(seen) == str(value)
+def scores_of(record: Record) -> dict[str, float]:
+    """The task scores that a result holds, by task; empty for one without."""
+    result = record.result.get("scores") or record.result
+    return {
+        task: entry["value"]
+        for task, entry in (result.items() if isinstance(result, Mapping) else ())
+        if isinstance(entry, Mapping) and isinstance(entry.get("value"), float) and "metric" in entry
+    }
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -42,9 +42,24 @@ class Record:
         """Its arrays by name, read from disk and checked at each call."""
         return self.load()
 
+    def matches(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether its work and its configuration have these values (nested names with a dot)."""
+        values = {**flat(self.config), "work": self.work}
+        return all(values.get(name) == value or str(values.get(name)) == str(value) for name, value in wanted.items())
+
     def body(self) -> dict[str, Any]:
         """The fields that are stored."""
         return {name: getattr(self, name) for name in FIELDS}
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested dict as dotted names; lists stay whole."""
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            out |= flat(item, f"{prefix}.{name}" if prefix else str(name))
+        return out
+    return {prefix: value}
 
 
 def record_key(work: str, config: Mapping[str, Any], version: int = 1) -> str:

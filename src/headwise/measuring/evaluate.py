@@ -11,6 +11,7 @@ import torch
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.modules import evaluating
+from headwise.io.display import Shown, table
 from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
@@ -22,7 +23,7 @@ TOKENS = 2048  # padded tokens per forward on a CPU: larger tensors leave its ca
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Shown):
     """A task's performance, with the predictions and gold answers behind it."""
 
     task: str
@@ -49,6 +50,16 @@ class Score:
         """Confidence interval over examples: exact for accuracies, by the bootstrap (BCa) for other metrics."""
         estimate = bootstrap(self.counts, metrics[self.metric].value, resamples, level=level)
         return float(estimate.low), float(estimate.high)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per example: the prediction and the right answer."""
+        pairs = zip(self.predictions, self.golds, strict=True)
+        return [{"task": self.task, "prediction": found, "gold": gold} for found, gold in pairs]
+
+    def _repr_html_(self) -> str:
+        low, high = self.interval()
+        row = [self.task, self.metric, 100 * self.value, 100 * low, 100 * high, self.examples]
+        return table(["task", "metric", "%", "95 % CI, low", "high", "n"], [row])
 
     def on(self, metric: str) -> Score:
         """The same predictions under another metric."""

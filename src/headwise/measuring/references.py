@@ -202,7 +202,7 @@ def optimal(
                     closed = living[torch.randint(len(living), (len(next(iter(batch.values()))),), generator=generator)]
                     gates = 1 - torch.nn.functional.one_hot(closed, heads.alive.numel()).float()
                     with subject.gated(gates.view(-1, *heads.shape), center + spread * learned, batch, heads):
-                        subject(task, batch).loss.sum().backward()
+                        subject.losses(task, batch).sum().backward()
                     optimizer.step()
                     optimizer.zero_grad()
         finally:
@@ -227,7 +227,7 @@ def lesion_losses(
                 gates = torch.ones(heads.shape)
                 gates[layer, head] = 0
                 with subject.gated(gates, reference, batch, heads):
-                    total[layer, head] += float(subject(task, batch).loss.sum())
+                    total[layer, head] += float(subject.losses(task, batch).sum())
     return total / max(1, len(data))
 
 

@@ -16,6 +16,7 @@ from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, stacks_of
 from headwise.heads.origins import Origin, origins_of
 from headwise.io import files as store
+from headwise.models.adapters import merged, open_adapters
 
 ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
 HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
@@ -51,7 +52,8 @@ def load(path: str | Path) -> nn.Module:
     path = Path(path)
     if not path.is_dir():
         raise HeadwiseError(f"{path} is not a folder", "the folder of a saved model")
-    path = encoder_folder(path) if is_trained(path) else path
+    if is_trained(path) and encoder_folder(path) != path:
+        return merged(open_adapters(load(encoder_folder(path)), path))
     kind = _model_class(path)
     if not is_cut(path):
         return opened(kind, path)

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
+from headwise.heads.families import declared_causal
+from headwise.models.adapters import open_adapters
 from headwise.models.folders import encoder_folder, is_cut, is_trained, load
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
@@ -23,7 +25,8 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
-    name = str(encoder_folder(name) if is_trained(name) else name)
+    trained = Path(name) if is_trained(name) else None
+    name = str(encoder_folder(name) if trained else name)
     local = Path(name).exists()
     if not local:
         _check_hub(name)
@@ -49,6 +52,43 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         _require_tokenizer(Path(name), tokenizer)
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token
+    return open_adapters(model, trained) if trained else model, tokenizer
+
+
+def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
+    """A model that predicts words and its tokenizer, by folder or Hub name; its head must be among the weights."""
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
+        AutoTokenizer,
+    )
+
+    name = str(name)
+    local = Path(name).exists()
+    if not local:
+        _check_hub(name)
+    try:
+        safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+        config = AutoConfig.from_pretrained(name, **safe)
+        one_way = AutoModelForCausalLM if declared_causal(config) else AutoModelForMaskedLM
+        kind = AutoModelForSeq2SeqLM if getattr(config, "is_encoder_decoder", False) else one_way
+        missing: list[str] = []
+        if is_cut(Path(name)):
+            model: Any = load(name)
+        else:
+            weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+            model, about = kind.from_pretrained(name, **safe, **weights)
+            missing = sorted(about["missing_keys"])
+        tokenizer = AutoTokenizer.from_pretrained(name, **safe)
+    except Exception as error:  # every library below has its own; a user needs one line
+        raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
+    if missing:
+        seen = f"{name} has no language-model head: no weights for {missing[0]}"
+        raise HeadwiseError(seen, "a checkpoint of a model that predicts words", "train tasks on it: headwise train")
+    if local:
+        _require_tokenizer(Path(name), tokenizer)
     return model, tokenizer
 
 

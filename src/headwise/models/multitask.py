@@ -16,9 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from headwise.errors import HeadwiseError, first_line, unknown
-from headwise.heads.gates import Heads, captured, gated
+from headwise.heads.gates import Heads, captured, gated, unwrap
 from headwise.heads.modules import positions
 from headwise.io.files import folder, plain, read_json, write_json
+from headwise.models.adapters import has_adapters, save_adapters
 from headwise.models.causality import default_pooling
 from headwise.models.folders import ABOUT, HEADS, SCALES, save_sliced
 from headwise.models.loading import load_encoder, refuse_several
@@ -94,7 +95,7 @@ class MultiTaskModel(Subject):
         self.heads = nn.ModuleDict()
         self.shared: dict[str, str] = {}
         self.scales = nn.ParameterDict()
-        accepted = inspect.signature(encoder.forward).parameters
+        accepted = inspect.signature(unwrap(encoder).forward).parameters  # what wraps it may take anything
         self.input_names = [
             n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted
         ]
@@ -240,13 +241,17 @@ class MultiTaskModel(Subject):
     def save_pretrained(self, path: str | Path) -> Path:
         """Write a folder: ``encoder/`` is a Hugging Face checkpoint, the rest is safetensors and JSON.
 
-        The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens.
+        The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens. PEFT's
+        adapters are in ``adapter/``.
         """
-        path, save = Path(path), self.encoder.save_pretrained
+        path, encoder = Path(path), self.encoder
+        save = encoder.save_pretrained
         if any(hasattr(module, "headwise_kept") for module in self.encoder.modules()):
             self._with_chosen()
             save = partial(save_sliced, self.encoder)
         with folder(path, replace=True) as scratch:
+            if has_adapters(encoder):
+                save = save_adapters(encoder, scratch).save_pretrained
             save(scratch / "encoder")
             self.tokenizer.save_pretrained(scratch / "encoder")
             self.save_rest(scratch)

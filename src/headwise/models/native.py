@@ -18,8 +18,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from headwise.errors import HeadwiseError, first_line, option, unknown
 from headwise.heads.cutting import fold
-from headwise.heads.gates import gated
+from headwise.heads.gates import gated, unwrap
 from headwise.heads.modules import evaluating
+from headwise.models.adapters import merged
 from headwise.tasks.kinds.answer import Answer, AnswerHead, Ends
 from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.image import Picture
@@ -103,6 +104,7 @@ def native_head(encoder: Any, kind: Kind, tokenizer: Any) -> nn.Module:
     """The output head of transformers for a kind on an encoder's family; the kind's own where it has no class."""
     if _auto(kind) is None:
         return kind.head(getattr(encoder.config, "text_config", encoder.config).hidden_size)
+    encoder = unwrap(encoder)
     shell, base = _empty(encoder, kind, tokenizer)
     has, pooler = getattr(encoder, "pooler", None) is not None, getattr(getattr(shell, base), "pooler", None)
     setattr(shell, base, StandIn(shell.config))
@@ -133,11 +135,8 @@ def plain_model(model: Any, task: str) -> Any:
         raise unknown("task of this model", task, model.tasks)
     if model.layer is not None or model.use_heads is not None:
         raise HeadwiseError("output heads with layer= or use_heads=", "output heads on the last layer")
-    encoder = model.encoder
-    if hasattr(encoder, "merge_and_unload"):  # adapters of PEFT
-        encoder = copy.deepcopy(encoder).merge_and_unload()
     kind, scales = model.tasks[task].kind, model.scales_of(task)
-    built = task_model(encoder, kind, model.head(task), model.tokenizer)
+    built = task_model(merged(model.encoder), kind, model.head(task), model.tokenizer)
     _check_same(model, task, built, scales)
     if scales is not None:
         fold(built, scales.detach())

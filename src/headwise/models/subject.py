@@ -69,6 +69,10 @@ class Subject(nn.Module):
         """The loss and the scores of each example; they depend on the backbone's heads only through its forwards."""
         raise NotImplementedError
 
+    def losses(self, task: str, batch: Batch) -> torch.Tensor:
+        """The loss of each example, (B,), where scores are not needed."""
+        return self(task, batch).loss
+
     def encode(
         self, task: str, split: str, limit: int | None = None, chosen: Sequence[int] | np.ndarray | None = None
     ) -> Encoded:

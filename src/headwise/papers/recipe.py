@@ -1,32 +1,23 @@
-"""Recipes: one paper each, as jobs to run and tables to set beside the published ones."""
+"""Recipes: one paper each, as jobs to run, items of the paper that they make, and tables to set beside the printed."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.jobs import Job
-from headwise.io.files import digest, write
 from headwise.io.records import Results
-from headwise.papers.summary import sentence
 from headwise.registry import Registry
-from headwise.reporting import tables
-from headwise.reporting.page import render_recipe
+from headwise.training.plan import Plan
 
-LONGEST = 100  # letters of a table's or a figure's file name
-GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
 SIZES = ("smoke", "small", "full")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of a recipe to run, on what.
+    """How much of a recipe to run, and on what.
 
     ``smoke`` takes the embedded corpus and a tiny model, ``small`` real samples and a small encoder, ``full`` what the
     paper had.
@@ -34,19 +25,23 @@ class Scale:
 
     size: str = "smoke"
     models: Mapping[str, str] = field(default_factory=dict)
-    """Folders or Hub names by a model's name; the recipe's own where empty."""
+    """Folders or Hub names by a model's name. Default: the recipe's own."""
     data: str | None = None
     seeds: tuple[int, ...] = ()
-    """The recipe's own where empty."""
+    """Default: the recipe's own."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the training plan to change, in every training."""
+    languages: tuple[str, ...] = ()
+    """Of the tasks, where a recipe has several languages. Default: the recipe's own."""
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise unknown("size", self.size, SIZES)
 
     def encoders(self, published: Mapping[str, str]) -> dict[str, str]:
-        """The models by name: those given, else the size's own; of the size ``full`` those the paper had."""
+        """The models by name: those given, else those of the size; of the size ``full`` those of the paper."""
         if self.models:
-            return dict(self.models)
+            return {known_as(name, folder, published): folder for name, folder in self.models.items()}
         if self.size == "full":
             return dict(published)
         if self.size == "small":
@@ -61,6 +56,19 @@ class Scale:
     def at(self) -> dict[str, str]:
         """What jobs need to find things on this machine."""
         return {**self.models, **({"data": self.data} if self.data else {})}
+
+
+def known_as(name: str, folder: str, published: Mapping[str, str]) -> str:
+    """The paper's name of a model that is given by its Hub name or by a folder named like it; else its own.
+
+    Example:
+        >>> known_as("bert-base-uncased", "models/bert-base-uncased", {"bert-base": "google-bert/bert-base-uncased"})
+        'bert-base'
+    """
+    for known, hub in published.items():
+        if hub in (name, folder) or name == hub.rpartition("/")[2]:
+            return known
+    return name
 
 
 @dataclass(frozen=True)
@@ -91,118 +99,116 @@ class Recipe(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper: the jobs that make it, and the tables and figures of the page that show it."""
+
+    tag: str
+    """Such as ``table-9``; what ``--only`` takes."""
+    shows: str
+    parts: tuple[str, ...] = ()
+    """Methods of the recipe's `Build`; none for what is computed from the printed numbers, or cannot be run."""
+    titles: tuple[str, ...] = ()
+    """How titles of the page's tables and figures begin that show it."""
+    missing: str = ""
+    """Why it cannot be run whole: data or a server that nobody has."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting in which a recipe differs from its paper."""
+
+    what: str
+    paper: str
+    here: str
+    row: str = ""
+    """The row or table of the page that has the paper's way, where there is one."""
+
+
+class Build:
+    """The jobs of one model and one seed: a method for each part of a recipe."""
+
+    paper: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]]
+    """All of them, the main results first."""
+
+    def __init__(self, size: Any, model: str, at: Mapping[str, str], seed: int, seeds: Sequence[int]):
+        self.size, self.model, self.at, self.seed, self.seeds = size, model, at, seed, tuple(seeds)
+
+    @classmethod
+    def seeds_of(cls, part: str, size: Any, given: Sequence[int]) -> tuple[int, ...]:
+        """The seeds of a part: those given, else those of the size."""
+        return tuple(given) or size.seeds
+
+    def job(self, work: str, title: str, config: Mapping[str, Any], *after: Job) -> Job:
+        """A job of one of the recipe's own works."""
+        return Job(f"{self.paper}.{work}", dict(config), {**self.at, "title": title}, after)
+
+
+@dataclass(frozen=True)
+class PaperRecipe:
+    """A recipe whose jobs, items and sections are given as data."""
+
+    name: str
+    title: str
+    paper: str
+    hub: Mapping[str, str]
+    """The paper's models."""
+    sizes: Mapping[str, Any]
+    build: type[Build]
+    read: Callable[[Results], Any]
+    """Records as the sections take them."""
+    sections: tuple[Callable[[Any], Part], ...]
+    items: tuple[Item, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    published: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the paper by their names in `sizes`, and in its plan."""
+
+    def size(self, scale: Scale) -> Any:
+        """The size with the scale's changes of the plan and languages."""
+        size = self.sizes[scale.size]
+        plans = {f.name: getattr(size, f.name) for f in fields(size) if isinstance(getattr(size, f.name), Plan)}
+        changed = {name: plan.with_(**scale.plan) for name, plan in plans.items()} if scale.plan else {}
+        if scale.languages:
+            if not hasattr(size, "languages"):
+                raise HeadwiseError(f"languages for the recipe {self.name!r}", "a recipe of several languages: mesh")
+            changed["languages"] = scale.languages
+        return replace(size, **changed)
+
+    def jobs(self, scale: Scale, only: Sequence[str] = ()) -> list[Job]:
+        """All jobs at a scale, or those of some items, part after part, each with all its seeds.
+
+        The same for every model; a run that is stopped early has whole tables.
+        """
+        size, wanted = self.size(scale), {part for item in self._items(only) for part in item.parts}
+        jobs: dict[str, Job] = {}
+        for model, where in scale.encoders(self.hub).items():
+            at = {**scale.at, model: where}
+            for part in self.build.parts:
+                if only and part not in wanted:
+                    continue
+                for seed in self.build.seeds_of(part, size, scale.seeds):
+                    build = self.build(size, model, at, seed, scale.seeds or size.seeds)
+                    jobs |= {job.key: job for job in getattr(build, part)() if job.key not in jobs}
+        return list(jobs.values())
+
+    def parts(self, results: Results) -> list[Part]:
+        """Every section that the records can fill."""
+        records = self.read(results)
+        return [part for make in self.sections if (part := make(records)).tables]
+
+    def tag_of(self, title: str) -> str:
+        """The table or figure of the paper that a table or figure of the page shows; empty for none."""
+        return ", ".join(item.tag for item in self.items if item.titles and title.startswith(item.titles))
+
+    def _items(self, tags: Sequence[str]) -> list[Item]:
+        known = {item.tag: item for item in self.items}
+        for tag in tags:
+            if tag not in known:
+                raise unknown("item of this paper", tag, known)
+        return [known[tag] for tag in tags]
+
+
 recipes: Registry[Recipe] = Registry("recipe")
 for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
     recipes.add(_name, f"headwise.papers.{_name}:recipe")
-
-
-def pages(
-    recipe: Recipe, results: Results, folder: str | Path, command: str = "", tables_out: str | Path | None = None
-) -> Path:
-    """Write a recipe's page in HTML and markdown with figures as svg; return the path of the HTML.
-
-    Only records are read: the page of finished runs can be written again at any time, on any machine.
-
-    Args:
-        recipe: whose page.
-        results: the records to show.
-        folder: receives ``<name>.html``, ``<name>.md`` and the figures in ``<name>/``.
-        command: shown on the page as the command that writes it.
-        tables_out: also write every table as csv and LaTeX to this folder.
-    """
-    records, folder = list(results), Path(folder)
-    if not records:
-        raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
-    parts, models = recipe.parts(results), _models(records)
-    tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
-    _require_distinct(tables_of)
-    _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])
-    sections = [_drawn(part, folder / recipe.name, models) for part in parts]
-    for name, table in tables_of if tables_out else ():
-        write(Path(tables_out or "") / f"{name}.csv", tables.comma_separated(table))
-        write(Path(tables_out or "") / f"{name}.tex", tables.latex(table))
-    again = _reproduce(records)
-    lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
-    for section in sections:
-        lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
-        lines += [line for table in section["tables"] for line in _markdown(table)]
-        for i, (name, caption, path) in enumerate(section["figures"]):
-            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{path.name})", ""]
-            section["figures"][i] = (name, caption, path.read_bytes())
-    lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
-    write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
-    return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
-
-
-def _models(records: Sequence[Any]) -> list[str]:
-    """The models that records are of, longest name first."""
-    configs = [record.config for record in records]
-    names = {(c.get("training") or c).get("model") or c.get("model") for c in configs}
-    return sorted((name for name in names if isinstance(name, str)), key=lambda name: (-len(name), name))
-
-
-def _require_distinct(files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Raise an error if two tables, or two figures, would be written to one file."""
-    taken: dict[str, str] = {}
-    for file, table in files:
-        if file in taken:
-            seen = f"{table['title']!r} and {taken[file]!r} would be one file, {file}"
-            raise HeadwiseError(seen, "titles that differ")
-        taken[file] = table["title"]
-
-
-def _drawn(part: Part, folder: Path, models: Sequence[str]) -> dict[str, Any]:
-    """A part with its figures drawn."""
-    from headwise.reporting.figures import house_style, save
-
-    figures = []
-    for name, draw in part.figures.items():
-        with house_style():
-            path = save(draw(), folder / f"{file_name(name, models)}.svg")
-        figures.append((sentence(name), _caption(draw), path))
-    paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
-    return {"title": part.title, "paragraphs": paragraphs, "tables": part.tables, "figures": figures}
-
-
-def _caption(draw: Callable[[], Any]) -> str:
-    return (getattr(draw, "func", draw).__doc__ or "").partition("\n")[0]
-
-
-def _link(title: str) -> str:
-    """To a section of the same page, by the name that markdown gives it."""
-    name = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-    return f"[{title}](#{name})"
-
-
-def _markdown(table: Mapping[str, Any]) -> list[str]:
-    beside = " Published numbers in brackets." if table.get("published") else ""
-    note = f"{table.get('note', '')}{beside}".strip()
-    return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
-
-
-def _reproduce(records: list[Any]) -> str:
-    """How much was done, and by which versions: records of several machines may lie together."""
-    each = [", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records]
-    versions = Counter(one or "versions unknown" for one in each)
-    spent = sum(record.about.get("seconds", 0.0) for record in records)
-    named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
-    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."
-    return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
-
-
-def file_name(title: str, models: Sequence[str] = ()) -> str:
-    """The title as an ASCII file name, its model first; a long one is cut and ends in a hash of the whole title.
-
-    Example:
-        >>> file_name("Top heads per layer, MiniLM", ["MiniLM"])
-        'minilm-top-heads-per-layer'
-    """
-    words = title
-    for model in models:
-        if (found := re.search(rf"(?<![\w-]){re.escape(model)}(?![\w-])", title)) is not None:
-            words = f"{model} {title[: found.start()].rstrip(', ')} {title[found.end() :].lstrip(', ')}"
-            break
-    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", words.lower()))
-    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c))
-    name = re.sub("-+", "-", plain).strip("-")
-    return name if 0 < len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest(title, length=8)}".strip("-")

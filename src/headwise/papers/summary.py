@@ -59,3 +59,11 @@ def less(a: float | None, b: float | None) -> float | None:
 def sentence(text: str) -> str:
     """With a capital letter at the beginning."""
     return text[:1].upper() + text[1:]
+
+
+def pearson(rows: np.ndarray) -> np.ndarray:
+    """Pearson's r between rows, (n, n); NaN for a row without spread."""
+    apart = rows - rows.mean(1, keepdims=True)
+    length = np.sqrt(np.square(apart).sum(1))
+    scale = np.outer(length, length)
+    return np.divide(apart @ apart.T, scale, out=np.full(scale.shape, math.nan), where=scale > 1e-12)

@@ -53,7 +53,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(display.Shown):
     """How well a linear probe predicts a task's labels from each head and each layer.
 
     Scores are accuracies, or Pearson's r for grades; NaN for cut heads.
@@ -146,6 +146,17 @@ class Probe:
             f"(chosen on {self.select_on})"
         )
         return "\n".join([first, heat_map(scores, self.layers), best, *self.about["notes"]])
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per head: its test and development scores, and what else the protocol measures."""
+        return [
+            {"task": self.task, **record}
+            for record in display.map_records(score=self.accuracy, dev=self.dev, **self.more)
+        ]
+
+    def plot(self, ax: Any = None) -> Any:
+        """The scores as a heat map; returns matplotlib axes."""
+        return display.plot_map(self.accuracy, self.task, ax, self.metric)
 
     def _repr_html_(self) -> str:
         return display.heat_map(self.accuracy, f"{self.task}: {self.metric}", str(self).splitlines()[-1])

@@ -30,6 +30,7 @@ from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
+from headwise.models.adapters import merged
 from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
@@ -108,7 +109,7 @@ def export_whole(
     stack: str | None = None,
 ) -> Path:
     """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
-    path = Path(path)
+    path, encoder = Path(path), merged(encoder)
     store.require_new(path)
     mask = removal(mask, Heads.of(encoder, stack=stack))
     with store.folder(path) as scratch:

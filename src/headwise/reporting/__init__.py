@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headwise.errors import HeadwiseError
-from headwise.io.files import read_json, write
+from headwise.io.files import write
 from headwise.reporting.page import render
 
 
@@ -24,15 +23,3 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     """
     studies = [study] if isinstance(study, Mapping) else list(study)
     return write(Path(path), render(studies))
-
-
-def read_study(path: str | Path) -> dict:
-    """The study in a folder that `headwise study` or `demo` wrote, or in its ``study.json``."""
-    path = Path(path)
-    file = path / "study.json" if path.is_dir() else path
-    if not file.is_file():
-        raise HeadwiseError(f"no study at {path}", "a folder of headwise study or demo", "headwise demo")
-    study = read_json(file)
-    if not isinstance(study, dict):
-        raise HeadwiseError(f"{file} holds a {type(study).__name__}", "a study, one JSON object")
-    return study

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwise.io.display import heat_map
+from headwise.io.display import Shown, heat_map, map_records, plot_map
 from headwise.scoring.stability import TARGET, Blocks, agreement, stability
 
 
 @dataclass(frozen=True)
-class Importance:
+class Importance(Shown):
     """A task's score for every head, with its standard error.
 
     ``scores`` rank heads; most estimators take absolute values, so a head that harms the task ranks high too.
@@ -78,6 +78,15 @@ class Importance:
             worst = _names((-self.signed).masked_fill(~harmful, torch.nan), 3)  # type: ignore[operator]
             text += f"; {count} harmful, first {worst}"
         return text
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per head: its score, standard error, and signed score where there is one."""
+        maps = {"score": self.scores, "stderr": self.stderr, "signed": self.signed}
+        return [{"task": self.task, **record} for record in map_records(**maps)]
+
+    def plot(self, ax: Any = None) -> Any:
+        """The scores as a heat map; returns matplotlib axes."""
+        return plot_map(self.scores, self.task, ax, f"importance ({self.by})")
 
     def _repr_html_(self) -> str:
         return heat_map(self.scores, str(self), f"{self.examples} examples")

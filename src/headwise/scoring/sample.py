@@ -77,10 +77,10 @@ class Sample:
     ) -> torch.Tensor:
         """Each example's loss, (B,), under gates (L, H) or (B, L, H)."""
         if gates is None:
-            losses = self.model(self.task, batch).loss
+            losses = self.model.losses(self.task, batch)
         else:
             with self.model.gated(gates, reference, batch, self.heads):
-                losses = self.model(self.task, batch).loss
+                losses = self.model.losses(self.task, batch)
         self.meter.tick(len(losses))
         return losses
 

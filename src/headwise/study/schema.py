@@ -8,10 +8,11 @@ the metric. Every part but ``model``, ``tasks`` and ``importance`` is optional: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict, get_type_hints
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.io.files import finite
+from headwise.io.files import finite, read_json
 
 VERSION = 2
 HeadMatrix = list[list[float | None]]  # (layers, heads)
@@ -42,6 +43,8 @@ class HeadScores(TypedDict):
 
     scores: HeadMatrix
     stderr: NotRequired[HeadMatrix]
+    signed: NotRequired[HeadMatrix]  # the loss that closing a head adds: below 0 it harms the task
+    signed_stderr: NotRequired[HeadMatrix]
     top_probability: NotRequired[HeadMatrix | None]  # of being among the top α heads, over samples of the examples
     by: NotRequired[str]
     examples: NotRequired[int]
@@ -165,6 +168,18 @@ def _from_first(data: dict[str, Any]) -> None:
         rest = {name: value for name, value in trust.items() if name != "split_half"}
         halves = {task: {"split_half": value} for task, value in trust["split_half"].items()}
         data["trust"] = rest | {"stability": {**halves, **trust.get("stability", {})}}
+
+
+def read_study(path: str | Path) -> dict[str, Any]:
+    """The study in a folder that ``headwise study`` or ``demo`` wrote, or in its ``study.json``."""
+    path = Path(path)
+    file = path / "study.json" if path.is_dir() else path
+    if not file.is_file():
+        raise HeadwiseError(f"no study at {path}", "a folder of headwise study or demo", "headwise demo")
+    study = read_json(file)
+    if not isinstance(study, dict):
+        raise HeadwiseError(f"{file} holds a {type(study).__name__}", "a study, one JSON object")
+    return study
 
 
 def checked(study: Mapping) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.training.plan import Plan
+from headwise.training.plan import Plan, check_fields
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from headwise.study.study import Study
 
 Data = dict[str, Any]  # a study so far, `headwise.study.schema.StudyData` when all stages are done
+RANGES = (
+    ("alpha delta", lambda v: 0 < v <= 1, "a fraction above 0, up to 1"),
+    ("fractions prune", lambda v: 0 <= v <= 1, "fractions from 0 to 1"),
+    ("examples dev probe_rows max_length", lambda v: v > 0, "a number above 0"),
+    ("random matched", lambda v: v >= 0, "0 or more"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Settings:
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
     """Fractions of heads to ablate, beside alpha."""
+    close: str = "zero"
+    """What ablated heads return: zero, mean, resample (another example's output) or optimal."""
     random: int | None = None
     """Random head sets per fraction that D is tested against (default: 20 or more, by the number of tasks)."""
     matched: int | None = None
@@ -60,17 +68,18 @@ class Settings:
     """Longest input in sub-words."""
 
     def __post_init__(self) -> None:
+        from headwise.measuring.references import CLOSE
         from headwise.probing.splits import to_probe
         from headwise.scoring.importance import estimators
 
+        check_fields(self, RANGES)
+        if self.close not in CLOSE:
+            raise unknown("reference of closed heads", self.close, CLOSE)
         for name in self.skip:
             if name not in STAGES:
                 raise unknown("stage", name, STAGES)
             if not STAGES[name].skippable:
                 raise HeadwiseError(f"cannot skip {name!r}: later stages and the report depend on it")
-        for name, fraction in (("alpha", self.alpha), ("delta", self.delta)):
-            if not 0 < fraction <= 1:
-                raise HeadwiseError(f"{name}={fraction}", "a fraction above 0, up to 1")
         _ = estimators[self.by]  # refused before training, not after it
         _ = [to_probe(name) for name in self.probes]
 
@@ -182,7 +191,8 @@ def _importance_of(task: str, record: Mapping[str, Any]) -> Importance:
     from headwise.scoring.stability import Blocks
 
     scores, stderr = (torch.tensor(record[name]) for name in ("scores", "stderr"))
-    return Importance(task, record["by"], scores, stderr, record["examples"], Blocks.of(record["blocks"]))
+    signed = {name: torch.tensor(record[name]) for name in ("signed", "signed_stderr") if name in record}
+    return Importance(task, record["by"], scores, stderr, record["examples"], Blocks.of(record["blocks"]), **signed)
 
 
 def _head_scores(data: Data) -> dict[str, torch.Tensor]:
@@ -195,7 +205,7 @@ def _head_scores(data: Data) -> dict[str, torch.Tensor]:
     "lesions",
     "Ablate head sets, measure every task",
     needs=("importance",),
-    reads=("fractions", "random", "matched"),
+    reads=("fractions", "close", "random", "matched"),
 )
 def lesions(study: Study, data: Data) -> Data:
     """Ablate each task's heads and random ones, and measure every task."""
@@ -204,11 +214,12 @@ def lesions(study: Study, data: Data) -> Data:
     s = study.settings
     fractions = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
     config = {"by": s.by, "examples": s.examples, "fractions": fractions, "alpha": s.alpha, "dev": s.dev}
-    config |= {"random": s.random, "matched": s.matched}
+    config |= {"random": s.random, "matched": s.matched} | ({} if s.close == "zero" else {"close": s.close})
 
     def work() -> Data:
         options = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
-        return dissociate(study.model, _head_scores(data), fractions, told=study.log, **options).to_record()
+        scores = _head_scores(data)
+        return dissociate(study.model, scores, fractions, close=s.close, log=study.log, **options).to_record()
 
     result = study.recorded("dissociation", config, work)
     return {"dissociation": result | {"tasks": study.tasks, "default": s.alpha}}

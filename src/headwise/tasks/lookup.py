@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
@@ -20,12 +21,13 @@ from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import bio_spans
+from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.task import Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
     "classify": "classify:Classify",
-    "choice": "classify:Classify",
+    "choice": "choice:Choice",
     "regress": "classify:Regress",
     "tag": "tag:Tag",
     "spans": "tag:Spans",
@@ -56,6 +58,8 @@ def known(name: str) -> Known | Task:
         if not code or part not in ("pos", "xpos", "dep"):
             raise HeadwiseError(f"task {name!r}", "ud.TREEBANK.pos, .xpos or .dep", "ud.en_ewt.dep")
         return universal(code, part)
+    if name.startswith("blimp."):
+        return blimp(name)
     return catalog[name]
 
 
@@ -64,7 +68,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
-            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download).
+            ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm). ``sst2@prompt`` is a task for language models,
+            with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -72,8 +78,13 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         >>> get("corpus.sentiment").metric
         'accuracy'
     """
+    base, at, options = name.partition("@")
+    if at:
+        return prompted(get(base, data, sources), name=name, **options_of(options))
     if name.startswith("corpus."):
-        return _corpus(name)
+        from headwise.tasks.corpus import source as corpus
+
+        return corpus.task(*_corpus(name))
     if name.startswith("probing."):
         return _probe(name, data_folder(data), tuple(sources))
     entry = known(name)
@@ -81,22 +92,23 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         return entry
     source = Finder(entry, data_folder(data), tuple(sources))
     kind = make_kind(entry.kind, source.labels, entry.options)
+    source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
 
 
 def is_known(name: str) -> bool:
     """Whether `get` knows a name, without looking for its data."""
-    return name.startswith(("corpus.", "probing.", "ud.")) or name in catalog
+    name = name.partition("@")[0]
+    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name in catalog
 
 
-def _corpus(name: str) -> Task:
-    from headwise.tasks.corpus import tasks
-
-    language = name.split(".")[2] if name.count(".") > 1 else "en"
-    found = tasks(language)
-    if name not in found:
-        raise unknown("corpus task", name, found)
-    return found[name]
+def _corpus(name: str) -> tuple[str, str]:
+    """The short name and the language of a corpus task."""
+    known = [each for each in names() if each.startswith("corpus.")]
+    if name not in known:
+        raise unknown("corpus task", name, known)
+    _, short, language = [*name.split("."), "en"][:3]
+    return short, language
 
 
 @dataclass(frozen=True)
@@ -141,17 +153,24 @@ def describe(
     task: Task | str, data: str | Path | None = None, sources: tuple[str, ...] = ("folder", "hub")
 ) -> dict[str, Any]:
     """What ``headwise tasks`` shows of a task; by name it needs neither data nor torch."""
-    if (
-        isinstance(task, str)
-        and not task.startswith(("corpus.", "probing."))
-        and isinstance(entry := known(task), Known)
-    ):
+    if isinstance(task, str) and task.startswith("corpus."):
+        return _described_corpus(task)
+    if isinstance(task, str) and not task.startswith("probing.") and isinstance(entry := known(task), Known):
         source = Finder(entry, data_folder(data), tuple(sources))
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()
     sizes = task.sizes or {split: len(task.rows(split)) for split in splits_of(task)}  # of one's own file
     return _described(task.name, kind, task.language, task.metric, sizes, task.source.origin, task.note)
+
+
+def _described_corpus(full: str) -> dict[str, Any]:
+    from headwise.tasks.corpus import source as corpus
+
+    name, language = _corpus(full)
+    rows = corpus.Corpus(name, language)
+    kind = corpus.KINDS.get(name, "classify")
+    return _described(full, kind, language, corpus.metric(name, language), rows.sizes, rows.origin, "")
 
 
 def _described(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.stats import rankdata
 
 from headwise.errors import HeadwiseError
 from headwise.registry import Registry
@@ -149,8 +148,39 @@ def moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
 @metric("spearman", _correlation)
 def rank_moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
     """Spearman's rho; ranks are computed once over all examples, so a bootstrap resamples ranks."""
+    from scipy.stats import rankdata  # not above: listing tasks takes a second less without it
+
     moments(predictions, golds)  # refuses what is not finite
     return moments(rankdata(predictions), rankdata(golds))
+
+
+# -- choices and continuations of a language model
+
+
+@metric("margin", share)
+def margins(predictions: Sequence, golds: Sequence) -> np.ndarray:
+    """The mean margin of the right choice over the best wrong one, in nats."""
+    return np.array([(p.margin(gold), 1.0) for p, gold in zip(predictions, golds)], float).reshape(-1, 2)
+
+
+@metric("choice_probability", share)
+def choice_probabilities(predictions: Sequence, golds: Sequence) -> np.ndarray:
+    """The mean probability of the right choice, among the choices of its row."""
+    from scipy.special import softmax  # not above, for the time it takes
+
+    return np.array([(softmax(p.scores)[gold], 1.0) for p, gold in zip(predictions, golds)], float).reshape(-1, 2)
+
+
+@metric("continuation_match", share)
+def continuations_matched(predictions: Sequence, golds: Sequence) -> np.ndarray:
+    """The fraction of continuations that greedy decoding says, token by token."""
+    return np.array([(p.exact, 1.0) for p in predictions], float).reshape(-1, 2)
+
+
+@metric("token_probability", lambda sums: np.exp(ratio(sums[..., 0], sums[..., 1])))
+def token_probabilities(predictions: Sequence, golds: Sequence) -> np.ndarray:
+    """The geometric mean of the probabilities of all tokens: one over the perplexity."""
+    return np.array([(p.total, p.tokens) for p in predictions], float).reshape(-1, 2)
 
 
 # -- words and spans

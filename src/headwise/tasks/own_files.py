@@ -24,6 +24,7 @@ from headwise.io.files import read_json
 from headwise.tasks.labels import meaning
 from headwise.tasks.lookup import kind_class
 from headwise.tasks.metrics import answer_f1
+from headwise.tasks.prompts.prompted import options_of, prompted
 from headwise.tasks.readers.formats import class_names, decoded
 from headwise.tasks.readers.guess import Reading, reading
 from headwise.tasks.readers.sources import Files, Layout, portions, rows_of
@@ -50,12 +51,15 @@ def own(spec: str, language: str = "en") -> Task:
     Columns are named in the order text, label (or text, text_b, label); a table whose columns can be read in one way
     only needs none. A language other than English follows a dot: ``qa.es`` compares answers by the rules of Spanish.
     ``reviews.dev.csv`` and ``reviews.test.csv`` beside ``reviews.csv`` are its other splits; without them the file is
-    cut 80/10/10 by a seed.
+    cut 80/10/10 by a seed. ``mine@prompt=reviews.csv:text,label`` is a task for language models.
 
     Example:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
     """
     name, mark, rest = spec.partition("=")
+    base, at, options = name.partition("@")
+    if at:
+        return prompted(own(f"{base}={rest}", language), name=name, **options_of(options))
     file, _, columns = rest.rpartition(":") if ":" in rest else (rest, "", "")
     if not (mark and name and file):
         raise HeadwiseError(f"task {spec!r}", "name=file:columns", "mine=reviews.csv:text,label")

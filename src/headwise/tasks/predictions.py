@@ -6,12 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from headwise.errors import missing_extra, unknown
+from headwise.errors import unknown
 from headwise.io import files as store
+from headwise.io.display import Shown, table
 from headwise.tasks.task import Row
 
 
@@ -74,6 +74,9 @@ class Answered(NamedTuple):
     score: float
 
 
+SHOWN = 20  # records in a notebook
+
+
 @runtime_checkable
 class Predicts(Protocol):
     """A kind that can be asked: what it takes, and what it says about it.
@@ -92,7 +95,7 @@ class Predicts(Protocol):
         ...
 
 
-class Predictions(list):
+class Predictions(Shown, list):
     """Records of one task in the order of the inputs.
 
     Example:
@@ -105,14 +108,6 @@ class Predictions(list):
         """Flat records: a column for each field, and one for the probability of each label."""
         return [_flat(record) for record in self]
 
-    def to_frame(self) -> Any:
-        """The records as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise missing_extra("pandas", "pandas", "a DataFrame", "to_records()") from None
-        return pandas.DataFrame(self.to_records())
-
     def write(self, path: str | Path, beside: Sequence[Mapping[str, Any]] = ()) -> Path:
         """Write a .csv, .tsv, .jsonl or .parquet file; ``beside`` are the inputs, whose columns come first."""
         path = Path(path)
@@ -124,12 +119,10 @@ class Predictions(list):
         return WRITERS[path.suffix](path, records)
 
     def _repr_html_(self) -> str:
-        records = self.to_records()[:20]
-        names = list(records[0]) if records else []
-        cells = ["".join(f"<td>{escape(_cell(record[name]))}</td>" for name in names) for record in records]
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        more = f"<p>{len(self) - 20} more</p>" if len(self) > 20 else ""
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{more}"
+        records = self.to_records()
+        rows = [[v if isinstance(v, float) else _cell(v) for v in record.values()] for record in records[:SHOWN]]
+        more = f"{len(records) - SHOWN} more" if len(records) > SHOWN else ""
+        return table(list(records[0]) if records else [], rows, note=more)
 
 
 def _flat(record: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.io.display import table
+from headwise.io.display import Shown, axes, table
 from headwise.io.files import plain, write, write_json
 from headwise.io.progress import Progress
 from headwise.training.checkpoint import list_all
@@ -28,7 +28,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 @dataclass
-class History:
+class History(Shown):
     """What happened: losses per task and step, scores per evaluation."""
 
     losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -45,6 +45,27 @@ class History:
         """The evaluation with the best mean score, the first of equals; those up to step ``after`` do not count."""
         rated = [entry for entry in self.scores if entry["step"] > after and not math.isnan(entry["mean"])]
         return max(rated, key=lambda entry: entry["mean"], default=None)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per step and task for losses, and per evaluation and task for scores."""
+        losses = [
+            {"step": step, "task": task, "what": "loss", "value": value}
+            for task, points in self.losses.items()
+            for step, value in points
+        ]
+        rated = [(entry["step"], task, value) for entry in self.scores for task, value in entry["scores"].items()]
+        return losses + [{"step": s, "task": task, "what": "score", "value": value} for s, task, value in rated]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Scores over steps, and losses where nothing was evaluated; returns matplotlib axes."""
+        ax = axes(ax, (5.0, 3.2))
+        for task, curve in self.curves().items():
+            rated = len(curve["metric_step"]) > 0
+            x, y = (curve["metric_step"], curve["metric"]) if rated else (curve["step"], curve["loss"])
+            ax.plot(x, y, marker="o" if rated else None, label=f"{task}" if rated else f"{task} (loss)")
+        ax.set(xlabel="step", ylabel="development score")
+        ax.legend()
+        return ax
 
     def _repr_html_(self) -> str:
         names = list(self.scores[-1]["scores"]) if self.scores else []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.io.toml import read_toml, to_toml
 from headwise.training.sampling import samplers
 
 CHOICES = {
@@ -89,17 +89,10 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            _check_type(item.name, getattr(self, item.name), str(item.type))
-        object.__setattr__(self, "order", tuple(self.order))
+        check_fields(self, RANGES)
         for name, allowed in {**CHOICES, "sampling": _samplings()}.items():
             if getattr(self, name) not in allowed:
                 raise unknown(f"{name} of a plan", getattr(self, name), allowed)
-        for names, fits, wanted in RANGES:
-            for name in names.split():
-                value = getattr(self, name)
-                if value is not None and not fits(value):
-                    raise HeadwiseError(f"{name}={value}", wanted)
 
     def with_(self, **changes: Any) -> Plan:
         """The plan with some fields changed; unknown fields are refused."""
@@ -112,43 +105,61 @@ class Plan:
     @classmethod
     def read(cls, path: str | Path) -> Plan:
         """A plan from a TOML file of ``field = value`` lines."""
-        try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise HeadwiseError(f"no plan at {path}") from None
-        except (ValueError, RecursionError, IsADirectoryError) as error:
-            raise HeadwiseError(f"{path} is no TOML ({error})", "lines such as: lr = 2e-5") from None
+        values = read_toml(path, "plan", "lr = 2e-5")
         try:
             return cls().with_(**values)
         except HeadwiseError as error:
             raise HeadwiseError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
-        """The plan as a TOML file; fields that are not set are left out."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)
+        """The plan as a TOML file, without the fields that are not set."""
+        return to_toml(asdict(self))
 
 
 def _samplings() -> tuple[str, ...]:
     return (*samplers, "fixed")
 
 
+Range = tuple[str, Callable[[Any], bool], str]  # names, what holds of their values, in words
+
+
+def check_fields(values: Any, ranges: Sequence[Range]) -> None:
+    """Raise where a field of a frozen dataclass is of another type or out of its range; lists become tuples."""
+    for item in fields(values):
+        value, kind = getattr(values, item.name), str(item.type)
+        _check_type(item.name, value, kind)
+        if kind.startswith("tuple"):
+            object.__setattr__(values, item.name, tuple(value))
+    for names, fits, wanted in ranges:
+        for name in names.split():
+            value = getattr(values, name)
+            if any(not fits(each) for each in (value if isinstance(value, tuple) else (value,)) if each is not None):
+                raise HeadwiseError(f"{name}={value}", wanted)
+
+
 def _check_type(name: str, value: Any, kind: str) -> None:
-    """``kind`` is the field's annotation: int, float, str or a tuple of texts, maybe "| None"."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """``kind`` is the annotation: int, float, str or a tuple of them, maybe "| None"; others are not checked."""
+    kinds = {"str": (_is_text, "a text"), "int": (_is_whole, "a whole number"), "float": (_is_number, "a number")}
+    one = kind.removeprefix("tuple[").partition(",")[0].removesuffix(" | None")
+    if one not in kinds or (value is None and kind.endswith("None")):
+        return
+    fits, wanted = kinds[one]
     if kind.startswith("tuple"):
-        fits, wanted = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value), "a list of texts"
-    elif kind.startswith("str"):
-        fits, wanted = isinstance(value, str), "a text"
-    elif kind.startswith("int"):
-        fits, wanted = number and isinstance(value, int), "a whole number"
+        right = isinstance(value, list | tuple) and all(map(fits, value))
+        wanted = {"str": "a list of texts", "float": "a list of numbers"}[one]
     else:
-        fits, wanted = number, "a number"
-    if not fits and not (value is None and kind.endswith("None")):
+        right = fits(value)
+    if not right:
         raise HeadwiseError(f"{name}={value!r}", wanted)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int)

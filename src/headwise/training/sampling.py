@@ -6,21 +6,23 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headwise.errors import HeadwiseError
 from headwise.registry import Registry
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from headwise.training.plan import Plan
 
 # (batches per task, epoch from 0, number of epochs, plan, rng) -> task numbers of one epoch
-Sampler = Callable[[np.ndarray, int, int, "Plan", np.random.Generator], np.ndarray]
+Sampler = Callable[["np.ndarray", int, int, "Plan", "np.random.Generator"], "np.ndarray"]
 samplers: Registry[Sampler] = Registry("sampling")
 
 
 def schedule(names: Sequence[str], batches: Sequence[int], epoch: int, epochs: int, plan: Plan) -> np.ndarray:
     """The tasks of one epoch's batches, as numbers; the same seed gives the same schedule."""
+    import numpy as np  # not above: the command line lists samplers without it
+
     counts = np.asarray(batches)
     if plan.sampling == "fixed":
         return _fixed(names, counts, epoch, plan)
@@ -31,7 +33,7 @@ def schedule(names: Sequence[str], batches: Sequence[int], epoch: int, epochs: i
 @samplers("proportional")
 def proportional(counts, epoch, epochs, plan, rng):
     """Each task exactly as often as it has batches."""
-    return rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    return rng.permutation([task for task, count in enumerate(counts) for _ in range(count)])
 
 
 @samplers("annealed")
@@ -71,7 +73,9 @@ def _drawn(counts: np.ndarray, exponent: float, rng: np.random.Generator) -> np.
 
 
 def _turns(counts: np.ndarray, epoch: int) -> np.ndarray:
-    """The numbers of an epoch's batches, counted from the first of all: cycles go on where the last epoch ended."""
+    """The numbers of an epoch's batches, counted over all epochs: cycles continue across epochs."""
+    import numpy as np
+
     return epoch * counts.sum() + np.arange(counts.sum())
 
 
@@ -80,5 +84,7 @@ def _fixed(names: Sequence[str], counts: np.ndarray, epoch: int, plan: Plan) -> 
     if not plan.order or unknown:
         hint = f"order = {json.dumps(names[:2])} in a plan, or {' '.join(f'--order {n}' for n in names[:2])}"
         raise HeadwiseError(f"order={plan.order}", f"a cycle of the tasks {', '.join(names)}", hint)
+    import numpy as np
+
     cycle = np.array([list(names).index(name) for name in plan.order])
     return cycle[_turns(counts, epoch) % len(cycle)]

@@ -11,7 +11,7 @@ from headwise.experiments.jobs import in_order, perform
 from headwise.io.records import Results
 from headwise.papers.anatomy import published as paper
 from headwise.papers.anatomy import recipe
-from headwise.papers.anatomy.jobs import HUB, jobs
+from headwise.papers.anatomy.jobs import HUB
 from headwise.papers.anatomy.records import Records
 from headwise.papers.anatomy.tables import (
     change_table,
@@ -25,7 +25,8 @@ from headwise.papers.anatomy.tables import (
     task_table,
     tuning_table,
 )
-from headwise.papers.recipe import Scale, pages
+from headwise.papers.pages import pages
+from headwise.papers.recipe import Scale
 
 TASKS = ("senteval.bigram_shift", "senteval.past_present", "senteval.subj_number")
 
@@ -60,10 +61,10 @@ def results(tmp_path):
 # -- jobs
 
 
-def test_full_is_seven_models_ten_tasks_and_two_tuned_in_five_seeds():
-    made = in_order(jobs(Scale("full")))
+def test_full_is_seven_models_with_ten_tasks_and_three_tuned_in_five_seeds():
+    made = in_order(recipe.jobs(Scale("full")))
     works = [job.work.rpartition(".")[2] for job in made]
-    assert works.count("inventory") == 7 and works.count("probed") == 2 * 70 and works.count("tuned") == 2 * 3 * 5
+    assert works.count("inventory") == 7 and works.count("probed") == 2 * 70 and works.count("tuned") == 7 * 3 * 5
     assert {job.config["model"] for job in made} == set(HUB) == set(paper.TABLE_1)
     assert {job.config["at"] for job in made if job.config["model"].startswith("gpt") and "at" in job.config} == {
         "post_last"
@@ -75,7 +76,7 @@ def test_full_is_seven_models_ten_tasks_and_two_tuned_in_five_seeds():
 
 
 def test_small_is_gold_and_noisy_probes():
-    made = [j.config for j in jobs(Scale("small", {"m": "no/such-model"})) if j.work.endswith("probed")]
+    made = [j.config for j in recipe.jobs(Scale("small", {"m": "no/such-model"})) if j.work.endswith("probed")]
     for protocol in ("anatomy", "sklearn"):
         suites = [c["task"].partition(".")[0] for c in made if c["protocol"] == protocol]
         assert (suites.count("probing_gold"), suites.count("xprobe_en")) == (10, 8)

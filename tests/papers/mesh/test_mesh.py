@@ -14,7 +14,7 @@ from headwise.io.records import Results
 from headwise.models.causality import pooling_by_name
 from headwise.papers.mesh import published as paper
 from headwise.papers.mesh import recipe
-from headwise.papers.mesh.jobs import HELD, ROWS, STARTS, jobs
+from headwise.papers.mesh.jobs import HELD, ROWS, STARTS
 from headwise.papers.mesh.tables import (
     Records,
     groups_table,
@@ -26,7 +26,8 @@ from headwise.papers.mesh.tables import (
     shared_heads,
     table_one,
 )
-from headwise.papers.recipe import Scale, _reproduce, pages, recipes
+from headwise.papers.pages import _reproduce, pages
+from headwise.papers.recipe import Scale, recipes
 
 NAMES = ("table multi-task", "table prune least important", "recovery 0.3 random", "recovery 0.2 top")
 NAMES += ("meta a new pair: multi-task", "meta a new pair: fomaml tiny", "languages and tasks")
@@ -36,7 +37,7 @@ NAMES += ("meta a new pair: multi-task", "meta a new pair: fomaml tiny", "langua
 def ran(tmp_path_factory) -> Path:
     """A part of the smoke size."""
     root = tmp_path_factory.mktemp("mesh")
-    for job in in_order([j for j in jobs(Scale("smoke")) if j.title.startswith(NAMES)]):
+    for job in in_order([j for j in recipe.jobs(Scale("smoke")) if j.title.startswith(NAMES)]):
         perform(job, root, "cpu")
     return root
 
@@ -66,13 +67,13 @@ def test_what_is_held_out_was_not_trained():
 def test_larger_sizes_build_without_data_or_network(size, monkeypatch):
     monkeypatch.delenv("HEADWISE_DATA", raising=False)
     models = {"bert": "google-bert/bert-base-uncased", "mbert": "google-bert/bert-base-multilingual-cased"}
-    found = in_order(jobs(Scale(size, models=models, seeds=(0,))))
+    found = in_order(recipe.jobs(Scale(size, models=models, seeds=(0,))))
     assert len({job.key for job in found}) == len(found) > 60
     assert {job.config["model"] for job in found} == set(models)
     trained = [job for job in found if "pairs" in job.config]
     assert all(digest is None for job in trained for digest in job.config["pairs"].values())
     assert {job.config["part"] for job in trained} == {"table", "recovery", "meta"}
-    gemma = jobs(Scale(size, models={"gemma3-270m": "/nowhere"}, seeds=(0,)))[0]
+    gemma = recipe.jobs(Scale(size, models={"gemma3-270m": "/nowhere"}, seeds=(0,)))[0]
     assert gemma.config["pooling"] == "last" and trained[0].config["pooling"] == "cls"
 
 
@@ -100,10 +101,10 @@ def test_records_fill_the_parts(ran):
 
 
 def test_the_page_is_written(ran, tmp_path):
-    path = pages(recipes["mesh"], Results(ran / "records"), tmp_path)
+    path = pages(recipes["mesh"], Results(ran / "records"), tmp_path, tables_out=tmp_path / "tables")
     text = path.read_text()
     assert "Table I, tiny" in text and "the embedded corpus" in text
-    assert (tmp_path / "mesh" / "table-i--tiny.csv").exists() and (tmp_path / "mesh" / "recovery.svg").exists()
+    assert (tmp_path / "tables" / "tiny-table-i.csv").exists() and (tmp_path / "mesh" / "recovery.svg").exists()
 
 
 def test_a_recovery_knows_what_the_cut_cost(ran):
@@ -213,7 +214,7 @@ def test_a_job_that_dies_in_its_meta_test_does_not_train_again(tmp_path, monkeyp
     def dies(*args, **options):
         raise MemoryError
 
-    job = next(j for j in jobs(Scale("smoke")) if j.title.startswith("meta a new pair: fomaml, gates, pruned"))
+    job = next(j for j in recipe.jobs(Scale("smoke")) if j.title.startswith("meta a new pair: fomaml, gates, pruned"))
     with monkeypatch.context() as now, pytest.raises(MemoryError):
         now.setattr("headwise.papers.mesh.works._tested", dies)
         perform(job, tmp_path, "cpu")

@@ -16,10 +16,11 @@ from headwise.experiments.jobs import in_order, perform
 from headwise.io.records import Results
 from headwise.measuring.evaluate import evaluate
 from headwise.models.multitask import MultiTaskModel
-from headwise.papers.recipe import Scale, pages
+from headwise.papers.pages import pages
+from headwise.papers.recipe import Scale
 from headwise.papers.stem_cell import published as paper
 from headwise.papers.stem_cell import recipe
-from headwise.papers.stem_cell.jobs import SIZES, jobs
+from headwise.papers.stem_cell.jobs import SIZES
 from headwise.papers.stem_cell.published import TASKS
 from headwise.papers.stem_cell.records import ALL, Records, alike, best_heads
 from headwise.papers.stem_cell.tables import (
@@ -71,7 +72,7 @@ def results(tmp_path):
 
 @pytest.mark.parametrize("size", ["small", "full"])
 def test_every_set_is_trained_with_and_without_gates_in_three_seeds(size):
-    made = in_order(jobs(Scale(size, {"m": "no/such-model"}, "nowhere")))
+    made = in_order(recipe.jobs(Scale(size, {"m": "no/such-model"}, "nowhere")))
     trained = [job.config for job in made if job.work == "stem_cell.trained"]
     for tasks in SETS:
         for gates in (False, True):
@@ -90,11 +91,13 @@ def test_every_set_is_trained_with_and_without_gates_in_three_seeds(size):
 
 def test_the_published_settings_are_those_of_the_release():
     made = {
-        tuple(j.config["short"]): j.config for j in jobs(Scale("full", {"m": "x"}, seeds=(5,))) if "short" in j.config
+        tuple(j.config["short"]): j.config
+        for j in recipe.jobs(Scale("full", {"m": "x"}, seeds=(5,)))
+        if "short" in j.config
     }
     gated = [
         j.config
-        for j in jobs(Scale("full", {"m": "x"}, seeds=(5,)))
+        for j in recipe.jobs(Scale("full", {"m": "x"}, seeds=(5,)))
         if j.config.get("method") and j.config["plan"]["train"] == "all" and not j.config["random"]
     ]
     cost = {tuple(c["short"]): c["method"]["weight"] for c in gated}
@@ -106,7 +109,7 @@ def test_the_published_settings_are_those_of_the_release():
 
 
 def test_probes_stand_on_the_trainings_they_probe():
-    made = jobs(Scale("small", {"m": "no/such-model"}, seeds=(0,)))
+    made = recipe.jobs(Scale("small", {"m": "no/such-model"}, seeds=(0,)))
     for job in (job for job in made if job.work == "stem_cell.probed"):
         before = [other.key for other in job.after]
         assert before == ([job.config["of"]] if job.config["of"] else [])

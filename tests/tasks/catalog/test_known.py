@@ -129,4 +129,4 @@ def test_labels_the_manifest_lists_are_known_before_training(data_folder):
 @pytest.mark.realdata
 def test_a_minimal_pair_hides_its_good_side(data_folder):
     rows = get("blimp", data_folder).rows("test")
-    assert Counter(row["label"] for row in rows) == {"first": 33500, "second": 33500}
+    assert Counter(row["label"] for row in rows) == {0: 33500, 1: 33500}

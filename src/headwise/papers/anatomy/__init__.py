@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from headwise.experiments.jobs import Job
-from headwise.io.records import Results
-from headwise.papers.anatomy import jobs as build
 from headwise.papers.anatomy import tables
+from headwise.papers.anatomy.jobs import HUB, SIZES, Build
 from headwise.papers.anatomy.published import ERRATA
 from headwise.papers.anatomy.records import Records, property_of
-from headwise.papers.recipe import Part, Scale
+from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.summary import sentence
 from headwise.probing import figures
-
-
-class Anatomy:
-    """What does each head encode, and do the best heads make better sentence vectors than the layers do?"""
-
-    name = "anatomy"
-    title = "Roles and utilization of attention heads"
-    paper = "Jo and Myaeng 2020, Roles and Utilization of Attention Heads in Transformer-based Neural Language Models"
-
-    def jobs(self, scale: Scale) -> list[Job]:
-        """Everything to run."""
-        return build.jobs(scale)
-
-    def parts(self, results: Results) -> list[Part]:
-        """Every section that the records there can fill, and the printed Table 5 computed again."""
-        records = Records(results)
-        made = [make(records) for make in (_inventory, _probes, _maps, _effect, _tuning, _printed)]
-        return [part for part in made if part.tables]
 
 
 def _inventory(records: Records) -> Part:
@@ -100,4 +80,44 @@ def _printed(records: Records) -> Part:
     return Part("The printed numbers", text, [tables.recomputed_table()])
 
 
-recipe = Anatomy()
+ITEMS = (
+    Item("table-1", "the encoders", ("inventory",), ("Table 1",)),
+    Item("table-2", "the probing tasks", ("inventory",), ("Table 2",)),
+    Item("figure-3", "every head's accuracy, sorted in its layer", ("probes",), ("heads sorted",)),
+    Item("table-3", "last layer, best layer and top heads", ("probes", "converged"), ("Tables 3 and 5",)),
+    Item("table-4", "fine-tuning on them", ("tunings",), ("Table 4",)),
+    Item(
+        "figure-4", "heads before and after fine-tuning", ("tunings",), ("before and after", "Heads before and after")
+    ),
+    Item("figure-5", "syntactic against semantic accuracy", ("probes",), ("syntactic and semantic", "Roles of heads")),
+    Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads sorted",)),
+    Item("figure-7", "every head's accuracy in its own order", ("probes",), ("heads ",)),
+    Item("table-5", "last layer, best layer and top heads, all encoders", ("probes", "converged"), ("Tables 3 and 5",)),
+    Item("table-5-gains", "the printed gains computed again", titles=("The printed Table 5",)),
+    Item("appendix-a.4", "the effect of the number of heads", ("probes",), ("Effect of n", "effect of n")),
+)
+PUBLISHED = {"seeds": (0, 1, 2, 3, 4), "max_examples": None, "limit": None, "epochs": 3, "split": "dev"}
+DIFFERENCES = (
+    Difference("choice of heads", "on test rows (release)", "on development rows; the other choice beside", "table-3"),
+    Difference("probe", "learning rate 0.01, four L2 strengths, no folds (release)", "the same", "table-3"),
+    Difference("converged probes", "none", "every probe at its optimum as well", "table-3"),
+    Difference("input of GPT's probes", "one place after the last token (release)", "the same for GPT and GPT-2"),
+    Difference(
+        "fine-tuning", "classifier not among the trained weights (release)", "trained with the encoder", "table-4"
+    ),
+    Difference("Figure 4", "BERT base, three tasks", "every model, first seed", "figure-4"),
+)
+
+recipe = PaperRecipe(
+    name="anatomy",
+    title="Roles and utilization of attention heads",
+    paper="Jo and Myaeng 2020, Roles and Utilization of Attention Heads in Transformer-based Neural Language Models",
+    hub=HUB,
+    sizes=SIZES,
+    build=Build,
+    read=Records,
+    sections=(_inventory, _probes, _maps, _effect, _tuning, _printed),
+    items=ITEMS,
+    differences=DIFFERENCES,
+    published=PUBLISHED,
+)

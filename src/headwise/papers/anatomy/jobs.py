@@ -9,8 +9,8 @@ from typing import Any
 from headwise.experiments.jobs import Job
 from headwise.experiments.works import data_of, weights_of
 from headwise.io.files import plain
+from headwise.papers import recipe
 from headwise.papers.anatomy.published import TASKS
-from headwise.papers.recipe import Scale
 from headwise.probing.utilization import TUNING
 from headwise.training.plan import Plan
 
@@ -29,7 +29,6 @@ HUB = {
     "electra-base": "google/electra-base-discriminator",
     "electra-large": "google/electra-large-discriminator",
 }
-TUNED = ("bert-base", "bert-large")  # the published models of Table 4
 POSITION = {"gpt": "post_last", "gpt2": "post_last"}  # as released: one place after the last token
 
 
@@ -73,29 +72,20 @@ SIZES = {
 }
 
 
-def jobs(scale: Scale) -> list[Job]:
-    """Everything to run at a scale."""
-    made = []
-    for model, where in scale.encoders(HUB).items():
-        build = Build(SIZES[scale.size], model, {**scale.at, model: where})
-        made += [build.inventory(), *build.probes(), *build.converged()]
-        if scale.size != "full" or model in TUNED:
-            made += build.tunings(scale.seeds)
-    return made
+class Build(recipe.Build):
+    """The jobs of one model and one seed; heads and layer are chosen by the same probe for all seeds."""
 
+    paper = "anatomy"
+    parts = ("inventory", "probes", "converged", "tunings")
 
-class Build:
-    """The jobs of one model."""
-
-    def __init__(self, size: Size, model: str, at: Mapping[str, str]):
-        self.size, self.model, self.at = size, model, at
-
-    def inventory(self) -> Job:
+    def inventory(self) -> list[Job]:
+        """Tables 1 and 2."""
         tasks = {name: data_of(name, self.at, whole=True) for name in self.size.probes}
         common = {"model": self.model, "weights": weights_of(self.model, self.at)}
-        return self._job("inventory", "inventory", common | {"tasks": tasks, "limit": self.size.limit})
+        return [self._job("inventory", "inventory", common | {"tasks": tasks, "limit": self.size.limit})]
 
     def probes(self) -> list[Job]:
+        """Tables 3 and 5, Figures 3 and 5 to 7."""
         return [self._job("probed", f"probe {task}", self._common(task, self.size.limit)) for task in self.size.probes]
 
     def converged(self) -> list[Job]:
@@ -106,14 +96,13 @@ class Build:
         common = {task: self._common(task, self.size.limit) | way for task in self.size.probes}
         return [self._job("probed", f"converged probe {task}", config) for task, config in common.items()]
 
-    def tunings(self, seeds: tuple[int, ...]) -> list[Job]:
-        """One for each task and seed; heads and layer are chosen by the same probe for all seeds."""
+    def tunings(self) -> list[Job]:
+        """Table 4 and Figure 4."""
         made = []
         for task in self.size.tuning:
-            for seed in seeds or self.size.seeds:
-                plan = plain(asdict(self.size.plan.with_(seed=seed)))
-                config = self._common(task, self.size.tuning_limit) | {"plan": plan, "split": self.size.split}
-                made.append(self._job("tuned", f"fine-tune {task} seed {seed}", config))
+            plan = plain(asdict(self.size.plan.with_(seed=self.seed)))
+            config = self._common(task, self.size.tuning_limit) | {"plan": plan, "split": self.size.split}
+            made.append(self._job("tuned", f"fine-tune {task} seed {self.seed}", config))
         return made
 
     def _common(self, task: str, limit: int | None) -> dict[str, Any]:
@@ -123,4 +112,4 @@ class Build:
         return config | way | {"limit": limit, "max_length": s.max_length}
 
     def _job(self, work: str, title: str, config: dict[str, Any]) -> Job:
-        return Job(f"anatomy.{work}", config, {**self.at, "title": f"{self.model} {title}"})
+        return self.job(work, f"{self.model} {title}", config)

@@ -9,8 +9,7 @@ import numpy as np
 
 from headwise.papers.anatomy import published as paper
 from headwise.papers.anatomy.records import PRINTED, Records, beside, medians, property_of
-from headwise.papers.claims import pearson
-from headwise.papers.summary import mean_sd, sentence, table
+from headwise.papers.summary import mean_sd, pearson, sentence, table
 from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
 
 Table = dict[str, Any]

@@ -5,31 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headwise.experiments.jobs import Job
-from headwise.io.records import Results
 from headwise.papers.mesh import figures
-from headwise.papers.mesh import jobs as build
 from headwise.papers.mesh import tables as shown
+from headwise.papers.mesh.jobs import HELD, HUB, SIZES, Build
 from headwise.papers.mesh.tables import Records
-from headwise.papers.recipe import Part, Scale
-
-
-class Mesh:
-    """Meta-learning across tasks and languages with head gates and pruning."""
-
-    name = "mesh"
-    title = "Meta-learning across tasks and languages with fewer heads"
-    paper = "Gupta, Patel, Singh: MESH, Multi-head Efficiency in XTREME with Multilingual Specialization and Pruning"
-
-    def jobs(self, scale: Scale) -> list[Job]:
-        """Everything to run."""
-        return build.jobs(scale)
-
-    def parts(self, results: Results) -> list[Part]:
-        """Every section that the records there can fill."""
-        records = Records(results)
-        made = [make(records) for make in (_pairs, _table_one, _recovery, _meta_tests, _apart)]
-        return [part for part in made if part.tables]
+from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 
 
 def _pairs(records: Records) -> Part:
@@ -63,7 +43,7 @@ def _recovery(records: Records) -> Part:
 def _meta_tests(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
-        found = _kept([shown.meta_table(records, model, what) for what in build.HELD])
+        found = _kept([shown.meta_table(records, model, what) for what in HELD])
         tables += found
         if found:
             drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)
@@ -86,4 +66,37 @@ def _kept(tables: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
     return [table for table in tables if table is not None]
 
 
-recipe = Mesh()
+ITEMS = (
+    Item("table-1", "accuracy of pairs by pruning and training setting", ("table",), ("Table I",)),
+    Item("table-2", "tasks, languages and their rows", ("table",), ("Pairs",)),
+    Item("recovery", "pruning and ten more epochs (Introduction)", ("recovery",), ("Pruning and recovery", "recovery")),
+    Item("meta-test", "Algorithm 3: a new pair from few examples", ("meta_tests",), ("Meta-test", "meta-tests")),
+    Item("dissociation", "Eq. 2: D of languages and of tasks", ("apart",), ("D between languages", "Two pairs")),
+)
+PUBLISHED = {"optimizer": "sgd", "clip": 1.0, "epochs": None, "source": "published", "precision": "fp32"}
+DIFFERENCES = (
+    Difference("optimizer", "SGD in both loops", "AdamW outside, SGD inside"),
+    Difference("encoder", "multilingual BERT, uncased", "multilingual BERT, cased"),
+    Difference("rows of Table I", "nested loops of Algorithms 1 and 2", "multi-task training", "table-1"),
+    Difference("metric of QA and NER", "printed as accuracy", "F1, as XTREME measures them", "table-1"),
+    Difference("second language", "French in the text, Spanish in the tables", "Spanish; others by --languages"),
+    Difference("order of gradients", "not said", "first, second and Reptile side by side", "meta-test"),
+    Difference("± of Table I", "printed; those of another paper's table", "left out"),
+    Difference(
+        "Spanish training rows", "machine translations", "size small: development rows or parts of them", "table-2"
+    ),
+)
+
+recipe = PaperRecipe(
+    name="mesh",
+    title="Meta-learning across tasks and languages with fewer heads",
+    paper="Gupta, Patel, Singh: MESH, Multi-head Efficiency in XTREME with Multilingual Specialization and Pruning",
+    hub=HUB,
+    sizes=SIZES,
+    build=Build,
+    read=Records,
+    sections=(_pairs, _table_one, _recovery, _meta_tests, _apart),
+    items=ITEMS,
+    differences=DIFFERENCES,
+    published=PUBLISHED,
+)

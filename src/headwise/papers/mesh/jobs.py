@@ -12,9 +12,9 @@ from headwise.experiments.works import weights_of
 from headwise.io.files import plain
 from headwise.io.identity import data
 from headwise.models.causality import pooling_by_name
+from headwise.papers import recipe
 from headwise.papers.mesh.published import PAIRS
 from headwise.papers.mesh.works import found_pair
-from headwise.papers.recipe import Scale
 from headwise.training.plan import Plan
 
 ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
@@ -122,22 +122,11 @@ SIZES = {
 HUB = {"bert": "google-bert/bert-base-uncased", "mbert": "google-bert/bert-base-multilingual-cased"}
 
 
-def jobs(scale: Scale) -> list[Job]:
-    """Everything to run at a scale."""
-    size = SIZES[scale.size]
-    made: list[Job] = []
-    for model, where in scale.encoders(HUB).items():
-        for seed in scale.seeds or size.seeds:
-            build = Build(size, model, seed, {**scale.at, model: where})
-            made += [*build.table(), *build.recovery(), *build.meta_tests(), build.apart()]
-    return made
-
-
-class Build:
+class Build(recipe.Build):
     """The jobs of one model and one seed."""
 
-    def __init__(self, size: Size, model: str, seed: int, at: Mapping[str, str]):
-        self.size, self.model, self.seed, self.at = size, model, seed, at
+    paper = "mesh"
+    parts = ("table", "recovery", "meta_tests", "apart")
 
     def table(self) -> list[Job]:
         """Table I: all pairs trained together, plainly and with heads closed or held."""
@@ -174,13 +163,12 @@ class Build:
                 found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=held))
         return found
 
-    def apart(self) -> Job:
+    def apart(self) -> list[Job]:
         """Languages and tasks, in the model trained on all pairs."""
         s, base = self.size, self._row("multi-task")
         config = {"of": base.key, "training": base.config, "examples": s.examples, "fractions": list(s.fractions)}
         config |= {"random": None, "dev": s.dev, "seed": self.seed, "model": self.model}
-        at = {**base.at, "title": f"languages and tasks {self.model} seed {self.seed}"}
-        return Job("mesh.apart", config, at, (base,))
+        return [self.job("apart", f"languages and tasks {self.model} seed {self.seed}", config, base)]
 
     def _trim(self, **trim: Any) -> dict[str, Any]:
         return {**trim, "examples": self.size.examples}
@@ -214,8 +202,8 @@ class Build:
         }
         adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev}
         config |= {"adapt": adapt} if held else {}
-        at = {**self.at, "title": f"{part} {name} {self.model} seed {self.seed}"}
-        return Job("mesh.train", config, at, (start,) if start else ())
+        title = f"{part} {name} {self.model} seed {self.seed}"
+        return self.job("train", title, config, *((start,) if start else ()))
 
     def _digests(self, pairs: Sequence[str], config: Mapping[str, Any]) -> dict[str, str | None]:
         return {name: digest_of(name, config, self.at) for name in pairs}

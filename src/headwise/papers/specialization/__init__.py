@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from headwise.experiments.jobs import Job
-from headwise.io.records import Results
-from headwise.papers.recipe import Part, Scale
+from headwise.papers.recipe import PaperRecipe, Part
 from headwise.papers.specialization import estimating, figures, ours, training
-from headwise.papers.specialization import jobs as build
 from headwise.papers.specialization import tables as apart
 from headwise.papers.specialization.headsets import head_set_table
+from headwise.papers.specialization.items import DIFFERENCES, ITEMS, PUBLISHED
+from headwise.papers.specialization.jobs import Build
 from headwise.papers.specialization.records import Records
+from headwise.papers.specialization.settings import HUB, SIZES
 from headwise.papers.specialization.similarity import similarity_table
 
 WORDS = {
@@ -41,27 +41,6 @@ WORDS = {
     "Estimators of importance": """Which estimator should be the default? All of them on the same models, and pruning
         with importance estimated anew after every cut.""",
 }
-
-
-class Specialization:
-    """Which heads tasks live on, how far they come apart, and what training them apart gains."""
-
-    name = "specialization"
-    title = "Functional specialization of attention heads"
-    paper = (
-        "After Li et al. 2023, Interpreting and Exploiting Functional Specialization in Multi-Head Attention under "
-        "Multi-task Learning."
-    )
-
-    def jobs(self, scale: Scale) -> list[Job]:
-        """Everything to run."""
-        return build.jobs(scale)
-
-    def parts(self, results: Results) -> list[Part]:
-        """Every section that the records there can fill."""
-        records = Records(results)
-        made = [make(records) for make in SECTIONS]
-        return [part for part in made if part.tables]
 
 
 def _part(title: str, tables: Sequence[dict[str, Any] | None], drawn: dict[str, Any] | None = None) -> Part:
@@ -133,9 +112,22 @@ def _few_shot(records: Records) -> Part:
 
 
 def _estimators(records: Records) -> Part:
-    makers = (estimating.estimator_table, estimating.agreement_table, estimating.rounds_table)
+    makers = (estimating.estimator_table, estimating.agreement_table)
+    makers += (estimating.rounds_table, estimating.most_table)
     return _part("Estimators of importance", [make(records, model) for model in records.models() for make in makers])
 
 
-SECTIONS = (_inventory, _encoders, _pairs, _five, _paired_news, _similarity, _glue, _few_shot, _estimators)
-recipe = Specialization()
+recipe = PaperRecipe(
+    name="specialization",
+    title="Functional specialization of attention heads",
+    paper="After Li et al. 2023, Interpreting and Exploiting Functional Specialization in Multi-Head Attention under "
+    "Multi-task Learning.",
+    hub=HUB,
+    sizes=SIZES,
+    build=Build,
+    read=Records,
+    sections=(_inventory, _encoders, _pairs, _five, _paired_news, _similarity, _glue, _few_shot, _estimators),
+    items=ITEMS,
+    differences=DIFFERENCES,
+    published=PUBLISHED,
+)

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from headwise.io.records import Record
-from headwise.papers.specialization.jobs import ESTIMATORS
 from headwise.papers.specialization.records import Records, label, seeds
+from headwise.papers.specialization.settings import ESTIMATORS
 from headwise.papers.specialization.training import against
 from headwise.papers.summary import mean_sd, table
 
@@ -97,8 +97,18 @@ def permutation_table(records: Records) -> Table | None:
 
 
 def rounds_table(records: Records, model: str) -> Table | None:
-    """Pruning in rounds against pruning by scores taken once."""
-    found = [r for r in records.of("rounds") if r.config["model"] == model]
+    """Pruning in rounds against pruning by scores taken once, the least important heads first."""
+    return _rounds_table(records, model, "least")
+
+
+def most_table(records: Records, model: str) -> Table | None:
+    """The same with the most important heads first."""
+    return _rounds_table(records, model, "most")
+
+
+def _rounds_table(records: Records, model: str, first: str) -> Table | None:
+    every = [r for r in records.of("rounds") if r.config["model"] == model]
+    found = [r for r in every if r.config.get("first", "least") == first]
     if not found:
         return None
     rows = []
@@ -106,6 +116,7 @@ def rounds_table(records: Records, model: str) -> Table | None:
         anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(found)} for at in (0, 1))
         means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
         rows.append([label(task), *means, *against(anew, once)])
-    note = f"Mean performance in percent over shares pruned, least important first, {seeds(len(found))}; in rounds, "
+    note = f"Mean performance in percent over shares pruned, {first} important first, {seeds(len(found))}; in rounds, "
     note += "importance is estimated anew after every tenth. P: paired t test over seeds, two-sided, not corrected."
-    return table(f"Pruning in rounds, {model}", ["task", "in rounds", "scored once", "difference", "p"], rows, note)
+    title = f"Pruning in rounds{', most important first' * (first == 'most')}, {model}"
+    return table(title, ["task", "in rounds", "scored once", "difference", "p"], rows, note)

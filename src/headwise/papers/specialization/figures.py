@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.papers.specialization.jobs import OWN
 from headwise.papers.specialization.records import Lesioned, Records, label
+from headwise.papers.specialization.settings import OWN
 from headwise.papers.specialization.similarity import similarities
 from headwise.papers.specialization.tables import in_order, pairwise_d
 from headwise.papers.specialization.training import Axis, gaps

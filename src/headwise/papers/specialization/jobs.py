@@ -1,188 +1,53 @@
-"""The jobs of the specialization recipe: what is trained, lesioned, transferred and compared, at three sizes."""
+"""The jobs of the specialization recipe: what is trained, lesioned, transferred and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from headwise.dissociation.lesions import GRID
 from headwise.experiments.jobs import Job
 from headwise.experiments.works import lesioning, training
 from headwise.io.files import plain
 from headwise.models.causality import pooling_by_name
-from headwise.papers.recipe import Scale
+from headwise.papers import recipe
 from headwise.papers.specialization.mtdnn import PLAN as MTDNN_PLAN
-from headwise.papers.specialization.transfer import PLAN as SHOT_PLAN
-from headwise.papers.specialization.transfer import SHOTS
+from headwise.papers.specialization.settings import CONTROLS, OWN, RELEASED, STARTS, Size
 from headwise.training.plan import Plan
 
-ESTIMATORS = (
-    *("gradient", "token", "batch", "weight", "fisher", "taylor", "ablation", "mean_ablation", "all_but_one", "l0"),
-    *("random", "magnitude", "confidence"),
-)
-RELEASED: dict[str, dict[str, Any]] = {  # from the paper's method to the released program, one departure after another
-    "gradients zeroed": {"freeze": "grad", "by": "gradient", "leak": False, "dropout": True},
-    "+ scored per token": {"freeze": "grad", "by": "token", "last_layer": "tokens", "leak": False, "dropout": True},
-    "+ last layer undivided": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": True},
-    "+ dropout off": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": False, "dropout": False},
-    "+ gradients left over": {"freeze": "grad", "by": "token", "last_layer": "none", "leak": True, "dropout": False},
-}
-CONTROLS: dict[str, dict[str, Any]] = {  # of the released program, where all heads are trained on
-    "dropout off alone": {"alpha": 1.0, "freeze": "grad", "by": "gradient", "leak": False, "dropout": False},
-}
-OWN: dict[str, dict[str, Any]] = {  # beyond the paper
-    "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},
-    "a factor per head and task": {"name": "scales", "lr": 0.003},
-    "a factor per head and task, faster": {"name": "scales", "lr": 0.03},
-    "a factor per layer and task, faster": {"name": "scales", "lr": 0.03, "tied": "heads"},
-    "a factor per head, faster": {"name": "scales", "lr": 0.03, "tied": "tasks"},
-}
-STARTS = ("multi", "iat", "random heads", "ticket-share", "mt-dnn")  # of few-shot transfer
-BASE = Plan(evaluate_every=0, checkpoint_every=0)
 
-
-@dataclass(frozen=True)
-class Size:
-    """What a size of the recipe trains on, and how much of it."""
-
-    five: tuple[str, ...]
-    glue: tuple[str, ...]
-    few: tuple[str, ...]
-    texts: str  # whose sentences the similarity of tasks is measured on
-    plan: Plan
-    other: tuple[str, str, str] = ("", "", "")  # AG, AG-Pair, and a task of pairs to train either with
-    mismatched: tuple[str, str] = ("", "")  # another development set, and the task whose output head answers it
-    seeds: tuple[int, ...] = (0, 1, 2)
-    more: tuple[int, ...] = ()  # seeds of plain training, IAT and our own methods alone
-    examples: int = 10_000
-    fractions: tuple[float, ...] = GRID
-    dev: int | None = None
-    estimators: tuple[str, ...] = ESTIMATORS
-    estimate: int = 500  # examples of the comparison of estimators
-    draws: int = 99
-    null_dev: int | None = 400
-    sentences: int = 1000
-    onto: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "max_examples": 1000})
-    shots: tuple[int, ...] = SHOTS
-    few_seeds: int = 30
-    few_dev: int | None = 1000
-    shot_plan: Plan = SHOT_PLAN
-    alphas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
-    deltas: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.3)
-    conditions: tuple[Mapping[str, Any], ...] = ()  # changes of the plan under which IAT is tried as well
-    own: tuple[Mapping[str, Any], ...] = ({},)  # those under which our own methods are
-    max_length: int = 128
-
-
-FIVE = ("mnli", "qqp", "qnli", "agnews", "sst2")
-GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")
-REAL: dict[str, Any] = {"five": FIVE, "glue": GLUE, "few": ("scitail", "imdb"), "other": ("agnews", "agpair", "qnli")}
-CORPUS_FIVE = ("corpus.entailment", "corpus.entailment.es", "corpus.topic", "corpus.sentiment")  # four will do there
-CORPUS_GLUE = ("corpus.acceptability", "corpus.entailment", "corpus.sentiment", "corpus.similarity")
-SIZES = {
-    "smoke": Size(
-        five=CORPUS_FIVE,
-        glue=CORPUS_GLUE,
-        few=("corpus.topic",),
-        other=("corpus.topic", "corpus.entailment", "corpus.entailment.es"),
-        texts="corpus",
-        plan=BASE.with_(steps=20, lr=2e-3, head_lr=5e-3, max_examples=240, batch_size=16),
-        seeds=(0,),
-        examples=48,
-        fractions=(0.1, 0.3, 0.5),
-        dev=60,
-        estimators=("gradient", "token", "ablation", "random"),
-        estimate=32,
-        draws=9,
-        null_dev=40,
-        sentences=40,
-        onto={"steps": 4},
-        shots=(4, 8),
-        few_seeds=3,
-        few_dev=80,
-        shot_plan=SHOT_PLAN.with_(steps=4, lr=1e-3),
-        alphas=(0.1, 0.3),
-        deltas=(0.1, 0.3),
-        conditions=({"lr": 1e-3},),
-        max_length=32,
-    ),
-    "small": Size(
-        **REAL,
-        mismatched=("mnli_mm", "mnli"),
-        texts="xquad_en",
-        plan=BASE.with_(epochs=3, lr=5e-5, head_lr=1e-3, max_examples=10_000, precision="bf16"),
-        more=(3, 4),
-        examples=2000,
-        dev=1000,
-        shot_plan=SHOT_PLAN.with_(lr=5e-5, head_lr=1e-3),
-        conditions=(
-            *({"max_examples": rows, "lr": lr} for rows in (2000, 10_000) for lr in (2e-5, 5e-5, 1e-4)),
-            {"clip": 1.0},
-            {"schedule": "constant"},  # linear decay leaves the last tenth of training a twentieth of the rate
-        ),
-        own=({}, {"clip": 1.0}),
-    ),
-    "full": Size(**REAL, mismatched=("mnli_mm", "mnli"), texts="squad_v11", plan=BASE, max_length=256, few_dev=None),
-}
-HUB = {  # the paper's models
-    "bert-base": "google-bert/bert-base-uncased",
-    "gpt": "openai-community/openai-gpt",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "tinybert": "huawei-noah/TinyBERT_General_6L_768D",
-    "bert-large": "google-bert/bert-large-uncased",
-    "roberta-base": "FacebookAI/roberta-base",
-    "deberta-v3-base": "microsoft/deberta-v3-base",
-}
-
-
-def jobs(scale: Scale) -> list[Job]:
-    """Everything to run at a scale; the paper's other models take part in the pairs and in GLUE only.
-
-    Part after part, each with all its seeds: a run that is stopped early has whole tables.
-    """
-    made: list[Job] = []
-    size, seeds = SIZES[scale.size], scale.seeds or SIZES[scale.size].seeds
-    for number, (model, where) in enumerate(scale.encoders(HUB).items()):
-        at = {**scale.at, model: where}
-        builds = [Build(size, model, seed, seeds, at) for seed in seeds]
-        parts = [build.everything() if scale.size != "full" or not number else build.published() for build in builds]
-        made += [job for part in zip(*parts) for of_seed in part for job in of_seed]
-        for seed in () if scale.seeds else size.more:
-            made += Build(size, model, seed, seeds, at).compared()
-    return made
-
-
-class Build:
+class Build(recipe.Build):
     """The jobs of one model and one seed."""
 
-    def __init__(self, size: Size, model: str, seed: int, seeds: Sequence[int], at: Mapping[str, str]):
-        self.size, self.model, self.seed, self.seeds, self.at = size, model, seed, seeds, at
+    paper = "specialization"
+    parts = (
+        *("inventory", "five", "five_iat", "estimators", "permutation", "rounds", "frozen", "pairs", "paired_news"),
+        *("annealed", "alike", "proportional", "singles", "ticket_share", "prune_least", "mtdnn", "distilled"),
+        *("sweep_delta", "sweep_alpha", "released", "conditions", "own", "variants", "glue_lesions", "few_shot"),
+        *("grid", "strict", "submission", "compared"),
+    )
+
+    def __init__(self, size: Size, model: str, at: Mapping[str, str], seed: int, seeds: Sequence[int]):
+        super().__init__(size, model, at, seed, seeds)
         self.plan = size.plan.with_(seed=seed)
         self.pooling = pooling_by_name(model, at[model])
 
-    def everything(self) -> list[list[Job]]:
-        """All parts, the main results first."""
-        first = [self._inventory(), self.five(), self.frozen(), self.pairs(), self.main("annealed")]
-        return [*first, self.alike(), self.glue(), self.few_shot()]
+    @classmethod
+    def seeds_of(cls, part: str, size: Size, given: Sequence[int]) -> tuple[int, ...]:
+        if part == "compared":
+            return () if given else size.more
+        every = tuple(given) or size.seeds
+        return every[:1] if part == "inventory" else every
 
-    def _inventory(self) -> list[Job]:
+    def inventory(self) -> list[Job]:
         """Tables 1 and 2, once for a model."""
-        if self.seed != self.seeds[0]:
-            return []
         used = self.train("inventory", dict.fromkeys((*self.size.five, *self.size.glue, *self.size.few))).config
         return [self._job("inventory", "inventory", weights=used["weights"], tasks=used["tasks"])]
 
-    def published(self) -> list[list[Job]]:
-        """What the paper has for every model: the pairs, and GLUE plain and with IAT (not for decoders)."""
-        decoder = self.pooling == "last"
-        tables = [] if decoder else [self.main(s) for s in ("proportional", "annealed")]
-        return [self.pairs(), *tables]
-
     def compared(self) -> list[Job]:
-        """Plain training, IAT and our own methods."""
+        """Plain training, IAT and our own methods, over more seeds."""
         return self._with_mismatched([*(job for change in self.size.own for job in self._under(change)), *self._own()])
 
     # -- training and lesions
@@ -200,10 +65,15 @@ class Build:
         return lesioning(job, **{**given, **options})
 
     def pairs(self) -> list[Job]:
-        """Figure 2 and Table 9; and Table 4, which pairs AG-Pair with a task of pairs and one of single texts."""
-        s = self.size
-        sets = [*combinations(s.five, 2), *((s.other[1], task) for task in (s.other[2], s.five[-1]) if s.other[1])]
-        return [self.lesion(self.train("pairs", pair)) for pair in sets]
+        """Figure 2 and Table 9."""
+        return [self.lesion(self.train("pairs", pair)) for pair in combinations(self.size.five, 2)]
+
+    def paired_news(self) -> list[Job]:
+        """Table 4: the same news as single texts and as pairs, each with a task of pairs and one of single texts."""
+        single, paired, two = self.size.other
+        sets = [(news, task) for task in (two, self.size.five[-1]) for news in (single, paired) if news]
+        order = {frozenset(pair): pair for pair in combinations(self.size.five, 2)}
+        return [self.lesion(self.train("pairs", order.get(frozenset(pair), pair))) for pair in sets]
 
     def frozen(self) -> list[Job]:
         """The control: output heads trained on an encoder that stays as it is."""
@@ -212,20 +82,32 @@ class Build:
         return [self.lesion(self.train("frozen", tasks, plan)) for tasks in sets]
 
     def five(self) -> list[Job]:
-        """Tables 3, 10 and 11, Figures 4 and 8; estimators, permutations and rounds on the same model."""
+        """Tables 3, 10 and 11, Figure 4."""
+        return [self.lesion(self._five())]
+
+    def five_iat(self) -> list[Job]:
+        """The same after important-head training."""
+        return [self.lesion(self.train("five IAT", self.size.five, method=self._iat(), branch=self._five()))]
+
+    def estimators(self) -> list[Job]:
+        """Every importance estimator on the model of all tasks."""
         s, job = self.size, self._five()
-        held = self.train("five IAT", s.five, method=self._iat(), branch=job)
-        lesions, common = self.lesion(job), {"of": job.key, "training": job.config}
-        made = [lesions, self.lesion(held)]
-        made += [
-            self._job("estimator", f"estimator {by}", job, **common, by=by, examples=s.estimate, dev=s.null_dev,
-                      fractions=list(s.fractions), seed=self.seed)
-            for by in s.estimators
-        ]  # fmt: skip
+        common = {"of": job.key, "training": job.config, "examples": s.estimate, "dev": s.null_dev}
+        common |= {"fractions": list(s.fractions), "seed": self.seed}
+        return [self._job("estimator", f"estimator {by}", job, **common, by=by) for by in s.estimators]
+
+    def permutation(self) -> list[Job]:
+        """The permutation test of D: the tasks' heads dealt anew."""
+        s, job, (lesions,) = self.size, self._five(), self.five()
         null = {"lesions": lesions.key, "fraction": 0.3, "draws": s.draws, "dev": s.null_dev, "seed": self.seed}
-        made.append(self._job("relabelling", "permutation", job, lesions, **common, **null))
+        return [self._job("relabelling", "permutation", job, lesions, of=job.key, training=job.config, **null)]
+
+    def rounds(self) -> list[Job]:
+        """Pruning with importance estimated anew after every cut."""
+        s, job = self.size, self._five()
         cut = {"by": "gradient", "step": 0.1, "until": 0.9, "examples": s.estimate, "dev": s.null_dev}
-        return [*made, self._job("rounds", "rounds", job, **common, **cut)]
+        ways = {"rounds": cut, "rounds, most important first": cut | {"first": "most"}}
+        return [self._job("rounds", name, job, of=job.key, training=job.config, **way) for name, way in ways.items()]
 
     def _five(self) -> Job:
         return self.train("five", self.size.five, marks=(0.1,))
@@ -249,17 +131,28 @@ class Build:
 
     # -- GLUE
 
-    def glue(self) -> list[Job]:
-        """Tables 5, 7, 12 and 13, Figures 9 and 10, and the released code step by step."""
-        made = [job for sampling in ("proportional", "annealed") for job in self.main(sampling)]
-        made += [self._single(task) for task in self.size.glue]
-        made += [*self.baselines().values(), *self._sweeps(), *self._released(), *self._conditions(), *self._own()]
-        made += [self._glue(f"IAT {c} {f}", self._iat(choose=c, freeze=f)) for c, f in _VARIANTS]
-        return self._with_mismatched(made) + self._submission()
+    def annealed(self) -> list[Job]:
+        """Plain training and IAT with annealed sampling: Tables 5, 7 and 13."""
+        return self._with_mismatched(self._main("annealed"))
 
-    def main(self, sampling: str) -> list[Job]:
-        """Plain training and important-head training."""
+    def proportional(self) -> list[Job]:
+        """The same with proportional sampling: Tables 12 and 13."""
+        return self._with_mismatched(self._main("proportional"))
+
+    def _main(self, sampling: str) -> list[Job]:
         return [self._plain(sampling), self._glue("IAT", self._iat(), sampling)]
+
+    def singles(self) -> list[Job]:
+        """Every task of GLUE alone: Table 5."""
+        return self._with_mismatched([self._single(task) for task in self.size.glue])
+
+    def variants(self) -> list[Job]:
+        """Table 7: random and least important heads in place of the most important, and gradients zeroed."""
+        return self._with_mismatched([self._glue(f"IAT {c} {f}", self._iat(choose=c, freeze=f)) for c, f in _VARIANTS])
+
+    def glue_lesions(self) -> list[Job]:
+        """Figure 8: D of GLUE's tasks, with and without IAT."""
+        return [self.lesion(job) for job in self._main("annealed")]
 
     def _glue_plan(self, sampling: str = "annealed") -> Plan:
         return self.plan.with_(sampling=sampling)
@@ -278,48 +171,77 @@ class Build:
         given = {"choose": "top", "freeze": "update", **rest}
         return {"name": "iat", "alpha": alpha, "delta": delta, "examples": self.size.examples, **given}
 
-    def baselines(self) -> dict[str, Job]:
-        """Ticket-Share, pruning, MT-DNN and the distilled student."""
+    def ticket_share(self) -> list[Job]:
+        """Ticket-Share, which is IAT from the first step on."""
+        return self._with_mismatched([self._glue("ticket-share", self._iat(delta=1.0))])
+
+    def prune_least(self) -> list[Job]:
+        """Table 7: the least important heads pruned for the last part of training."""
         least = {"name": "prune_least", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
-        plan, config = self._glue_plan(), self._plain().config
-        shape = {"weights": config["weights"], "tasks": config["tasks"], "pooling": self.pooling}
-        shape |= {"max_length": self.size.max_length, "mismatched": list(self.size.mismatched)}
-        own = plain(asdict(plan.with_(clip=MTDNN_PLAN.clip, sampling=MTDNN_PLAN.sampling)))
+        return self._with_mismatched([self._glue("prune least", least)])
+
+    def mtdnn(self) -> list[Job]:
+        """MT-DNN, a start of few-shot transfer."""
+        plan = self._glue_plan().with_(clip=MTDNN_PLAN.clip, sampling=MTDNN_PLAN.sampling)
+        return [self._job("mtdnn", "glue mt-dnn", **self._shape(), plan=plain(asdict(plan)))]
+
+    def distilled(self) -> list[Job]:
+        """A student of every second layer, taught by the plainly trained model."""
         teacher = self._plain()
-        taught = {"plan": plain(asdict(plan)), "of": teacher.key, "training": teacher.config, "share": 0.4}
-        return {
-            "ticket-share": self._glue("ticket-share", self._iat(delta=1.0)),
-            "prune-least": self._glue("prune least", least),
-            "mt-dnn": self._job("mtdnn", "glue mt-dnn", **shape, plan=own),
-            "distilled": self._job("distilled", "glue distilled", teacher, **shape, **taught),
-        }
+        taught = {"plan": plain(asdict(self._glue_plan())), "of": teacher.key, "training": teacher.config, "share": 0.4}
+        return [self._job("distilled", "glue distilled", teacher, **self._shape(), **taught)]
 
-    def _sweeps(self) -> list[Job]:
-        """Figure 9: δ at α = 0.5; Figure 10: α at δ = 0.1."""
-        over = [self._iat(alpha=0.5, delta=delta) for delta in self.size.deltas]
-        over += [self._iat(alpha=alpha) for alpha in self.size.alphas]
-        return [self._glue(f"IAT α {m['alpha']} δ {m['delta']}", m) for m in over]
+    def _shape(self) -> dict[str, Any]:
+        config = self._plain().config
+        shape = {"weights": config["weights"], "tasks": config["tasks"], "pooling": self.pooling}
+        return shape | {"max_length": self.size.max_length, "mismatched": list(self.size.mismatched)}
 
-    def _released(self) -> list[Job]:
+    def sweep_delta(self) -> list[Job]:
+        """Figure 9: δ at α = 0.5."""
+        return self._swept(self._iat(alpha=0.5, delta=delta) for delta in self.size.deltas)
+
+    def sweep_alpha(self) -> list[Job]:
+        """Figure 10: α at δ = 0.1."""
+        return self._swept(self._iat(alpha=alpha) for alpha in self.size.alphas)
+
+    def grid(self) -> list[Job]:
+        """Appendix F: every δ with every α, of which the paper takes the best for each model."""
+        return self._swept(self._iat(alpha=a, delta=d) for d in self.size.grid[0] for a in self.size.grid[1])
+
+    def _swept(self, methods: Iterable[dict[str, Any]]) -> list[Job]:
+        named = [self._glue(f"IAT α {m['alpha']} δ {m['delta']}", m) for m in methods]
+        return self._with_mismatched(named)
+
+    def strict(self) -> list[Job]:
+        """The strict reading of IAT: the rows of the output projection are held as well."""
+        return self._with_mismatched([self._glue("IAT qkvo", self._iat(params="qkvo"))])
+
+    def released(self) -> list[Job]:
+        """The released program's departures from the paper, one after another."""
         common = {"name": "iat_released", "alpha": 0.3, "delta": 0.1, "examples": self.size.examples}
         every = RELEASED | CONTROLS
-        return [self._glue(f"released: {what}", {**common, **switches}) for what, switches in every.items()]
+        jobs = [self._glue(f"released: {what}", {**common, **switches}) for what, switches in every.items()]
+        return self._with_mismatched(jobs)
+
+    def own(self) -> list[Job]:
+        """Methods beyond the paper."""
+        return self._with_mismatched(self._own())
 
     def _own(self) -> list[Job]:
         every = [(change, what) for change in self.size.own for what in OWN]
-        return [self._glue(f"{what}{_told(change)}", OWN[what], **change) for change, what in every]
+        return [self._glue(f"{what}{_named(change)}", OWN[what], **change) for change, what in every]
 
-    def _conditions(self) -> list[Job]:
-        """When does important-head training help? Plain and IAT under other learning rates and amounts of data."""
+    def conditions(self) -> list[Job]:
+        """When does IAT help? Plain training and IAT with other learning rates, schedules and amounts of data."""
         usual = self._glue_plan()
         changes = [change for change in self.size.conditions if usual.with_(**change) != usual]
-        return [job for change in changes for job in self._under(change)]
+        return self._with_mismatched([job for change in changes for job in self._under(change)])
 
     def _under(self, change: Mapping[str, Any]) -> list[Job]:
         """Plain training and important-head training with a changed plan."""
         if not change:
-            return self.main("annealed")
-        plan, told = self._glue_plan().with_(**change), _told(change)
+            return self._main("annealed")
+        plan, told = self._glue_plan().with_(**change), _named(change)
         plain_job = self.train(f"glue{told} plain", self.size.glue, plan, marks=(0.1,))
         held = self.train(f"glue{told} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
         return [plain_job, held]
@@ -334,19 +256,20 @@ class Build:
         config = {"of": job.key, "training": job.config, "task": task, "head": head}
         return [self._job("mismatched", f"{job.title} on {task}", job, **config)]
 
-    def _submission(self) -> list[Job]:
+    def submission(self) -> list[Job]:
         """Files for the GLUE server, where GLUE's own folder with its test sets is the data."""
         if not self.at.get("data") or not (Path(self.at["data"]) / "CoLA" / "test.tsv").is_file():
             return []
-        made = [job for sampling in ("proportional", "annealed") for job in self.main(sampling)]
+        made = [job for sampling in ("proportional", "annealed") for job in self._main(sampling)]
         return [self._job("submission", f"submit {j.title}", j, of=j.key, training=j.config) for j in made]
 
     def few_shot(self) -> list[Job]:
         """Tables 6 and 8: every starting point, its few-shot seeds shared out over the seeds of the trainings."""
-        s, others = self.size, self.baselines()
+        s = self.size
         random = self._glue("IAT random update", self._iat(choose="random"))
-        iat = self._glue("IAT", self._iat())
-        starts = dict(zip(STARTS, (self._plain(), iat, random, others["ticket-share"], others["mt-dnn"])))
+        iat, (mtdnn,) = self._glue("IAT", self._iat()), self.mtdnn()
+        ticket = self._glue("ticket-share", self._iat(delta=1.0))
+        starts = dict(zip(STARTS, (self._plain(), iat, random, ticket, mtdnn)))
         turns = list(range(list(self.seeds).index(self.seed), s.few_seeds, len(self.seeds)))
         common = {"shots": list(s.shots), "seeds": turns, "plan": plain(asdict(s.shot_plan)), "dev": s.few_dev}
         return [
@@ -359,12 +282,12 @@ class Build:
     # -- jobs of this recipe's own works
 
     def _job(self, work: str, title: str, *after: Job, **config: Any) -> Job:
-        at = {**self.at, "title": f"{title} {self.model} seed {self.seed}"}
-        return Job(f"specialization.{work}", {"model": self.model, **config}, at, after)
+        config = {"model": self.model, **config}
+        return self.job(work, f"{title} {self.model} seed {self.seed}", config, *after)
 
 
 _VARIANTS = (("random", "update"), ("bottom", "update"), ("top", "grad"))
 
 
-def _told(change: Mapping[str, Any]) -> str:
+def _named(change: Mapping[str, Any]) -> str:
     return "".join(f" {name} {value if isinstance(value, str) else f'{value:g}'}" for name, value in change.items())

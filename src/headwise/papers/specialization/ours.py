@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.papers.specialization.jobs import OWN
 from headwise.papers.specialization.records import Records
+from headwise.papers.specialization.settings import OWN
 from headwise.papers.specialization.training import (
     FIRST,
     MEAN,

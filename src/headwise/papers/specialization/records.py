@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.io.records import Record, Results
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.jobs import CONTROLS, CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
+from headwise.papers.specialization.settings import CONTROLS, CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
 
 ALPHA = 0.3
 LABELS = {
@@ -65,6 +65,7 @@ def method_name(method: Mapping[str, Any] | None) -> str:
         return str(method["name"]).replace("_", " ")
     alpha, delta, choose = method.get("alpha", 0.3), method.get("delta", 0.1), method.get("choose", "top")
     held = "" if method.get("freeze", "update") == "update" else ", gradients zeroed"
+    held += ", output rows held" if method.get("params", "qkv") == "qkvo" else ""
     if delta == 1.0:
         return f"ticket-share{held}"
     if (alpha, delta) == (0.3, 0.1):

@@ -12,8 +12,8 @@ import numpy as np
 from headwise.dissociation.result import Dissociation, verdict
 from headwise.measuring.stats import adjust, over_trainings, overlap_test, p_value
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.jobs import CORPUS_FIVE, FIVE, SIZES
 from headwise.papers.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
+from headwise.papers.specialization.settings import CORPUS_FIVE, FIVE, SIZES
 from headwise.papers.summary import mean_sd, student, student_p, table
 
 Table = dict[str, Any]

@@ -11,8 +11,8 @@ import numpy as np
 from headwise.io.records import Record
 from headwise.measuring.stats import adjust
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.jobs import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
 from headwise.papers.specialization.records import SETTING, Records, beside, erratum, label, method_name, real
+from headwise.papers.specialization.settings import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS
 from headwise.papers.specialization.transfer import Transfer
 from headwise.papers.summary import mean_sd, over_seeds, table
 
@@ -20,8 +20,8 @@ Table = dict[str, Any]
 Scores = Mapping[int, Mapping[str, float]]  # seed to task
 COLUMNS = ("cola", "mnli", "mnli_mm", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")  # the paper's order
 FIRST = (
-    *("single", "multi", "iat", "iat, gradients zeroed", "random heads", "bottom heads", "ticket-share"),
-    *("prune least", "mt-dnn", "distilled", *OWN),
+    *("single", "multi", "iat", "iat, gradients zeroed", "iat, output rows held", "random heads", "bottom heads"),
+    *("ticket-share", "prune least", "mt-dnn", "distilled", *OWN),
 )
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}
 PUBLISHED_7 |= {"iat": "train top 30 %"}
@@ -166,7 +166,8 @@ def ablation_table(records: Records, model: str) -> Table | None:
     if "multi" not in found or "iat" not in found:
         return None
     tasks, rows, published = columns_of(found["multi"]), [], []
-    for name in ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed"):
+    names = ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed")
+    for name in (*names, "iat, output rows held"):
         if name in found:
             row = _glue_row(name, found[name], found["multi"], tasks)
             alike = None if name == "multi" else records.same_start(model, "annealed", name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -215,7 +214,8 @@ def rounds(place: Place) -> dict[str, Any]:
     """Pruning with importance estimated anew after every cut, beside the same cuts scored once."""
     c = place.config
     made = opened(place, c["training"], c["of"])
-    how: Mapping[str, Any] = {"step": c["step"], "until": c["until"], "examples": c["examples"], "limit": c["dev"]}
+    how: dict[str, Any] = {"step": c["step"], "until": c["until"], "examples": c["examples"], "limit": c["dev"]}
+    how |= {"first": c.get("first", "least")}
     found = cut_in_rounds(made, list(made.tasks), c["by"], **how, told=place.told)
     return found.to_record() | {"area": {name: list(found.area(name)) for name in found.curve}}
 

@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from headwise.experiments.jobs import Job
-from headwise.io.records import Results
-from headwise.papers.recipe import Part, Scale
+from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.stem_cell import figures, tables
-from headwise.papers.stem_cell import jobs as build
+from headwise.papers.stem_cell.jobs import HUB, SIZES, Build
 from headwise.papers.stem_cell.published import ERRATA, STAGES, TASKS
 from headwise.papers.stem_cell.records import ALL, Records, alike
 from headwise.papers.summary import sentence
-
-
-class StemCell:
-    """Do tasks claim the same heads, and does joint training make them generalists?"""
-
-    name = "stem_cell"
-    title = "The stem cell hypothesis"
-    paper = "He and Choi 2021, The Stem Cell Hypothesis: Dilemma behind Multi-Task Learning with Transformer Encoders"
-
-    def jobs(self, scale: Scale) -> list[Job]:
-        """Everything to run."""
-        return build.jobs(scale)
-
-    def parts(self, results: Results) -> list[Part]:
-        """Every section that the records there can fill."""
-        records = Records(results)
-        made = [make(records) for make in (_scores, _kept, _claims, _static, _training)]
-        return [part for part in made if part.tables]
 
 
 def _scores(records: Records) -> Part:
@@ -96,4 +76,52 @@ def _training(records: Records) -> Part:
     return Part("What training changes", text, [each for each in made if each], drawn)
 
 
-recipe = StemCell()
+ITEMS = (
+    Item(
+        "table-1",
+        "scores alone, in pairs and together, without and with gates",
+        ("plain", "plain_pairs", "gated", "gated_pairs", "static", "equal"),
+        ("Scores", "Heads kept", "Equal updates"),
+    ),
+    Item("equal-updates", "alone with as many updates as together", ("plain", "equal"), ("Equal updates",)),
+    Item("table-2", "correlation of gates", ("gated",), ("Correlation of gates",)),
+    Item("figure-1", "which tasks claim which heads", ("gated",), ("Stem cells", "claims", "overlap of runs")),
+    Item("figure-2", "gates while they learn", ("gated",), ("gates on the way",)),
+    Item("figure-3", "the best head of every label before training", ("pretrained",), ("labels by layer",)),
+    Item(
+        "figure-4",
+        "heads by label: pretrained, alone, in pairs, together",
+        ("pretrained", "probes", "probe_pairs"),
+        ("change against single", "What training changes", "Best heads by label", "All labels"),
+    ),
+    Item("control", "gates on a random encoder", ("untrained",), ("Heads kept",)),
+)
+PUBLISHED = {
+    **{"epochs": 30, "lr": 5e-5, "head_lr": 1e-3, "clip": 1.0, "word_dropout": 0.2, "tokens": 6400, "patience": 15},
+    **{"sampling": "temperature", "temperature": 0.8, "balance": "moving_average", "precision": "fp32"},
+    **{"seeds": (0, 1, 2), "max_length": 512, "accumulate": {"pos": 2, "ner": 1, "dep": 1, "con": 2, "srl": 4}},
+}
+DIFFERENCES = (
+    Difference("data", "OntoNotes 5, CoNLL-2012 split", "size small: English Web Treebank; size full: OntoNotes"),
+    Difference("updates", "early stopping, alone and together", "size small: a fixed number of epochs", "table-1"),
+    Difference(
+        "joint training", "five times the updates of each task alone", "the same; equal updates beside", "table-1"
+    ),
+    Difference("gates", "start between 0.3 and 0.7 (release)", "size full: the same; small: open"),
+    Difference("centroids", "from the test data they judge (release)", "from training data; both shown", "figure-4"),
+    Difference("pairwise weights", "some pairs by intrinsic weighting (release)", "moving average for all"),
+)
+
+recipe = PaperRecipe(
+    name="stem_cell",
+    title="The stem cell hypothesis",
+    paper="He and Choi 2021, The Stem Cell Hypothesis: Dilemma behind Multi-Task Learning with Transformer Encoders",
+    hub=HUB,
+    sizes=SIZES,
+    build=Build,
+    read=Records,
+    sections=(_scores, _kept, _claims, _static, _training),
+    items=ITEMS,
+    differences=DIFFERENCES,
+    published=PUBLISHED,
+)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headwise.papers.claims import Claims
+from headwise.papers.stem_cell.claims import Claims
 from headwise.papers.stem_cell.published import STAGES, TASKS
 from headwise.papers.stem_cell.records import ALL, best_heads, between_runs
 from headwise.papers.stem_cell.stages import Profile

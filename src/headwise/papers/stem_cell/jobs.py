@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.experiments.jobs import Job
 from headwise.experiments.works import training
-from headwise.papers.recipe import Scale
+from headwise.papers import recipe
 from headwise.papers.stem_cell.published import TASKS
 from headwise.training.plan import Plan
 
@@ -54,6 +54,7 @@ class Size:
     seeds: tuple[int, ...] = (0, 1, 2)
     fewer: tuple[int, ...] = (0, 1, 2)  # seeds of all but gates on a trained encoder
     pairs: bool = True  # gates for pairs too, and probes
+    control: bool = True  # single tasks with as many updates as joint training
     test: int | None = None
     probe: int | None = None  # sentences of a side
     max_length: int = 512
@@ -92,73 +93,95 @@ SIZES = {
 }
 
 
-def jobs(scale: Scale) -> list[Job]:
-    """Everything to run at a scale."""
-    size = SIZES[scale.size]
-    made = []
-    for model, where in scale.encoders(HUB).items():
-        made += Build(size, model, {**scale.at, model: where}, scale.seeds).everything()
-    return made
+MAIN: Sets = (TASKS, *((task,) for task in TASKS))
+PAIRS: Sets = tuple(combinations(TASKS, 2))
 
 
-class Build:
-    """The jobs of one model."""
+class Build(recipe.Build):
+    """The jobs of one model and one seed: all tasks together and each alone first, then the pairs."""
 
-    def __init__(self, size: Size, model: str, at: Mapping[str, str], seeds: Sequence[int] = ()):
-        self.size, self.model, self.at = size, model, at
-        self.seeds, self.fewer = tuple(seeds) or size.seeds, tuple(seeds) or size.fewer
+    paper = "stem_cell"
+    parts = (
+        *("plain", "gated", "static", "untrained", "pretrained", "probes", "plain_pairs", "gated_pairs", "probe_pairs"),
+        "equal",
+    )
 
-    def everything(self) -> list[Job]:
-        """All together and each alone first, then the pairs: a run that is stopped early has whole tables."""
-        main, pairs = [TASKS, *((task,) for task in TASKS)], list(combinations(TASKS, 2))
-        made = [*self.plain(main), *self.gated(main), *self.static(main), *self.untrained(), *self.probes(main)]
-        made += self.plain(pairs)
-        return [*made, *self.gated(pairs), *self.probes(pairs)] if self.size.pairs else made
+    @classmethod
+    def seeds_of(cls, part: str, size: Size, given: Sequence[int]) -> tuple[int, ...]:
+        every = tuple(given) or (size.seeds if part.startswith("gated") else size.fewer)
+        return every[:1] if part == "pretrained" else every
 
-    def plain(self, sets: Sets) -> list[Job]:
-        return [self.train(tasks, seed) for seed in self.fewer for tasks in sets]
+    def plain(self) -> list[Job]:
+        """Scores without gates: together, and alone."""
+        return [self.train(tasks) for tasks in MAIN]
 
-    def gated(self, sets: Sets) -> list[Job]:
+    def plain_pairs(self) -> list[Job]:
+        """Scores of every two tasks."""
+        return [self.train(tasks) for tasks in PAIRS]
+
+    def equal(self) -> list[Job]:
+        """The control of joint training: each task alone with as many updates as all five have together."""
+        return [self.train((task,), times=len(TASKS)) for task in TASKS] if self.size.control else []
+
+    def gated(self) -> list[Job]:
         """Gates with the encoder trained (dynamic)."""
-        return [self.train(tasks, seed, True) for seed in self.seeds for tasks in sets]
+        return [self.train(tasks, True) for tasks in MAIN]
 
-    def static(self, sets: Sets) -> list[Job]:
+    def gated_pairs(self) -> list[Job]:
+        """The same for every two tasks."""
+        return [self.train(tasks, True) for tasks in PAIRS] if self.size.pairs else []
+
+    def static(self) -> list[Job]:
         """Gates with the encoder at rest."""
-        return [self.train(tasks, seed, True, "heads") for seed in self.fewer for tasks in sets]
+        return [self.train(tasks, True, "heads") for tasks in MAIN]
 
     def untrained(self) -> list[Job]:
-        """Gates on an encoder with random weights, and the heads of it and of the pretrained one."""
-        made = [self.train(TASKS, seed, True, random=True) for seed in self.fewer]
-        before = [self.train(TASKS, self.fewer[0], random=random) for random in (False, True)]
-        return made + [self.probe(job, TASKS, fit_on, False) for fit_on in WAYS for job in before]
+        """Gates on an encoder with random weights."""
+        return [self.train(TASKS, True, random=True)]
 
-    def probes(self, sets: Sets) -> list[Job]:
-        """The heads of every training, for the labels of its tasks, in both ways."""
-        trained = [(self.train(tasks, seed), tasks) for seed in self.fewer for tasks in sets]
+    def pretrained(self) -> list[Job]:
+        """The heads of the pretrained encoder, and of one with random weights."""
+        before = [self.train(TASKS, random=random) for random in (False, True)]
+        return [self.probe(job, TASKS, fit_on, False) for fit_on in WAYS for job in before]
+
+    def probes(self) -> list[Job]:
+        """The heads of every training, for the labels of its tasks, by centroids of training and of test data."""
+        return self._probes(MAIN)
+
+    def probe_pairs(self) -> list[Job]:
+        """The same for every two tasks."""
+        return self._probes(PAIRS) if self.size.pairs else []
+
+    def _probes(self, sets: Sets) -> list[Job]:
+        trained = [(self.train(tasks), tasks) for tasks in sets]
         return [self.probe(job, tasks, fit_on) for fit_on in WAYS for job, tasks in trained]
 
     def train(
-        self, tasks: Sequence[str], seed: int, gates: bool = False, train: str = "all", random: bool = False
+        self, tasks: Sequence[str], gates: bool = False, train: str = "all", random: bool = False, times: int = 1
     ) -> Job:
-        """One training; its model is kept where it has no gates, for the probes."""
+        """One training; its model is saved unless it has gates, for the probes."""
         s = self.size
-        plan = s.plan.with_(**{**(s.gate_plan if gates else {}), "seed": seed, "train": train})
+        plan = s.plan.with_(**{**(s.gate_plan if gates else {}), "seed": self.seed, "train": train})
         plan = plan.with_(accumulate=max(s.accumulate.get(task, 1) for task in tasks))
         plan = plan if len(tasks) > 1 else plan.with_(balance="none")
+        if times > 1:
+            plan = plan.with_(**({"steps": times * plan.steps} if plan.steps else {"epochs": times * plan.epochs}))
         cost = s.cost[tasks[0]] if len(tasks) == 1 else s.together
         method = {"name": "l0", "weight": cost, **s.gate} if gates else None
         names = [s.tasks[task] for task in tasks]
         job = training(self.model, names, plan, method, at=self.at, max_length=s.max_length)
         words = [self.model, "+".join(tasks), "gates" * gates, "frozen" * (train == "heads"), "random" * random]
+        words += [f"{times} times the updates" * (times > 1), f"seed {self.seed}"]
         more = {"short": list(tasks), "random": random, "test": s.test, "keep": not gates}
-        return self._job("trained", [*words, f"seed {seed}"], {**job.config, **more})
+        more |= {"times": times, "keep": False} if times > 1 else {}
+        return self._job("trained", words, {**job.config, **more})
 
     def probe(self, job: Job, tasks: Iterable[str], fit_on: str, after: bool = True) -> Job:
+        """Parameter-free probes of a training's heads, or of those before it."""
         config = {"of": job.key if after else None, "training": job.config, "fit_on": fit_on, "split": "test"}
         config |= {"tasks": [self.size.tasks[task] for task in tasks], "limit": self.size.probe}
         words = ["probes of", job.title if after else f"{self.model}{' random' * job.config['random']}", fit_on]
         return self._job("probed", words, config, (job,) if after else ())
 
     def _job(self, work: str, words: Sequence[str], config: dict[str, Any], after: tuple[Job, ...] = ()) -> Job:
-        title = " ".join(word for word in words if word)
-        return Job(f"stem_cell.{work}", config, {**self.at, "title": title}, after)
+        return self.job(work, " ".join(word for word in words if word), config, *after)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.io.records import Record, Results
-from headwise.papers.claims import Claims, pearson
+from headwise.papers.stem_cell.claims import Claims, pearson
 from headwise.papers.stem_cell.published import STAGES, TASKS
 from headwise.papers.stem_cell.stages import Profile
 
@@ -27,12 +27,13 @@ class Trained(NamedTuple):
     gates: bool
     frozen: bool
     random: bool
+    times: int = 1  # updates beside the usual number
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trained:
         plan, tasks = config["plan"], "+".join(config["short"])
         how = bool(config["method"]), plan["train"] == "heads", config["random"]
-        return cls(config["model"], tasks, plan["seed"], *how)
+        return cls(config["model"], tasks, plan["seed"], *how, config.get("times", 1))
 
 
 class Records:
@@ -56,11 +57,14 @@ class Records:
         """Whether these are sentences that people wrote: only then do published numbers stand beside ours."""
         return not any(name.startswith("corpus.") for name in self._names.values())
 
-    def scores(self, model: str, gates: bool, frozen: bool = False) -> dict[tuple[str, str], dict[int, float]]:
-        """(tasks trained together, task) to seed to score."""
+    def scores(
+        self, model: str, gates: bool, frozen: bool = False, equal: bool = False
+    ) -> dict[tuple[str, str], dict[int, float]]:
+        """(tasks trained together, task) to seed to score; ``equal``: with as many updates as all tasks together."""
         found: dict[tuple[str, str], dict[int, float]] = {}
         for one, record in self.trained.items():
-            if (one.model, one.gates, one.frozen, one.random) == (model, gates, frozen, False):
+            way = (one.model, one.gates, one.frozen, one.random, one.times > 1)
+            if way == (model, gates, frozen, False, equal):
                 for short, score in zip(record.config["short"], record.result["scores"].values()):
                     found.setdefault((one.tasks, short), {})[one.seed] = score["value"]
         return found

@@ -15,7 +15,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.io.files import plain
-from headwise.papers.claims import Shift, shifts
+from headwise.papers.stem_cell.claims import Shift, shifts
 from headwise.probing.parameterfree import Unlearnt, unlearnt
 from headwise.tasks.task import Task
 

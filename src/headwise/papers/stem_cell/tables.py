@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headwise.measuring.stats import paired_bootstrap
-from headwise.papers.claims import Claims, RunOverlap
 from headwise.papers.stem_cell import published as paper
+from headwise.papers.stem_cell.claims import Claims, RunOverlap
 from headwise.papers.stem_cell.published import STAGES, TASKS
 from headwise.papers.stem_cell.records import ALL, UNTRAINED, Records, alike, best_heads, between_runs, shared
 from headwise.papers.stem_cell.stages import Profile, changes

@@ -36,10 +36,17 @@ def per_split(pattern: str, train: str = "train", dev: str = "dev", test: str = 
     return {split: pattern.replace("{split}", word) for split, word in zip(SPLITS, (train, dev, test)) if word}
 
 
-def parquet(folder: str, columns: Columns = PACKED, without: str = "", size: tuple = (), odd: Mapping = NONE) -> Layout:
+def parquet(
+    folder: str,
+    columns: Columns = PACKED,
+    without: str = "",
+    size: tuple = (),
+    odd: Mapping = NONE,
+    where: Mapping = NONE,
+) -> Layout:
     """``<folder>/<split>.parquet``; ``odd`` maps a split to a file name (or path) that differs.
 
-    Rows where the column ``without`` is null are skipped.
+    Rows where the column ``without`` is null are skipped; rows without the values of ``where`` belong to another task.
     """
 
     def file(split: str) -> str:
@@ -49,7 +56,8 @@ def parquet(folder: str, columns: Columns = PACKED, without: str = "", size: tup
         return f"{name}|{odd[split] if '/' in odd[split] else f'{folder}/{odd[split]}'}.parquet"
 
     files = {split: file(split) for split in SPLITS}
-    return Layout("parquet", files, columns, leave_out={without: (None,)} if without else {}, sizes=sizes(*size))
+    left_out = {without: (None,)} if without else {}
+    return Layout("parquet", files, columns, where=dict(where), leave_out=left_out, sizes=sizes(*size))
 
 
 def by_index(layout: Layout, labels: Sequence[str]) -> Layout:

@@ -6,6 +6,7 @@ This file has the tasks on one or two texts; ``words`` those on words, trees and
 from __future__ import annotations
 
 from headwise.registry import Registry
+from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Known
 from headwise.tasks.catalog.layouts import PACKED, glue, hub, one, parquet, per_split, sizes, table, two
 from headwise.tasks.catalog.words import PROBES, QUESTIONS, WORDS
@@ -230,16 +231,6 @@ NEWS_AND_OTHERS = (
         sizes=sizes(5452, None, 500),
         dev="test",
     ),
-    Known(
-        "blimp",
-        "choice",
-        "accuracy",
-        (parquet("blimp", {"good": "sentence_good", "bad": "sentence_bad", "number": "pair_id"}),),
-        ("first", "second"),
-        sizes=sizes(None, None, 67000),
-        dev="test",
-        note="which of a minimal pair is acceptable",
-    ),
 )
 
 
@@ -325,5 +316,5 @@ LANGUAGES = (
 )
 
 catalog: Registry[Known | Task] = Registry("task")
-for _entry in (*GLUE, *NEWS_AND_OTHERS, *UNCUT, *LANGUAGES, *WORDS, *QUESTIONS, *PROBES):
+for _entry in (*GLUE, *NEWS_AND_OTHERS, blimp("blimp"), *UNCUT, *LANGUAGES, *WORDS, *QUESTIONS, *PROBES):
     catalog.add(_entry.name, _entry)

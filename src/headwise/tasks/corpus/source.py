@@ -84,7 +84,16 @@ METRICS = {
     "dep": "las",
     "con": "bracket_f1",
     "srl": "srl_f1",
-}  # accuracy for the rest; answers by the rules of their language
+}  # accuracy for the rest
+KINDS = {
+    "similarity": "regress",
+    "qa": "answer",
+    "pos": "tag",
+    "ner": "tag",
+    "dep": "dependencies",
+    "con": "constituents",
+    "srl": "frames",
+}  # classify for the rest
 
 
 def render(meaning: Meaning, language: str = "en") -> Sentence:
@@ -187,32 +196,36 @@ class Corpus:
 
 def tasks(language: str = "en", size: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Task]:
     """Every corpus task of a language, by name: ``corpus.sentiment``, or ``corpus.sentiment.es`` in Spanish."""
-    found = {}
-    for name in NAMES:
-        source = Corpus(name, language, size, seed)
-        full = f"corpus.{name}" if language == "en" else f"corpus.{name}.{language}"
-        metric = answer_f1(language) if name == "qa" else METRICS.get(name, "accuracy")
-        found[full] = Task(full, _kind(name, language), source, metric, language, source.sizes)
-    return found
+    end = "" if language == "en" else f".{language}"
+    return {f"corpus.{name}{end}": task(name, language, size, seed) for name in NAMES}
+
+
+def task(name: str, language: str = "en", size: Mapping[str, int] | None = None, seed: int = 0) -> Task:
+    """One corpus task."""
+    source = Corpus(name, language, size, seed)
+    full = f"corpus.{name}" if language == "en" else f"corpus.{name}.{language}"
+    return Task(full, _kind(name, language), source, metric(name, language), language, source.sizes)
+
+
+def metric(name: str, language: str = "en") -> str:
+    """The metric of a task; answers are compared by the rules of their language."""
+    return answer_f1(language) if name == "qa" else METRICS.get(name, "accuracy")
 
 
 def _kind(name: str, language: str) -> Any:
-    """The output structure of a task; imported lazily because kinds need torch."""
-    from headwise.tasks.kinds import answer as answers
-    from headwise.tasks.kinds import classify as sentence
-    from headwise.tasks.kinds import frames, tree
-    from headwise.tasks.kinds import tag as token
+    """The kind of a task; imported lazily because kinds need torch."""
+    from headwise.tasks.kinds import answer, classify, frames, tag, tree
 
     structured = {
-        "similarity": lambda: sentence.Regress(0.0, 5.0),
-        "qa": lambda: answers.Answer(),
-        "pos": lambda: token.Tag(UPOS),
-        "ner": lambda: token.Tag(BIO),
-        "dep": lambda: tree.Dependencies(),
-        "con": lambda: tree.Constituents(),
-        "srl": lambda: frames.Frames(),
+        "similarity": lambda: classify.Regress(0.0, 5.0),
+        "qa": answer.Answer,
+        "pos": lambda: tag.Tag(UPOS),
+        "ner": lambda: tag.Tag(BIO),
+        "dep": tree.Dependencies,
+        "con": tree.Constituents,
+        "srl": frames.Frames,
     }
-    return structured[name]() if name in structured else sentence.Classify(labels(name, language))
+    return structured[name]() if name in structured else classify.Classify(labels(name, language))
 
 
 def labels(name: str, language: str = "en") -> tuple[str, ...]:

@@ -67,11 +67,11 @@ def _regress(record: Record, columns: Mapping[str, Any], names: LabelNames) -> R
 
 
 def _forced_choice(record: Record, columns: Mapping[str, Any], names: LabelNames) -> Row:
-    """A minimal pair (BLiMP) as two texts: which is the better? The good side alternates by the pair's number."""
+    """A minimal pair (BLiMP) as two choices: which is the better? The good side alternates by the pair's number."""
     good, bad = text_of(record, columns["good"]), text_of(record, columns["bad"])
-    if int(_cell(record, columns["number"])) % 2:
-        return {"text": bad, "text_b": good, "label": "second"}
-    return {"text": good, "text_b": bad, "label": "first"}
+    second = int(_cell(record, columns["number"])) % 2
+    text, text_b = (bad, good) if second else (good, bad)
+    return {"prompt": "", "choices": [text, text_b], "text": text, "text_b": text_b, "label": second}
 
 
 def _words(record: Record, columns: Mapping[str, Any]) -> list[str]:

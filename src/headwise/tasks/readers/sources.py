@@ -95,14 +95,35 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
 
     Where that would join most rows (one question asked of every text), rows with all texts in common do.
     """
-    seen = [_keys(row) for row in rows]
-    order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
-    order = whole if 10 * len(order) < len(whole) or len(order) < len(SPLITS) else order
-    random.Random(seed).shuffle(order)
+    order = _groups(rows, seed, len(SPLITS))
     order.sort(key=lambda group: 10 * len(group) > len(rows))  # what is larger than a side is for training
     tenth = max(1, round(len(order) / 10))
-    cut = {"train": order[2 * tenth :], "dev": order[:tenth], "test": order[tenth : 2 * tenth]}
-    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in cut.items()}
+    return _dealt(rows, {"train": order[2 * tenth :], "dev": order[:tenth], "test": order[tenth : 2 * tenth]})
+
+
+def halves(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
+    """Rows cut into train and dev, half each, in the same way."""
+    order = sorted(_groups(rows, seed, 2), key=len, reverse=True)
+    sides: dict[str, list[list[int]]] = {"dev": [], "train": []}
+    sizes = dict.fromkeys(sides, 0)
+    for group in order:
+        smaller = min(sizes, key=lambda side: sizes[side])
+        sides[smaller].append(group)
+        sizes[smaller] += len(group)
+    return _dealt(rows, sides)
+
+
+def _groups(rows: Sequence[Row], seed: int, least: int) -> list[list[int]]:
+    """The numbers of rows that stay together, in random order."""
+    seen = [_keys(row) for row in rows]
+    order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
+    order = whole if 10 * len(order) < len(whole) or len(order) < least else order
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def _dealt(rows: Sequence[Row], sides: Mapping[str, list[list[int]]]) -> dict[str, list[Row]]:
+    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in sides.items()}
 
 
 def _keys(row: Row) -> list[str]:

@@ -29,6 +29,9 @@ class HeldHeads:
 
     def __init__(self, heads: Heads, masks: Mapping[str, torch.Tensor], params: str = "qkv"):
         """``masks`` are bool (L, H) per task: the heads that may move; a key-value group may if one of its may."""
+        if any(hasattr(module, "base_layer") for site in heads.sites for module in site.attention.modules()):
+            seen = "important-head training under adapters of PEFT, which move every head at once"
+            raise HeadwiseError(seen, "an encoder whose own weights are trained", "--method plain")
         self.rows = [_Rows(parameter, axis) for parameter, axis in head_parameters(heads, params)]
         for task, mask in masks.items():
             for rows in self.rows:

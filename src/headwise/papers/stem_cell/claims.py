@@ -15,6 +15,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.measuring.stats import Estimate, p_value, paired_bootstrap
+from headwise.papers.summary import pearson
 
 OPEN = 1e-3  # a gate above this is open (as released)
 SHUFFLES = ("layers", "all")
@@ -207,14 +208,6 @@ def dealt(
 
 
 # -- correlation and reliability
-
-
-def pearson(rows: np.ndarray) -> np.ndarray:
-    """Pearson's r between rows, (n, n); NaN for a row without spread."""
-    apart = rows - rows.mean(1, keepdims=True)
-    length = np.sqrt(np.square(apart).sum(1))
-    scale = np.outer(length, length)
-    return np.divide(apart @ apart.T, scale, out=np.full(scale.shape, math.nan), where=scale > 1e-12)
 
 
 def _pairwise(runs: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.papers.claims import Claims, dealt, pearson, selectivity, shifts
+from headwise.papers.stem_cell.claims import Claims, dealt, pearson, selectivity, shifts
 
 TASKS = ("pos", "ner", "dep", "con", "srl")
 

@@ -8,7 +8,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.io.records import Results
-from headwise.papers.recipe import Part, file_name, pages
+from headwise.papers.pages import file_name, pages
+from headwise.papers.recipe import Part
 
 LONG = "A factor per head and task, faster: direct comparisons"
 

@@ -1,0 +1,1 @@
+"""An atlas of heads: what each attends to and copies, measured with controls."""

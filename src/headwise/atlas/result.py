@@ -1,0 +1,166 @@
+"""What was measured of roles: a score for every head and role beside its control (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.io.files import plain
+from headwise.measuring.intervals import check_level
+from headwise.measuring.stats import FEW, adjust
+
+LEAST = 0.1  # of the attention that a control leaves: below it a role is not worth a name
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over texts, for every role: what a mean, its interval and a paired test need. Each array is (R, L, H)."""
+
+    texts: np.ndarray  # (R,): texts that have a target
+    score: np.ndarray
+    control: np.ndarray
+    score_squared: np.ndarray
+    lift_squared: np.ndarray  # of score - control
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Roles of the heads of a model. NaN for heads that do not exist and for roles that no text asked about.
+
+    Attributes:
+        names: the roles, R of them.
+        about: a line on each.
+        texts: how many texts had a target, (R,).
+        score: the share of attention that a role's queries give to its targets, (R, L, H).
+        control: the same for the role's control.
+        p: one-sided p-values of score above control over texts, after Holm over heads, (R, L, H); NaN below 20 texts.
+        untrained: for every role the highest score of any head of a re-initialised model, (R,); NaN where not measured.
+    """
+
+    names: tuple[str, ...]
+    about: tuple[str, ...] = field(repr=False)
+    texts: np.ndarray
+    score: np.ndarray = field(repr=False)
+    control: np.ndarray = field(repr=False)
+    stderr: np.ndarray = field(repr=False)
+    p: np.ndarray = field(repr=False)
+    untrained: np.ndarray = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], about: Sequence[str], moments: Moments, untrained: np.ndarray | None = None
+    ) -> Roles:
+        """From sums over texts."""
+        n = moments.texts[:, None, None].astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score, control = moments.score / n, moments.control / n
+            lift = score - control
+            stderr = np.sqrt(np.maximum(moments.score_squared / n - score**2, 0) / (n - 1))
+            spread = np.sqrt(np.maximum(moments.lift_squared / n - lift**2, 0) / (n - 1))
+            t = np.where(spread > 0, lift / spread, np.sign(lift) * np.inf)
+            p = np.where(np.isnan(lift) | (n < FEW), np.nan, stats.t.sf(t, np.maximum(n - 1, 1)))
+        p = np.stack([adjust(each.ravel()).reshape(each.shape) for each in p])
+        none = np.full(len(names), np.nan)
+        return cls(
+            tuple(names),
+            tuple(about),
+            moments.texts,
+            score,
+            control,
+            stderr,
+            p,
+            none if untrained is None else untrained,
+        )
+
+    @property
+    def lift(self) -> np.ndarray:
+        """What a head gives to a role's targets beyond the control, of what the control leaves: 1 is all attention."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (self.score - self.control) / (1 - self.control)
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Student's interval of the scores over texts."""
+        check_level(level)
+        reach = stats.t.isf((1 - level) / 2, np.maximum(self.texts - 1, 1))[:, None, None] * self.stderr
+        return np.clip(self.score - reach, 0, 1), np.clip(self.score + reach, 0, 1)
+
+    def index(self, role: str) -> int:
+        if role not in self.names:
+            raise unknown("role", role, self.names)
+        return self.names.index(role)
+
+    def holds(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
+        """Bool (R, L, H): heads that have a role: significant, large enough, above all heads of an untrained model."""
+        floor = np.where(np.isnan(self.untrained), -np.inf, self.untrained)[:, None, None]
+        with np.errstate(invalid="ignore"):
+            return (self.p < level) & (self.lift >= least) & (self.score > floor)
+
+    def strongest(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
+        """The number of each head's strongest role, (L, H); -1 where it has none."""
+        lift = np.where(self.holds(level, least), self.lift, -np.inf)
+        return np.where(np.isfinite(lift).any(0), lift.argmax(0), -1)
+
+    def top(self, role: str, k: int = 5) -> list[dict[str, Any]]:
+        """The heads with the largest lift in a role, with score, control, interval and p.
+
+        Example:
+            >>> roles.top("induction", 1)[0]["head"]
+            '18.6'
+        """
+        if k < 1:
+            raise HeadwiseError(f"k={k}", "1 or more heads")
+        r, (low, high) = self.index(role), self.interval()
+        order = np.argsort(-np.nan_to_num(self.lift[r], nan=-np.inf), axis=None)[:k]
+        places = [divmod(int(flat), self.score.shape[2]) for flat in order]
+        return [
+            {
+                "role": role,
+                "head": f"{layer}.{head}",
+                "score": float(self.score[r, layer, head]),
+                "low": float(low[r, layer, head]),
+                "high": float(high[r, layer, head]),
+                "control": float(self.control[r, layer, head]),
+                "p": float(self.p[r, layer, head]),
+                "texts": int(self.texts[r]),
+            }
+            for layer, head in places
+            if not np.isnan(self.score[r, layer, head])
+        ]
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record for every role and head."""
+        low, high = self.interval()
+        holds = self.holds()
+        return [
+            {
+                "role": name,
+                "layer": layer,
+                "head": head,
+                "score": self.score[r, layer, head],
+                "low": low[r, layer, head],
+                "high": high[r, layer, head],
+                "control": self.control[r, layer, head],
+                "untrained": self.untrained[r],
+                "p": self.p[r, layer, head],
+                "holds": bool(holds[r, layer, head]),
+                "texts": int(self.texts[r]),
+            }
+            for r, name in enumerate(self.names)
+            for layer, head in np.argwhere(~np.isnan(self.score[r])).tolist()
+        ]
+
+    def to_frame(self) -> Any:
+        """The records as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.to_records())
+
+    def to_record(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        arrays = ("texts", "score", "control", "stderr", "p", "untrained")
+        return {"names": list(self.names), "about": list(self.about)} | {a: plain(getattr(self, a)) for a in arrays}

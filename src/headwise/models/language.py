@@ -1,0 +1,180 @@
+"""A language model as it is: tasks are prompts with choices, continuations or answers, and nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads, stacks_of
+from headwise.heads.modules import evaluating, positions
+from headwise.models.batching import Encoded
+from headwise.models.causality import is_causal
+from headwise.models.likelihood import Reader
+from headwise.models.loading import load_language_model
+from headwise.models.subject import Batch, Output, Subject
+from headwise.tasks.kinds.choice import Prompted
+from headwise.tasks.kinds.generation import Generated, Generation
+from headwise.tasks.lookup import get
+from headwise.tasks.task import Task
+
+LONGEST = 4096  # tokens of a row, where the model would take more: memory grows with their square
+
+
+class LanguageModel(Subject):
+    """A causal, masked or seq2seq model with tasks that its own likelihoods answer.
+
+    Example:
+        >>> lm = LanguageModel.from_pretrained("HuggingFaceTB/SmolLM2-135M", ["blimp.anaphor_agreement", "sst2@prompt"])
+        >>> headwise.evaluate(lm, "sst2@prompt").answers
+        {'negative': 31, 'positive': 841}
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        tasks: Iterable[Task | str] | Task | str = (),
+        max_length: int | None = None,
+        reading: Mapping[str, Any] | None = None,
+        cache: bool = True,
+        stack: str | None = None,
+    ):
+        """Give a language model tasks.
+
+        Args:
+            model: a transformers model with a language-model head.
+            tokenizer: its tokenizer.
+            tasks: tasks or their names: ``blimp.anaphor_agreement``, ``sst2@prompt``.
+            max_length: longest row in tokens; longer ones are refused. Default: the model's context, up to 4096.
+            reading: fields of `Reading` to set for all tasks, such as ``{"delimiter": ""}``.
+            cache: compute what the choices of a row share once, where the model's cache allows it.
+            stack: measure this attention alone; by default an encoder, its decoder and the cross attention together.
+        """
+        super().__init__()
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        self.max_length = min(max_length or LONGEST, positions(model))
+        self.reader = Reader(model, form_of(model), getattr(tokenizer, "mask_token_id", None), cache)
+        self.reading = {**(reading or {}), "form": self.reader.form}
+        self.stack = stack
+        self.tasks: dict[str, Task] = {}
+        for task in [tasks] if isinstance(tasks, str | Task) else tasks:
+            self.add(task)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, tasks: Iterable[Task | str] | Task | str = (), **options: Any):
+        """Load a language model by Hub name or folder."""
+        return cls(*load_language_model(name), tasks, **options)
+
+    def add(self, task: Task | str) -> None:
+        """Give the model one more task."""
+        if isinstance(task, str):
+            task = get(task)
+        if task.name in self.tasks:
+            raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+        kind: Any = task.kind
+        if not isinstance(kind, Prompted):
+            seen = f"task {task.name!r} is answered by a trained output head"
+            raise HeadwiseError(seen, "tasks for a language model", f"{task.name}@prompt")
+        if isinstance(kind, Generation) and self.reader.form == "masked":
+            raise HeadwiseError(
+                f"task {task.name!r} generates, and {type(self.model).__name__} is a masked model", "a causal model"
+            )
+        read = replace(cast(Any, kind), reading=replace(kind.reading, **self.reading))
+        self.tasks[task.name] = replace(task, kind=self._calibrated(read))
+
+    def _calibrated(self, kind: Any) -> Any:
+        """The kind with its bias measured, where it has prompts without content."""
+        if not getattr(kind, "neutral", ()) or kind.bias:
+            return kind
+        rows = [{"prompt": prompt, "label": 0} for prompt in kind.neutral]
+        data = Encoded(kind.encode(rows, self.tokenizer, self.max_length), pad=0, rows=len(rows))
+        batch = {name: column.to(self.device) for name, column in data.batch(range(len(rows))).items()}
+        with evaluating(self), torch.no_grad():
+            return kind.with_bias(kind.scores_of(self.reader.likelihoods(batch), batch))
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.model
+
+    @property
+    def attention(self) -> Heads:
+        stacks = stacks_of(self.model)
+        if self.stack or len(stacks) == 1:
+            return Heads.of(self.model, stack=self.stack)
+        return side_by_side([Heads.of(self.model, stack=stack) for stack in stacks])
+
+    def forward(self, task: str, batch: Batch) -> Output:
+        """The loss of each row; the likelihoods of its choices, or what the model says."""
+        kind, likelihoods = self._kind(task), self.reader.likelihoods(batch)
+        generates = isinstance(kind, Generation)
+        scores = Generated(likelihoods, self._texts(kind, batch)) if generates else likelihoods
+        return Output(kind.loss(scores, batch), scores)
+
+    def losses(self, task: str, batch: Batch) -> torch.Tensor:
+        """The loss of each row, without generating."""
+        kind, scores = self._kind(task), self.reader.likelihoods(batch)
+        return kind.loss(Generated(scores, None) if isinstance(kind, Generation) else scores, batch)
+
+    def _kind(self, task: str) -> Any:
+        if task not in self.tasks:
+            raise unknown("task of this model", task, self.tasks)
+        return self.tasks[task].kind
+
+    def _texts(self, kind: Generation, batch: Batch) -> list[str]:
+        text_of = partial(self.tokenizer.decode, skip_special_tokens=True)
+        eos = self.tokenizer.eos_token_id
+        return [
+            text_of(row) for row in self.reader.generate(batch, kind.longest, lambda r: kind.ended(text_of(r)), eos)
+        ]
+
+    def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+        """The prompt with its right choice, in one forward."""
+        right = batch["label"][:, None] + 1 if "label" in batch else 1
+        return self.reader.inputs(batch, right)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        return {"max_length": self.max_length, "form": self.reader.form, "stack": self.stack}
+
+
+def form_of(model: Any) -> str:
+    """Whether a model is causal, masked or seq2seq: measured, but for an encoder with a decoder."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return "seq2seq"
+    return "causal" if is_causal(model) else "masked"
+
+
+def side_by_side(stacks: Sequence[Heads]) -> Heads:
+    """Several stacks as one, in the order of a forward: the encoder, then self and cross of each decoder layer."""
+    order = {"encoder": 0}  # all others take turns, layer by layer
+    numbered = sorted(
+        (
+            ((order.get(heads.stack, 1), site.layer, place), site)
+            for place, heads in enumerate(stacks)
+            for site in heads.sites
+        ),
+        key=lambda entry: entry[0],
+    )
+    sites = tuple(replace(site, layer=layer) for layer, (_, site) in enumerate(numbered))
+    return replace(
+        stacks[0],
+        num_layers=len(sites),
+        num_heads=max(heads.num_heads for heads in stacks),
+        head_dim=max(heads.head_dim for heads in stacks),
+        stack="+".join(heads.stack for heads in stacks),
+        exact=all(heads.exact for heads in stacks),
+        sites=sites,
+        verified=all(heads.verified for heads in stacks),
+    )

@@ -1,0 +1,144 @@
+"""The page of a recipe, written from its records: words, tables beside the published ones, figures."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
+from headwise.io.files import digest, write
+from headwise.io.records import Results
+from headwise.papers.checklist import differences
+from headwise.papers.recipe import PaperRecipe
+from headwise.papers.summary import sentence
+from headwise.reporting import tables
+from headwise.reporting.page import render_recipe
+
+if TYPE_CHECKING:
+    from headwise.papers.recipe import Part, Recipe
+
+LONGEST = 100  # characters of a file name
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
+
+
+def pages(
+    recipe: Recipe, results: Results, folder: str | Path, command: str = "", tables_out: str | Path | None = None
+) -> Path:
+    """Write a recipe's page in HTML and markdown with figures as svg; return the path of the HTML.
+
+    Only records are read: the page of finished runs can be written again at any time, on any machine.
+
+    Args:
+        recipe: whose page.
+        results: the records to show.
+        folder: receives ``<name>.html``, ``<name>.md`` and the figures in ``<name>/``.
+        command: shown on the page as the command that writes it.
+        tables_out: also write every table as csv and LaTeX to this folder.
+    """
+    records, folder = list(results), Path(folder)
+    if not records:
+        raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
+    parts, models = recipe.parts(results), _models(records)
+    if isinstance(recipe, PaperRecipe):
+        parts = [*parts, differences(recipe)]
+    tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
+    _require_distinct(tables_of)
+    _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])
+    tag_of = getattr(recipe, "tag_of", lambda title: "")
+    sections = [_drawn(part, folder / recipe.name, models, tag_of) for part in parts]
+    for name, table in tables_of if tables_out else ():
+        write(Path(tables_out or "") / f"{name}.csv", tables.comma_separated(table))
+        write(Path(tables_out or "") / f"{name}.tex", tables.latex(table))
+    again = _reproduce(records)
+    lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
+    for section in sections:
+        lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
+        lines += [line for table in section["tables"] for line in _markdown(table)]
+        for i, (name, caption, path) in enumerate(section["figures"]):
+            lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{path.name})", ""]
+            section["figures"][i] = (name, caption, path.read_bytes())
+    lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
+    write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
+    return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
+
+
+def _models(records: Sequence[Any]) -> list[str]:
+    """The models that records are of, longest name first."""
+    configs = [record.config for record in records]
+    names = {(c.get("training") or c).get("model") or c.get("model") for c in configs}
+    return sorted((name for name in names if isinstance(name, str)), key=lambda name: (-len(name), name))
+
+
+def _require_distinct(files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raise an error if two tables, or two figures, would be written to one file."""
+    taken: dict[str, str] = {}
+    for file, table in files:
+        if file in taken:
+            seen = f"{table['title']!r} and {taken[file]!r} would be one file, {file}"
+            raise HeadwiseError(seen, "titles that differ")
+        taken[file] = table["title"]
+
+
+def _drawn(part: Part, folder: Path, models: Sequence[str], tag_of: Callable[[str], str]) -> dict[str, Any]:
+    """A part with its figures drawn, and titles that end in the tags of what they show."""
+    from headwise.reporting.figures import house_style, save
+
+    def tagged(title: str, name: str) -> str:
+        return f"{title} [{tag}]" if (tag := tag_of(name)) else title
+
+    figures = []
+    for name, draw in part.figures.items():
+        with house_style():
+            path = save(draw(), folder / f"{file_name(name, models)}.svg")
+        figures.append((tagged(sentence(name), name), _caption(draw), path))
+    paragraphs = [text.strip() for text in part.text.split("\n\n") if text.strip()]
+    shown = [{**table, "title": tagged(table["title"], table["title"])} for table in part.tables]
+    return {"title": part.title, "paragraphs": paragraphs, "tables": shown, "figures": figures}
+
+
+def _caption(draw: Callable[[], Any]) -> str:
+    return (getattr(draw, "func", draw).__doc__ or "").partition("\n")[0]
+
+
+def _link(title: str) -> str:
+    """To a section of the same page, by the name that markdown gives it."""
+    name = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](#{name})"
+
+
+def _markdown(table: Mapping[str, Any]) -> list[str]:
+    beside = " Published numbers in brackets." if table.get("published") else ""
+    note = f"{table.get('note', '')}{beside}".strip()
+    return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
+
+
+def _reproduce(records: list[Any]) -> str:
+    """How much was done, and by which versions: records of several machines may lie together."""
+    each = [", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records]
+    versions = Counter(one or "versions unknown" for one in each)
+    spent = sum(record.about.get("seconds", 0.0) for record in records)
+    named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
+    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."
+    return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
+
+
+def file_name(title: str, models: Sequence[str] = ()) -> str:
+    """The title as an ASCII file name, its model first; a long one is cut and ends in a hash of the whole title.
+
+    Example:
+        >>> file_name("Top heads per layer, MiniLM", ["MiniLM"])
+        'minilm-top-heads-per-layer'
+    """
+    words = title
+    for model in models:
+        if (found := re.search(rf"(?<![\w-]){re.escape(model)}(?![\w-])", title)) is not None:
+            words = f"{model} {title[: found.start()].rstrip(', ')} {title[found.end() :].lstrip(', ')}"
+            break
+    plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", words.lower()))
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c))
+    name = re.sub("-+", "-", plain).strip("-")
+    return name if 0 < len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest(title, length=8)}".strip("-")

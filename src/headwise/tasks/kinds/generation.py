@@ -1,0 +1,71 @@
+"""An answer in the model's own words: greedy decoding, cut at a stop text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from headwise.errors import HeadwiseError
+from headwise.tasks.columns import Columns
+from headwise.tasks.kinds.choice import Batch, Likelihoods, Prompted, check_prompt
+from headwise.tasks.kinds.reading import Reading
+from headwise.tasks.task import Row
+
+
+class Generated(NamedTuple):
+    """The likelihood of the right answer, and what the model says."""
+
+    likelihoods: Likelihoods
+    texts: list[str] | None  # None where only losses are asked for
+
+
+@dataclass(frozen=True)
+class Generation(Prompted):
+    """Rows are ``{"prompt": text, "answers": [text, …]}``: what is generated is compared with the nearest answer.
+
+    The loss is minus the log-likelihood of the first answer.
+
+    Example:
+        >>> Generation(stop=("\\n", ".")).check({"prompt": "The capital of Peru is", "answers": ["Lima"]})
+    """
+
+    longest: int = 16
+    """Tokens to generate at most."""
+    stop: tuple[str, ...] = ("\n",)
+    """Texts that end an answer."""
+    reading: Reading = field(default_factory=Reading)
+    labels: tuple[str, ...] = ("answer",)
+
+    def ready(self, rows: Sequence[Row]) -> Generation:
+        return self
+
+    def check(self, row: Row) -> None:
+        check_prompt(row)
+        answers = row.get("answers")
+        if not isinstance(answers, list | tuple) or not answers or not all(isinstance(a, str) and a for a in answers):
+            raise HeadwiseError(f"answers {answers!r}"[:80], "one text or more")
+
+    def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
+        pairs = [([row["prompt"]], [row["answers"][0]]) for row in rows]
+        columns, cut = self.reading.encode(pairs, tokenizer, max_length)
+        return {**columns, "cut": cut}
+
+    def loss(self, scores: Generated, batch: Batch) -> Tensor:
+        return -scores.likelihoods.total[:, 0]
+
+    def ended(self, text: str) -> bool:
+        """Whether an answer is complete: a stop text follows it."""
+        return any(stop in text.lstrip() for stop in self.stop)
+
+    def decode(self, scores: Generated, batch: Batch) -> list:
+        return [self._cut(text.lstrip()) for text in scores.texts or ()]
+
+    def _cut(self, text: str) -> str:
+        places = [place for stop in self.stop if (place := text.find(stop)) >= 0]
+        return text[: min(places, default=len(text))].strip()
+
+    def gold(self, rows: Sequence[Row]) -> list:
+        return [list(row["answers"]) for row in rows]

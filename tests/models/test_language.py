@@ -1,0 +1,149 @@
+"""Language models as subjects: measured, lesioned and scored like any other, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headwise.dissociation.lesions import dissociate
+from headwise.errors import HeadwiseError
+from headwise.heads.gates import gated
+from headwise.measuring.evaluate import evaluate
+from headwise.models.language import LanguageModel
+from headwise.scoring.importance import importance
+from headwise.tasks.kinds.choice import Choice
+from headwise.tasks.task import Rows, Task
+from headwise.testing import tiny, tiny_tokenizer, toy_language_model, toy_tasks
+
+TASKS = ["short", "pairs", "several", "after", "asked"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "bert", "t5"])
+def test_importance_is_that_of_one_example_at_a_time(family):
+    lm = toy_language_model(family)
+    for task in lm.tasks:
+        heads = lm.attention
+        rows = []
+        for i in range(12):
+            gates = torch.ones(heads.shape, dtype=torch.float64, requires_grad=True)
+            batch = lm.encode(task, "dev").batch([i])
+            with gated(lm.backbone, gates, heads=heads):
+                (gradient,) = torch.autograd.grad(lm.losses(task, batch).sum(), gates)
+            rows.append(gradient.abs())
+        expected = torch.stack(rows).mean(0).masked_fill(~heads.alive, torch.nan)
+        for cache, tokens in ((True, 4096), (False, 4096), (True, 60)):
+            lm.reader.cache = cache and lm.reader.cache
+            found = importance(lm, task, split="dev", tokens=tokens).scores
+            assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-7, equal_nan=True)
+        lm.reader.cache = True and toy_language_model(family).reader.cache
+
+
+def test_gates_of_one_change_nothing():
+    lm = toy_language_model("llama", torch.float32)
+    for task in lm.tasks:
+        plain, ones = evaluate(lm, task), evaluate(lm, task, torch.ones(1, *lm.attention.shape))[0]
+        assert plain.predictions == ones.predictions
+        assert [getattr(p, "scores", None) for p in plain.predictions] == [
+            getattr(p, "scores", None) for p in ones.predictions
+        ]
+
+
+def test_heads_can_be_lesioned_and_tasks_dissociated():
+    lm = toy_language_model("llama", torch.float32, rows=40)
+    scores = {task: importance(lm, task) for task in ("short", "pairs")}
+    result = dissociate(lm, scores, fractions=(0.25, 0.5), alpha=0.25, random=4, matched=0, undefined="leave")
+    assert list(result.tasks) == ["short", "pairs"]
+
+
+def test_rows_say_what_the_model_says():
+    lm = toy_language_model("llama", torch.float32)
+    score = evaluate(lm, "short")
+    best = [max(range(2), key=lambda i: pick.scores[i]) for pick in score.predictions]
+    assert [int(pick) for pick in score.predictions] == best
+    margins = [p.scores[gold] - p.scores[1 - gold] for p, gold in zip(score.predictions, score.golds)]
+    assert score.on("margin").value == pytest.approx(sum(margins) / len(margins))
+    assert (score.on("accuracy").value > 0.5) == (sum(m > 0 for m in margins) > len(margins) / 2)
+    assert 0 < score.on("choice_probability").value < 1
+    continued = evaluate(lm, "after")
+    assert 0 < continued.on("token_probability").value < 1
+    assert all(isinstance(text, str) for text in evaluate(lm, "asked").predictions)
+
+
+def test_a_calibrated_task_takes_away_what_empty_prompts_say():
+    rows = [{"prompt": f"w{i} w{i + 1}", "label": i % 2} for i in range(8)]
+    lm = toy_language_model("llama")
+    kind = Choice(("a", "b"), ("w3", "w4"), neutral=("w1", "w1 w1"))
+    lm.add(Task("calibrated", kind, Rows(rows, rows), "accuracy"))
+    lm.add(Task("plain", replace(kind, neutral=()), Rows(rows, rows), "accuracy"))
+    neutral = [{"prompt": prompt, "choices": ["w3", "w4"], "label": 0} for prompt in kind.neutral]
+    lm.add(Task("neutral", Choice(), Rows(neutral, neutral), "accuracy"))
+    scores = torch.tensor([pick.scores for pick in evaluate(lm, "neutral").predictions]).softmax(-1).mean(0).log()
+    for one, other in zip(evaluate(lm, "calibrated").predictions, evaluate(lm, "plain").predictions):
+        assert one.scores == pytest.approx([o - float(s) for o, s in zip(other.scores, scores)], abs=1e-5)
+
+
+def test_what_it_cannot_do_is_said_at_once():
+    lm = toy_language_model("llama")
+    with pytest.raises(HeadwiseError, match="toy0@prompt"):
+        lm.add(toy_tasks(1)[0])
+    with pytest.raises(HeadwiseError, match="two tasks are named"):
+        lm.add(lm.tasks["short"])
+    with pytest.raises(HeadwiseError, match="unknown task"):
+        lm("none", {})
+    asked = lm.tasks["asked"]
+    with pytest.raises(HeadwiseError, match="generates"):
+        toy_language_model("bert").add(asked)
+    with pytest.raises(HeadwiseError, match="a language model"):
+        Choice().head(24)
+    with pytest.raises(HeadwiseError, match="no language-model head"):
+        LanguageModel(tiny("llama"), lm.tokenizer)
+
+
+def test_a_row_longer_than_the_context_is_refused_before_any_work():
+    lm = toy_language_model("llama", max_length=6)
+    with pytest.raises(HeadwiseError, match=r"a prompt and choice of \d+ tokens; expected 6 at most"):
+        evaluate(lm, "short")
+    cut = toy_language_model("llama", max_length=6, reading={"long": "left"})
+    with pytest.warns(UserWarning, match="were cut"):
+        assert evaluate(cut, "short").examples == 12
+
+
+def test_a_checkpoint_without_a_head_is_refused(tmp_path):
+    tiny("bert").save_pretrained(tmp_path / "bare")
+    tiny_tokenizer([f"w{i}" for i in range(20)]).save_pretrained(tmp_path / "bare")
+    with pytest.raises(HeadwiseError, match="no language-model head"):
+        LanguageModel.from_pretrained(tmp_path / "bare")
+
+
+@pytest.mark.parametrize(("family", "form"), [("llama", "causal"), ("bert", "masked"), ("t5", "seq2seq")])
+def test_checkpoints_open_as_they_are(tmp_path, family, form):
+    lm = toy_language_model(family, torch.float32)
+    lm.model.save_pretrained(tmp_path / "model")
+    lm.tokenizer.save_pretrained(tmp_path / "model")
+    again = LanguageModel.from_pretrained(tmp_path / "model", lm.tasks["short"])
+    assert again.reader.form == form and json.dumps(again.form)
+    assert evaluate(again, "short").predictions == evaluate(lm, "short").predictions
+
+
+def test_the_inputs_are_prompts_with_their_right_choices():
+    for family in ("llama", "bert", "t5"):
+        lm = toy_language_model(family)
+        batch = lm.encode("several", "dev").batch(range(4))
+        ((real, inputs),) = lm.inputs("several", batch)
+        assert real.shape == inputs["input_ids"].shape
+        lm.backbone(**inputs)
+
+
+def test_encoder_decoder_and_cross_attention_stand_side_by_side():
+    lm = toy_language_model("t5")
+    heads = lm.attention
+    assert heads.shape == (2 + 3 + 3, 4) and heads.stack == "encoder+decoder+cross"
+    names = [site.name for site in heads.sites]
+    assert ["encoder." in name for name in names] == [True] * 2 + [False] * 6
+    assert ["EncDecAttention" in name for name in names] == [False] * 2 + [False, True] * 3
+    with pytest.raises(HeadwiseError, match="stack"):
+        _ = toy_language_model("t5", stack="vision").attention
+    assert toy_language_model("t5", stack="cross").attention.shape == (3, 4)
