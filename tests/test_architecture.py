@@ -62,6 +62,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.remains": "pruning/test_export",
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
+    "integrations.cards": "integrations/test_hub",
     "models.folders": "pruning/test_export",
     "models.opening": "cli/test_subjects",
     "models.ownloss": "models/test_plain",

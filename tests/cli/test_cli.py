@@ -434,6 +434,23 @@ def test_a_task_is_exported_for_transformers(headwise, place):
     )
 
 
+def test_a_model_is_pushed(headwise, trained, monkeypatch, tmp_path):
+    from hubserver import serving
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with serving() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_stand_in")
+        code, out, _ = headwise(f"push {trained} me/two --evaluate --json")
+        assert code == 0 and json.loads(out)["commit"].startswith(hub.url)
+        assert "accuracy" in hub.files("me/two")["README.md"].decode()
+    refused(headwise(f"push {trained} two"), "user/name")
+
+
+def test_training_refuses_a_tracker_it_does_not_know(headwise):
+    refused(headwise(f"train --model bert-tiny {OWN} {SHORT} --track wand --out runs/k"), "wand", "mlflow")
+
+
 def test_training_goes_on_from_what_headwise_trained(headwise, place, trained):
     line = f"{OWN} --steps 1 --lr 0 --batch-size 8 --out"
     assert headwise(f"train --model {trained} {line} runs/next")[0] == 0

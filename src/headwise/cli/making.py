@@ -24,6 +24,7 @@ from headwise.cli.options import (
     TasksOption,
     chosen_tasks,
     head_scores,
+    names_in,
     plain_encoder,
     writable,
 )
@@ -60,6 +61,9 @@ def train(
     output_heads: Annotated[
         str, typer.Option(help="linear; or native: those of transformers, which headwise export opens there")
     ] = "linear",
+    track: Annotated[
+        list[str], typer.Option(help="also log to wandb, tensorboard, trackio or mlflow, comma-separated or repeated")
+    ] = [],  # noqa: B006
     device: DeviceOption = None,
     as_json: JsonOption = False,
     plan_file: PlanOption = None,
@@ -74,17 +78,19 @@ def train(
     """
     from headwise.experiments.works import method_of
     from headwise.io.files import require_replaceable, write_json
+    from headwise.training.history import check_trackers
     from headwise.training.loop import fit
     from headwise.training.methods.prune_least import PruneLeast
 
     screen, out, schedule = Screen(quiet=as_json), writable(out), planned(plan_file, plan)
     require_replaceable(out / "model")
+    check_trackers(names_in(track), out)
     progress = screen.progress()
     options = {"pooling": pooling, "max_length": max_length, "output_heads": output_heads}
     subject = _start(screen, model, chosen_tasks(tasks, task, data), schedule.seed, **options)
     given = {"alpha": alpha, "delta": delta, "freeze": freeze}
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
-    history = fit(subject, schedule, chosen, out=out, device=device, progress=progress)
+    history = fit(subject, schedule, chosen, out=out, device=device, progress=progress, track=names_in(track))
     subject.save_pretrained(out / "model")
     if progress.first == history.steps:
         screen.say(f"nothing to train: all {history.steps} steps of {out} are done")

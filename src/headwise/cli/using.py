@@ -1,4 +1,4 @@
-"""Verbs that use a trained model: predict, export."""
+"""Verbs that use a trained model: predict, export, push."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.options import DeviceOption, JsonOption, pairs_in, trained_model, writable
+from headwise.cli.options import DataOption, DeviceOption, JsonOption, pairs_in, trained_model, writable
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
 
@@ -70,6 +70,32 @@ def export(
     opened = {"sliced": "headwise.load", "onnx": "onnxruntime"}.get(form, "transformers (AutoModelFor...)")
     shown = {"path": str(path), "task": name, "form": form, "opened_by": opened}
     print(machine(shown)) if as_json else Screen().say(f"{name} as {form}, opened by {opened}: {path}")
+
+
+@app.command()
+def push(
+    model: Annotated[Path, typer.Argument(help="a model folder written by headwise train, study or prune")],
+    repo: Annotated[str, typer.Argument(help="user/name on the Hugging Face Hub; created if missing")],
+    evaluate: Annotated[bool, typer.Option(help="measure every task, for the card")] = False,
+    base: Annotated[str, typer.Option(help="the checkpoint that training started from, for the card")] = "",
+    private: Annotated[bool, typer.Option(help="keep a new repository private")] = False,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push a model to the Hub, with a card of its tasks, data, scores and heads.
+
+    Example: headwise push runs/train/model me/reviews --evaluate --base bert-base-uncased
+    """
+    from headwise.integrations.hub import push_to_hub
+    from headwise.measuring.evaluate import evaluate as measure
+
+    made, screen = trained_model(model, [], data, device), Screen(quiet=as_json)
+    scores = {name: measure(made, name) for name in made.tasks} if evaluate else None
+    for score in (scores or {}).values():
+        screen.say(str(score))
+    address = push_to_hub(made, repo, scores=scores, base=base, private=private)
+    print(machine({"commit": address})) if as_json else screen.say(f"pushed: {address}")
 
 
 def _one_task(model: Path, task: str | None, device: str | None) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, stacks_of
 from headwise.heads.origins import Origin, origins_of
 from headwise.io import files as store
-from headwise.models.adapters import merged, open_adapters
+from headwise.models.adapters import ADAPTER, merged, open_adapters
 
 ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
 HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
@@ -38,6 +38,16 @@ def encoder_folder(path: str | Path) -> Path:
     """Where the encoder of a model that headwise trained lies: in encoder/, or beside the output heads."""
     inner = Path(path) / "encoder"
     return inner if inner.is_dir() else Path(path)
+
+
+def at_root(path: Path) -> Path:
+    """Move a plain encoder beside its output heads, so that AutoModel opens the folder itself; others stay."""
+    inner = path / "encoder"
+    if inner.is_dir() and not (inner / ABOUT).exists() and not (path / ADAPTER).exists():
+        for file in inner.iterdir():
+            file.rename(path / file.name)
+        inner.rmdir()
+    return path
 
 
 def load(path: str | Path) -> nn.Module:

@@ -31,7 +31,7 @@ from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
 from headwise.io import files as store
 from headwise.models.adapters import merged
-from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, line, load, opened, save_sliced
+from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, at_root, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
@@ -116,10 +116,7 @@ def export_whole(
         save_rest(scratch)
         _require_fitting(scratch, mask, form)
         export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
-        if form in OPENED_BY_TRANSFORMERS:  # so that AutoModel opens the folder itself
-            for file in (scratch / "encoder").iterdir():
-                file.rename(scratch / file.name)
-            (scratch / "encoder").rmdir()
+        at_root(scratch)
     return path
 
 
@@ -330,7 +327,6 @@ def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
     return lambda inputs: outputs(model, inputs)
 
 
-OPENED_BY_TRANSFORMERS = ("masked", "compact")
 FORMS = {
     "masked": (_write_masked, _read_plain),
     "compact": (_write_compact, _read_plain),

@@ -49,7 +49,8 @@ def described(task: Task) -> dict[str, Any]:
 def restored(name: str, about: Mapping[str, Any], data: str | Path | None = None) -> Task:
     """The task a model was trained on, with the labels it had: from its files, the catalog, or without rows."""
     kind = _kind(name, about["kind"])
-    source = _files(name, about["files"]) if about.get("files") else None
+    files = about.get("files") or {}
+    source = _files(name, files) if files.get("root") else None  # on the Hub no folder is named
     if source is None and is_known(name):
         return replace(get(name, data), kind=kind, metric=about["metric"])
     return Task(name, kind, source or Absent(name, about["origin"]), about["metric"], about["language"])

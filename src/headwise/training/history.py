@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headwise.training.loop import Run
 
 FLUSH = 10  # steps between looks at the losses: on an accelerator each look waits for it
-TRACKERS = ("tensorboard", "wandb", "trackio")
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
 @dataclass

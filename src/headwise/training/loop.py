@@ -176,7 +176,7 @@ def fit(
             methods have in common is then trained once.
         device: "cpu" forces the CPU; the accelerator is used where there is one.
         progress: where to show it.
-        track: also send metrics to "tensorboard", "wandb" or "trackio".
+        track: also send metrics to "tensorboard", "wandb", "trackio" or "mlflow".
         marks: shares of training, counted from its end, before which a checkpoint is written that stays: where other
             methods will branch off (`branch_step`).
 
