@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from headwise import cli
+from headwise.experiments.jobs import works
 from headwise.scoring.importance import estimators
 from headwise.testing import playground
 from headwise.training.methods import methods
@@ -55,7 +56,7 @@ def name_of(page: Path) -> str:
 def place(tmp_path, monkeypatch):
     """A playground to stand in; what a page registers is forgotten after it."""
     monkeypatch.chdir(playground(tmp_path))
-    for registry in (estimators, methods):
+    for registry in (estimators, methods, works):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     return tmp_path
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.experiments.executors import ROUND, SHARE, Local, log_of
-from headwise.experiments.jobs import Job, grid, in_order, perform
+from headwise.experiments.executors import log_of
+from headwise.experiments.jobs import Job, in_order, perform
 from headwise.experiments.sweep import _Queue, read, run
 from headwise.io.files import digest
 from headwise.io.records import Results
@@ -47,46 +47,6 @@ def three(**config):
     """Two squares and their sum."""
     squares = tuple(job("square", n, **config) for n in (2, 3))
     return [job("total", 0, after=squares, of=[one.key for one in squares])]
-
-
-# -- jobs
-
-
-def test_jobs_come_after_what_they_stand_on_and_once():
-    last = three()[0]
-    order = in_order([last, *last.after, last])
-    assert [one.work.split(":")[1] for one in order] == ["square", "square", "total"]
-
-
-def test_a_grid_has_every_combination():
-    found = grid({"plan": {"lr": 0.1}, "by": "token"}, {"plan.seed": [0, 1], "alpha": [0.3, 0.5]})
-    assert [(one["plan"]["seed"], one["alpha"]) for one in found] == [(0, 0.3), (0, 0.5), (1, 0.3), (1, 0.5)]
-    assert all(one["plan"]["lr"] == 0.1 and one["by"] == "token" for one in found)
-
-
-BAD_AXES = [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")]
-BAD_AXES += [({"plan": {"seed": [0, 1]}}, '"plan.seed" ='), ({"plan.seed": [0, 1], "plan": [{"lr": 1}]}, "undoes")]
-
-
-@pytest.mark.parametrize("axes, word", BAD_AXES)
-def test_a_bad_axis_is_refused(axes, word):
-    with pytest.raises(HeadwiseError, match=word):
-        grid({"by": "token"}, axes)
-
-
-def test_an_axis_inside_another_follows_it():
-    found = grid({}, {"plan": [{"lr": 1}, {"lr": 2}], "plan.seed": [0, 1]})
-    assert [(one["plan"]["lr"], one["plan"]["seed"]) for one in found] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-
-
-def test_a_job_has_a_title_whatever_its_config_holds():
-    assert Job("my:work", {"method": "mine", "tasks": "one", "plan": "b", "seed": 2}).title == "my:work one mine seed=2"
-
-
-def test_where_things_lie_is_no_part_of_a_job():
-    here, there = job("square"), job("square")
-    there.at["data"] = "/elsewhere"
-    assert here.key == there.key and job("square", 3).key != here.key
 
 
 # -- engines
@@ -223,63 +183,11 @@ def test_a_sweep_that_is_stopped_goes_on(tmp_path, how):
     assert len(done) <= 12 + 2  # of the two under way, each begins anew at most once
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_jobs_under_way_save_what_they_can_when_a_sweep_is_stopped(tmp_path, engine, how):
-    script = "from handiwork import job\nfrom headwise.experiments.sweep import run\nif __name__ == '__main__':\n"
-    script += f"    run([job('stoppable')], {str(tmp_path)!r}, {engine!r}, workers=1)\n"
-    (tmp_path / "one.py").write_text(script)
-    running = subprocess.Popen([sys.executable, tmp_path / "one.py"], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while not notes(tmp_path) and time.monotonic() < until:
-        time.sleep(0.05)
-    running.send_signal(how)
-    running.wait(60)
-    assert notes(tmp_path) == ["begun", "saved"]
-
-
-def test_a_worker_that_died_while_it_was_idle_is_replaced(tmp_path):
-    pool = Local(tmp_path, 1, "cpu", None)
-    try:
-        for n in (2, 3):
-            pool.submit(job("square", n))
-            while pool.busy:
-                assert not [error for _, error in pool.finished() if error]
-            pool.idle[0].process.kill()
-            pool.idle[0].process.join()
-    finally:
-        pool.stop()
-    assert notes(tmp_path) == ["done 2", "done 3"]
-
-
-def test_the_death_of_a_worker_is_seen_while_its_children_live(tmp_path):
-    began = time.monotonic()
-    swept = run([job("die_and_leave_a_child")], tmp_path, workers=1, retries=0)
-    assert next(iter(swept.failed.values()))[1] == "its process ended with code -9"
-    assert time.monotonic() - began < 20
-
-
 def test_a_sweep_leaves_its_process_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     before = dict(os.environ)
     run([job("square")], tmp_path, workers=1)
     assert dict(os.environ) == before
-
-
-@pytest.mark.parametrize(("asked", "workers", "found"), [(None, 16, "25"), (None, 3, "100"), ("40", 16, "40")])
-def test_workers_share_an_accelerator_by_parts(tmp_path, monkeypatch, asked, workers, found):
-    monkeypatch.setenv(SHARE, asked) if asked else monkeypatch.delenv(SHARE, raising=False)
-    swept = run([job("around")], tmp_path, workers=workers)
-    (record,) = swept.results
-    assert record.result["environment"][SHARE] == found
-    assert record.result["environment"]["OMP_NUM_THREADS"] == "1"
-
-
-@pytest.mark.parametrize(("asked", "found"), [(None, ("1", "high")), ("0", ("0", "highest"))])
-def test_workers_round_float32_products_unless_told_not_to(tmp_path, monkeypatch, asked, found):
-    monkeypatch.setenv(ROUND, asked) if asked else monkeypatch.delenv(ROUND, raising=False)
-    (record,) = run([job("around")], tmp_path, workers=1).results
-    assert (record.result["environment"][ROUND], record.result["products"]) == found
 
 
 @pytest.mark.parametrize("workers", [0, -1])
@@ -291,12 +199,6 @@ def test_a_sweep_without_workers_is_refused(tmp_path, workers):
 def _as_kept(n: int) -> tuple[str, dict]:
     one = job("square", n, wait=0.3)
     return one.work, one.config
-
-
-def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HeadwiseError, match=r"\.\[ray\]"):
-        run([job("square")], tmp_path, "ray")
 
 
 def test_an_unknown_engine_or_work_is_refused(tmp_path):

@@ -10,7 +10,6 @@ import torch
 
 from headwise.errors import HeadwiseWarning
 from headwise.measuring.evaluate import evaluate
-from headwise.models.memory import Budget
 from headwise.papers.mesh.meta import Meta
 from headwise.probing.features import Reader
 from headwise.scoring.importance import importance
@@ -41,46 +40,6 @@ def small(monkeypatch):
 
 def told(caught: list) -> list[str]:
     return [str(w.message) for w in caught if issubclass(w.category, HeadwiseWarning)]
-
-
-def test_a_budget_halves_until_the_work_fits_and_stays_there():
-    budget, seen = Budget(1000), []
-
-    def work(tokens: int) -> str:
-        seen.append(tokens)
-        if tokens > 300:
-            raise torch.OutOfMemoryError
-        return "done"
-
-    with pytest.warns(HeadwiseWarning, match="250 tokens"):
-        assert budget.fit(work) == "done"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert budget.fit(work) == "done"
-    assert seen == [1000, 500, 250, 250]
-
-
-def test_what_never_fits_raises():
-    def work(tokens: int) -> None:
-        raise torch.OutOfMemoryError("full")
-
-    with pytest.warns(HeadwiseWarning), pytest.raises(torch.OutOfMemoryError, match="full"):
-        Budget(1000).fit(work)
-
-
-def test_one_process_of_several_does_not_cut_alone(monkeypatch):
-    """Where a model lies on several processes, the others would wait for a forward that never comes."""
-    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
-        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
-    seen = []
-
-    def work(tokens: int) -> None:
-        seen.append(tokens)
-        raise torch.OutOfMemoryError
-
-    with pytest.raises(torch.OutOfMemoryError):
-        Budget(1000).fit(work)
-    assert seen == [1000]
 
 
 def test_evaluation_goes_on_in_smaller_batches(small):

@@ -17,7 +17,6 @@ from headwise.heads.gates import Heads, captured, gated
 from headwise.heads.modules import positions
 from headwise.models.batching import encode
 from headwise.models.folders import load
-from headwise.models.loading import load_encoder
 from headwise.models.multitask import MultiTaskModel, default_device, pool
 from headwise.papers.mesh.meta import Meta
 from headwise.pruning.export import export
@@ -157,29 +156,6 @@ def test_a_cut_model_learns_as_the_whole_one_with_those_heads_closed(tmp_path):
         torch.testing.assert_close(whole.state_dict()[name], value, atol=1e-6, rtol=1e-4)
 
 
-def test_folders_that_do_not_fit_are_told(tmp_path):
-    model = toy_model()
-    model.save_pretrained(tmp_path / "model")
-    with pytest.raises(HeadwiseError, match="no file"):
-        MultiTaskModel.load(tmp_path)
-    changed = [Task(t.name, Classify(("a", "c")), t.source, t.metric) for t in toy_tasks()]
-    with pytest.raises(HeadwiseError, match=r"'toy0' has changed.*labels was \['a', 'b'\], is \['a', 'c'\]"):
-        MultiTaskModel.load(tmp_path / "model", changed)
-    (tmp_path / "model/headwise.json").write_text('{"format": 99}')
-    with pytest.raises(HeadwiseError, match="format 99"):
-        MultiTaskModel.load(tmp_path / "model", toy_tasks())
-    with pytest.raises(HeadwiseError, match="a folder, not a file"):
-        load_encoder(tmp_path / "model/headwise.json")
-
-
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_an_encoder_with_a_decoder_is_refused_before_any_work(family):
-    with pytest.raises(HeadwiseError, match=r"encoder with a decoder.*alone.*--stack"):
-        toy_model(family=family)
-    words = tiny(family, auto="AutoModelForTextEncoding") if family == "t5" else tiny("bert")
-    assert MultiTaskModel(words, tiny_tokenizer(), toy_tasks()).tasks
-
-
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "opt", "modernbert"])
 def test_without_a_pooling_the_vector_sees_the_whole_text(family):
     """The first token of a decoder sees itself alone: every text would be the same to the output heads."""
@@ -303,15 +279,6 @@ def test_new_rows_of_a_task_are_read_with_the_labels_it_was_trained_with(tmp_pat
     assert [task.kind for task in again.tasks.values()] == [task.kind for task in model.tasks.values()]
     for name in again.tasks:
         assert torch.equal(again(name, batch_of(again, name)).loss, model(name, batch_of(model, name)).loss)
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    """transformers would read every text as unknown words, without a word of it."""
-    tiny("bert").save_pretrained(tmp_path / "bert")
-    with pytest.raises(HeadwiseError, match="no tokenizer in"):
-        load_encoder(tmp_path / "bert")
-    tiny_tokenizer().save_pretrained(tmp_path / "bert")
-    assert len(load_encoder(tmp_path / "bert")[1]) == len(tiny_tokenizer())
 
 
 def test_one_task_is_a_list_of_one(tmp_path):

@@ -116,6 +116,6 @@ def test_pearson_is_numpys_and_zero_for_a_constant():
 def test_rules_are_checked():
     with pytest.raises(HeadwiseError, match="optimizer"):
         Rule("sgd")
-    with pytest.raises(HeadwiseError, match="not above 0"):
+    with pytest.raises(HeadwiseError, match="must be above 0"):
         Rule(batch=0)
     assert (GRADED.optimizer, GRADED.batch, GRADED.every) == ("adam", 64, 50)

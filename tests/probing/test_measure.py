@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from plants import clouds, marked, planted
+from plants import marked, planted
 from scipy.stats import binom
 
-from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing import probe
-from headwise.probing.fitting import Labels, Vectors, fit
-from headwise.probing.measure import best_head
-from headwise.probing.splits import splits
 from headwise.tasks import Classify, Regress, Rows, Tag, Task
-from headwise.testing import tiny, tiny_tokenizer, toy_tasks
+from headwise.testing import tiny
 
 HEAD = (1, 2)
 
@@ -40,22 +36,6 @@ def test_the_planted_head_is_found_and_the_others_are_at_chance(plant):
     assert (found.more["selectivity"][others].abs() < 0.2).all()
     assert low < found.more["control"].min() and found.more["control"].max() < high  # shuffled labels are at chance
     assert found.layers[0] < high and found.layers[1] > 0.97  # it reaches the last layer's output through W_O
-
-
-@pytest.mark.parametrize("protocol", ["sklearn", "anatomy", "mdl"])
-def test_every_protocol_finds_the_plant(plant, protocol):
-    found = probe(plant[0], marked(), tokenizer=plant[1], protocol=protocol)
-    assert found.ranking()[0] == HEAD and found.accuracy[HEAD] > 0.9
-    if protocol == "mdl":
-        assert found.more["compression"][HEAD] > 5
-        rest = found.more["compression"].flatten().sort().values[:-1]
-        assert (rest < 1.1).all()
-
-
-@pytest.mark.parametrize("protocol", ["sklearn", "anatomy"])
-def test_folds_choose_as_well(plant, protocol):
-    found = probe(plant[0], marked(300), tokenizer=plant[1], protocol=protocol, folds=3)
-    assert found.ranking()[0] == HEAD and found.dev[HEAD] > 0.9 and found.about["options"]["folds"] == 3
 
 
 def test_labels_that_say_nothing_are_read_at_chance(plant):
@@ -86,28 +66,6 @@ def test_pairs_are_probed_apart_or_together(plant):
     assert probe(plant[0], task, tokenizer=plant[1], pair="together").about["pair"] == "together"
 
 
-def test_little_memory_changes_nothing(plant, tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
-    task = marked(120)
-    for protocol in ("sklearn", "anatomy", "control", "mdl"):
-        whole = probe(plant[0], task, tokenizer=plant[1], protocol=protocol)
-        small = probe(plant[0], task, tokenizer=plant[1], protocol=protocol, memory=20_000)
-        assert list(tmp_path.rglob("*.safetensors"))
-        assert (whole.about["features"]["train"]["kept"], small.about["features"]["train"]["kept"]) == ("cpu", "disk")
-        assert torch.equal(whole.accuracy, small.accuracy) and torch.equal(whole.dev, small.dev)
-
-
-@pytest.mark.parametrize("protocol", ["control", "mdl"])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_strengths_fitted_one_by_one_say_the_same_beside_the_score(protocol, classes):
-    x, y = clouds(4, 120, 6, classes, reach=0.3)
-    vectors, answers = Vectors(x[:, :60], x[:, 60:90], x[:, 90:]), y.numpy()
-    labels = Labels(answers[:60], answers[60:90], answers[90:], classes)
-    whole, small = fit(protocol, vectors, labels), fit(protocol, vectors, labels, memory=1)
-    for name, expected in whole.more.items():
-        torch.testing.assert_close(small.more[name], expected, rtol=1e-3, atol=1e-6)
-
-
 def test_a_multi_task_model_is_its_encoder(plant):
     task = marked(120)
     whole = probe(MultiTaskModel(plant[0], plant[1], [task]), "marker")
@@ -124,22 +82,6 @@ def test_cut_heads_have_no_score():
     assert len(found.ranking()) == 7 and "·" in str(found)
     with pytest.raises(HeadwiseError, match="1 to 7"):
         found.top(8)
-
-
-def test_heads_are_chosen_on_dev_unless_the_test_side_is_asked_for(plant):
-    task = marked(120)
-    dev = probe(plant[0], task, tokenizer=plant[1])
-    test = probe(plant[0], task, tokenizer=plant[1], select_on="test")
-    assert torch.equal(dev.accuracy, test.accuracy)
-    assert dev.to_record()["select_on"] == "dev" and test.to_record()["select_on"] == "test"
-    assert dev.scores is dev.dev and test.scores is test.accuracy
-    for found in (dev, test):
-        found.accuracy[0, 1] = found.dev[1, 0] = 2.0  # better than all else, each on one side
-        layer, head, score = best_head(found.to_record())
-        assert (layer, head) == found.best(1)[0] and score == found.accuracy[layer, head]
-    assert dev.best(1) == [(1, 0)] and test.best(1) == [(0, 1)]
-    with pytest.raises(HeadwiseError, match="side to select on"):
-        probe(plant[0], task, tokenizer=plant[1], select_on="train")
 
 
 def test_the_record_is_json_and_the_text_a_map(plant):
@@ -189,72 +131,6 @@ def rows(*texts, label=lambda i: "ab"[i % 2]):
 
 def words(prefix, count):
     return [f"{prefix}{i}" for i in range(count)]
-
-
-TASK = Task(
-    "t", Classify(("a", "b")), Rows(rows(*words("x", 20)), rows(*words("y", 6)), rows(*words("z", 6))), "accuracy"
-)
-
-
-def leaky():
-    train = rows(*words("x", 20), "Y1 !", "z 2", "z3")
-    return replace(TASK, source=Rows(train, rows(*words("y", 6), "z0"), rows(*words("z", 6))), _read={})
-
-
-def test_sides_never_share_a_sentence():
-    with pytest.warns(HeadwiseWarning, match="dropped"):
-        found = splits(leaky())
-    assert found.sizes == {"train": 20, "dev": 6, "test": 6}
-    assert len(found.notes) == 2 and "3 of 23 train rows" in " ".join(found.notes)
-    with pytest.raises(HeadwiseError, match="share no text"):
-        splits(leaky(), shared="refuse")
-    with pytest.warns(HeadwiseWarning, match="kept"):
-        assert splits(leaky(), shared="keep").sizes["train"] == 23
-
-
-def test_without_test_rows_dev_judges_and_training_rows_choose():
-    found = splits(toy_tasks(1)[0])
-    assert found.sizes == {"train": 86, "dev": 10, "test": 48} and "dev judges" in found.notes[0]
-    assert splits(toy_tasks(1)[0]).key == found.key != splits(toy_tasks(1)[0], seed=1).key
-    with pytest.raises(HeadwiseError, match="dev or test"):
-        splits(replace(TASK, source=Rows(TASK.rows("train")), _read={}))
-
-
-def test_a_limit_keeps_a_fifth_on_the_other_sides():
-    assert splits(TASK, limit=10).sizes == {"train": 10, "dev": 2, "test": 2}
-
-
-@pytest.mark.parametrize(
-    ("kind", "train", "told"),
-    [
-        (Classify(("a", "b")), rows(*words("x", 6), label=lambda i: "a"), "one class"),
-        (Classify(tuple("abcdefghij")), rows(*words("x", 6)), "10 classes for 6"),
-        (Regress(), rows(*words("x", 6), label=lambda i: 2.0), "all the same"),
-    ],
-)
-def test_what_cannot_be_probed_is_refused(kind, train, told):
-    held = rows(*words("y", 3), label=(lambda i: float(i)) if isinstance(kind, Regress) else lambda i: "ab"[i % 2])
-    task = Task("t", kind, Rows(train, held, [r | {"text": r["text"] + "z"} for r in held]), "accuracy")
-    with pytest.raises(HeadwiseError, match=told):
-        splits(task)
-
-
-def test_a_class_with_one_row_is_probed_and_noted():
-    train = [*rows(*words("w", 12)), {"text": "w1 w2", "label": "c"}]
-    sides = Rows(train, rows("w1 w3", "w2 w4"), rows("w5 w1", "w6 w2"))
-    task = Task("t", Classify(("a", "b", "c", "d")), sides, "accuracy")
-    found = probe(tiny("bert"), task, tokenizer=tiny_tokenizer(words("w", 12)))
-    assert "one training row: c" in str(found) and "no training row: d" in str(found)
-    assert found.accuracy.isfinite().all()
-
-
-def test_vectors_that_are_all_the_same_are_read_at_the_most_frequent_class():
-    model = tiny("bert")
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            layer.attention.self.value.weight.zero_()
-    found = probe(model, marked(60), tokenizer=planted()[1])
-    assert len(found.accuracy.unique()) == 1
 
 
 def test_word_level_tasks_are_refused():

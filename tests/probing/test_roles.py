@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from headwise.errors import HeadwiseError
-from headwise.probing import figures
 from headwise.probing.roles import across, centre, change, profiles, scatter, shared_range, sorted_map
-from headwise.probing.terminal import heat_map
-from headwise.probing.utilization import EffectOfN
 
 RNG = np.random.default_rng(0)
 MAPS = {
@@ -81,7 +78,7 @@ def test_models_of_any_shape_are_compared_by_depth():
         and found.similarity[0, 2] == pytest.approx(-1)
     )
     assert found.depth[0, 0] == pytest.approx(found.depth[1, 0], abs=0.05) and "small" in str(found)
-    with pytest.raises(HeadwiseError, match="no task in common"):
+    with pytest.raises(HeadwiseError, match="without a common task"):
         across({"a": {"x": rising["t"]}, "b": {"y": rising["t"]}})
 
 
@@ -90,23 +87,3 @@ def test_maps_of_other_shapes_are_refused():
         profiles({"a": np.ones((2, 2)), "b": np.ones((2, 3))})
     with pytest.raises(HeadwiseError, match="layers, heads"):
         sorted_map(np.ones(3))
-
-
-def test_a_terminal_map_has_the_first_layer_at_the_bottom():
-    lines = heat_map([[0.5, np.nan], [0.9, 0.7]]).splitlines()
-    assert lines[0].startswith("layer 1") and "█" in lines[0] and lines[1].split()[2] == "▁·"
-
-
-def test_figures_share_a_range_where_asked():
-    pytest.importorskip("matplotlib")
-    maps = {"before": np.zeros((2, 3)) + 0.2, "after": np.ones((2, 3))}
-    alone, shared = (figures.heat_maps(maps, shared=s) for s in (False, True))
-
-    def ranges(figure):
-        return [axis.collections[0].get_clim() for axis in figure.axes if axis.get_xlabel() == "head"]
-
-    assert len(set(ranges(shared))) == 1 and ranges(shared)[0] == (0.2, 1.0) and len(set(ranges(alone))) == 2
-    assert {axis.collections[0].get_cmap().name for axis in shared.axes if axis.get_xlabel()} == {"plasma"}
-    assert figures.heat_maps(maps, ordered=True).axes[0].get_xlabel() == "heads, best first"
-    assert len(figures.scatters({"m": scatter(MAPS)}).axes) == 2
-    assert figures.curves([EffectOfN("t", (1, 2), (0.5, 0.6), (0.5, 0.7))]).axes[0].get_xscale() == "log"

@@ -211,14 +211,6 @@ def test_the_planted_head_is_needed(plant):
         assert base > 0.95 and closed < 0.75 and min(others) > 0.95
 
 
-@pytest.mark.parametrize("by", CAPTUM)
-def test_captum_estimators(plant, by):
-    pytest.importorskip("captum")
-    model, masks = plant
-    for task, mask in masks.items():
-        assert torch.equal(top(importance(model, task, by, examples=64).scores, 1 / 8), mask)
-
-
 def test_bad_use(model):
     with pytest.raises(HeadwiseError, match="toy0"):
         importance(model, "nothing")

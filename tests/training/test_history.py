@@ -9,7 +9,6 @@ from importlib import machinery
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.progress import Progress
 from headwise.testing import toy_model
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -37,30 +36,6 @@ def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fit(toy_model(), PLAN)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_sees_every_batch_and_evaluation():
-    class Seen(Progress):
-        def __init__(self):
-            self.events = []
-
-        def start(self, total, done, tasks):
-            self.events.append(("start", total, done, tuple(tasks)))
-
-        def advance(self, step, task, loss, tokens):
-            self.events.append(("batch", step, tokens > 0))
-
-        def scores(self, step, scores):
-            self.events.append(("scores", step))
-
-        def stop(self):
-            self.events.append(("stop",))
-
-    seen = Seen()
-    fit(toy_model(), PLAN.with_(accumulate=2), progress=seen)
-    assert seen.events[0] == ("start", 8, 0, ("toy0", "toy1")) and seen.events[-1] == ("stop",)
-    assert [e[1] for e in seen.events if e[0] == "batch"] == [step for step in range(1, 9) for _ in range(2)]
-    assert [e[1] for e in seen.events if e[0] == "scores"] == [4, 8]
 
 
 def test_curves_are_ready_to_plot():

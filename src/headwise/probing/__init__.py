@@ -1,4 +1,4 @@
-"""What each head encodes: probe all heads at once, and put the best to work.
+"""Probe all heads of a model at once, and use the best ones.
 
 Example:
     >>> from headwise.probing import probe

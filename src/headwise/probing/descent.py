@@ -1,8 +1,8 @@
-"""Probes trained by mini-batches with early stopping, many at once, each as if it were alone.
+"""Train many probes at once by mini-batches with early stopping, each as if it were alone.
 
-All probes start from the same weights and see the same permutations (as those of Jo and Myaeng 2020, who set the seed
-anew for every classifier), so that one step of all is three matrix products. A probe that stops keeps its best weights;
-nothing that happens to the others after that reaches it.
+All probes start from the same weights and see the same permutations (Jo and Myaeng 2020 reset the seed for every
+classifier), so one step of all probes is three matrix products. A probe that stops keeps its best weights; later steps
+of the others do not affect it.
 
 Legend: P heads, N examples, D dimensions, K L2 strengths, C outputs, B batch.
 """
@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError, unknown
 
 @dataclass(frozen=True)
 class Rule:
-    """How a probe is trained and when it stops; the defaults are those of the released code for classes."""
+    """How a probe is trained and when it stops; the defaults are those of the released code for classification."""
 
     optimizer: str = "rmsprop"
     lr: float = 0.01
@@ -38,28 +38,28 @@ class Rule:
         if self.optimizer not in ("rmsprop", "adam"):
             raise unknown("optimizer", self.optimizer, ("rmsprop", "adam"))
         if min(self.lr, self.batch, self.every, self.max_epochs) <= 0 or self.tenacity < 0:
-            raise HeadwiseError(f"a rule with a number that is not above 0: {self}")
+            raise HeadwiseError(f"every number of the rule must be above 0: {self}")
 
 
 GRADED = Rule("adam", lr=1e-3, batch=64, every=50, max_epochs=1000)  # the released code's for soft labels
 
 
 class Target(Protocol):
-    """What probes are trained for, on scores ``(P, K, C, B)``."""
+    """The objective of the probes, on scores ``(P, K, C, B)``."""
 
     outputs: int
 
     def errors(self, scores: Tensor, items: Tensor) -> Tensor:
-        """The gradient of the mean loss by the scores."""
+        """The gradient of the mean loss with respect to the scores."""
         ...
 
     def score(self, scores: Tensor) -> Tensor:
-        """How good the development scores are, ``(P, K)``."""
+        """The evaluation of development scores, ``(P, K)``."""
         ...
 
 
 class Classes:
-    """Classes by cross-entropy, looked at by accuracy."""
+    """Classes: cross-entropy, evaluated by accuracy."""
 
     def __init__(self, train: Tensor, dev: Tensor, outputs: int):
         self.train, self.dev, self.outputs = train, dev, outputs
@@ -74,10 +74,10 @@ class Classes:
 
 
 class Grades:
-    """Grades as a spread over five points, by squared error of probabilities, looked at by Pearson's r.
+    """Grades as a distribution over five points: squared error of probabilities, evaluated by Pearson's r.
 
-    A grade between two points is shared out between them (Tai et al. 2015); as in the released code, nothing is
-    asked of the share of a grade below the first point.
+    A grade between two points is divided between them (Tai et al. 2015). As in the released code, the part of a grade
+    below the first point has no target.
     """
 
     outputs = 5
@@ -95,7 +95,7 @@ class Grades:
 
 
 def soft_labels(grades: Tensor, points: int = 5) -> Tensor:
-    """Grades from 0 to 1 as shares of the points 1 to 5, ``(points, N)``."""
+    """Grades from 0 to 1 as a distribution over the points 1 to 5, ``(points, N)``."""
     place = torch.arange(1, points + 1, device=grades.device)[:, None]
     return (1 - (grades * points - place).abs()).clamp_min(0)
 
@@ -108,14 +108,14 @@ def expected_grade(scores: Tensor) -> Tensor:
 
 
 def pearson(found: Tensor, gold: Tensor) -> Tensor:
-    """Pearson's r along the last axis; 0 where one side does not vary."""
+    """Pearson's r along the last axis; 0 if one side is constant."""
     found, gold = (x.double() - x.double().mean(-1, keepdim=True) for x in (found, gold))
     scale = (found.square().sum(-1) * gold.square().sum(-1)).sqrt()
     return torch.where(scale > 1e-12, (found * gold).sum(-1) / scale.clamp_min(1e-300), 0.0)
 
 
 class Descent(NamedTuple):
-    """Trained probes: their best weights, development scores and how long each ran."""
+    """Trained probes: their best weights, development scores and number of epochs."""
 
     weight: Tensor  # (P, K, C, D)
     bias: Tensor  # (P, K, C)
@@ -126,8 +126,8 @@ class Descent(NamedTuple):
 def descend(train_PND: Tensor, dev_PND: Tensor, target: Target, l2: list[float], rule: Rule) -> Descent:
     """Train a probe for every head and L2 strength (the optimizer's weight decay).
 
-    A look is every few epochs; the best weights are kept, and a probe stops at a look that is not better when as many
-    as ``tenacity`` were not better before it.
+    Probes are evaluated every few epochs. The best weights are kept, and a probe stops after more than ``tenacity``
+    evaluations without improvement.
     """
     state = _State(train_PND, target.outputs, l2, rule)
     heads, strengths = len(train_PND), len(l2)

@@ -1,10 +1,10 @@
-"""Probes solved to their optimum, many at once: logistic regression by Newton's method, ridge in closed form.
+"""Solve many probes to their optimum at once: logistic regression by Newton's method, ridge regression in closed form.
 
-Every head's vectors are centred and turned to their principal axes, which moves neither the penalty nor the optimum and
-makes the diagonal of the curvature a good guide. All problems of a head (L2 strengths, folds, control labels) share
-its vectors, so that a look at the curvature of all is two matrix products. A problem that has converged stays where it
-is: its result does not depend on the others, and where it has in all heads it is left out of the products, since weak
-strengths take ten times as many as strong ones.
+Each head's vectors are centred and rotated to their principal axes, which changes neither the penalty nor the optimum
+and makes the diagonal of the Hessian a good preconditioner. All problems of a head (L2 strengths, folds, control
+labels) share its vectors, so a Hessian product for all of them is two matrix products. A converged problem no longer
+changes, so its result does not depend on the others; a problem converged in all heads is dropped from the products,
+because weak L2 strengths take ten times as many steps as strong ones.
 
 Legend: P heads, N examples, D dimensions, T targets, K L2 strengths, C classes, S = T * K problems of a head.
 """
@@ -46,7 +46,7 @@ class Linear(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """Vectors in their own axes: ``x = (x_given - mean) @ turn``; ``spread`` are the variances along them."""
+    """Vectors in their principal axes: ``x = (x_given - mean) @ turn``; ``spread`` holds the variances along them."""
 
     x: Tensor  # (P, N, D)
     mean: Tensor  # (P, 1, D)
@@ -65,7 +65,7 @@ class Axes(NamedTuple):
         return cls(x @ turn, mean, turn, spread.clamp_min(0).to(x.dtype))
 
     def back(self, weight_PMD: Tensor, bias_PM: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients for the vectors as they were given."""
+        """Coefficients for the original vectors."""
         weight = weight_PMD if self.turn is None else weight_PMD @ self.turn.mT
         return weight, bias_PM - (weight @ self.mean.mT).squeeze(-1)
 
@@ -78,12 +78,12 @@ def logistic(x_PND: Tensor, y_TN: Tensor, l2: list[float], classes: int, weight_
     Args:
         x_PND: the vectors of P heads.
         y_TN: class numbers of each target.
-        l2: strengths, above 0.
-        classes: how many classes there are; two are solved with one score, as scikit-learn does.
-        weight_TN: how much an example counts for a target (0: held out).
+        l2: L2 strengths, above 0.
+        classes: the number of classes; two are solved with one score, as in scikit-learn.
+        weight_TN: the weight of each example for each target (0: held out).
     """
     if min(l2) <= 0:
-        raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0, without which separable data have no optimum")
+        raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0 (separable data have no optimum without)")
     axes = Axes.of(x_PND.double() if x_PND.abs().amax() > COARSE else x_PND)
     problem = _Logistic(axes, y_TN, weight_TN, l2, classes)
     theta, settled = _newton(problem)
@@ -122,7 +122,7 @@ class _Logistic:
         return theta
 
     def preconditioned(self, gradient: Tensor) -> Tensor:
-        """The gradient over the curvature at the prior π: λ (diag(π) - ππ') + l2 along an axis of variance λ."""
+        """The gradient divided by the curvature at the prior π: λ (diag(π) - ππ') + l2 along an axis of variance λ."""
         spread = self.spread * self.doubt
         if self.scores == 1:
             return gradient / (self.share_of * (1 - self.share_of) * spread + self.penalty)
@@ -135,17 +135,17 @@ class _Logistic:
         return self.balanced(gradient / diagonal + part * pull)
 
     def balanced(self, change: Tensor) -> Tensor:
-        """Without what all classes have in common, which moves no probability: rounding would grow along it."""
+        """Subtract what all classes share: it changes no probability, and rounding errors would grow along it."""
         return change if self.scores == 1 else change - change.mean(2, keepdim=True)
 
     def logits(self, theta: Tensor) -> Tensor:
         return (theta.flatten(1, 2) @ self.x.mT).unflatten(1, theta.shape[1:3])
 
     def errors(self, theta: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of every problem ``(P, S)``, and what its gradient by the scores is.
+        """The loss of every problem ``(P, S)``, and its gradient with respect to the scores.
 
-        Losses of examples that are nearly sure are far smaller than their scores, and are no differences of these: a
-        search could not tell a step downhill from rounding.
+        Losses of confident examples are far smaller than their scores, so they are not computed as differences of
+        scores: a line search could not tell a descent from rounding.
         """
         if self.scores == 1:
             losses = torch.nn.functional.softplus(logits * (1 - 2 * self.wanted))
@@ -164,7 +164,7 @@ class _Logistic:
         return value, (found - self.wanted).mul_(self.share)
 
     def bent(self, direction: Tensor) -> Tensor:
-        """The second derivative times a direction."""
+        """The Hessian times a direction."""
         moved = self.logits(direction).mul_(self.found)
         if self.scores == 1:
             moved.mul_(1 - self.found)
@@ -176,10 +176,10 @@ class _Logistic:
         return self.balanced((errors.flatten(1, 2) @ self.x).unflatten(1, theta.shape[1:3])) + self.penalty * theta
 
     def unsettled(self, theta: Tensor, step: Tensor, slope: Tensor, value: Tensor) -> Tensor:
-        """Where a step still moved coefficients or loud scores, and changed the loss by more than rounding, (P, S).
+        """Problems whose last step changed coefficients or large scores, and the loss by more than rounding, (P, S).
 
-        The bias of a class that no row has goes on for ever, and nothing is won by it. A step uphill is a sign of
-        numbers too coarse for the curvature, and no optimum.
+        The bias of a class without rows would decrease forever, to no effect. A step uphill means that the precision is
+        too low for the curvature, not that an optimum was reached.
         """
         weights = step[..., :-1].abs().amax((2, 3)) / theta[..., :-1].abs().amax((2, 3)).clamp_min(1e-30)
         biases = step[..., -1].abs().amax(2) / theta[..., -1].abs().amax(2).clamp_min(1)
@@ -188,7 +188,7 @@ class _Logistic:
         return moved & (slope.abs() > (_rounding(value, theta) / 40).clamp_min(NOTHING**2 / 10))
 
     def among(self, heads: Tensor | slice, problems: Tensor) -> _Logistic:
-        """The same of some heads and some of their problems."""
+        """A subset of heads and of their problems."""
         some = copy(self)
         some.x, some.spread = self.x[heads], self.spread[heads]
         some.found, some.doubt = self.found[heads][:, problems], self.doubt[heads][:, problems]
@@ -203,12 +203,12 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _rounding(value: Tensor, of: Tensor) -> Tensor:
-    """How true a loss is at worst that is a sum of terms of this precision; of many it is far truer on average."""
+    """Worst-case relative rounding error of a sum of losses in this precision; the average error is far smaller."""
     return 4 * torch.finfo(of.dtype).eps * value.abs()
 
 
 def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
-    """Newton's method on all problems side by side, each with its own steps and its own end."""
+    """Newton's method on all problems in parallel, each with its own step sizes and its own convergence."""
     theta = problem.start()
     logits = problem.logits(theta)
     value, errors = problem.errors(theta, logits)
@@ -242,7 +242,7 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
 
 
 def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tensor) -> Tensor:
-    """Newton's direction by preconditioned conjugate gradients, to a part ``goal`` of the gradient."""
+    """Newton's direction by preconditioned conjugate gradients, until the residual is ``goal`` times the gradient."""
     found, direction, residual = torch.zeros_like(gradient), torch.zeros_like(gradient), -gradient
     near = problem.preconditioned(residual)
     search, size = near, _dot(residual, near)
@@ -270,7 +270,7 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tenso
 
 
 def _step(problem, theta, logits, value, slope, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest of 1, 1/2, 1/4, ... that lowers the loss enough (Armijo); 0 for problems that are at their end."""
+    """The largest of 1, 1/2, 1/4, ... that lowers the loss enough (Armijo); 0 for converged problems."""
     step = active.to(theta)[..., None, None]
     slack = _rounding(value, theta)
     for _ in range(HALVINGS):
@@ -286,7 +286,7 @@ def _step(problem, theta, logits, value, slope, direction, moved, active) -> tup
 def ridge(x_PND: Tensor, y_TN: Tensor, l2: list[float], weight_TN: Tensor | None = None) -> Linear:
     """Ridge probes of every head, target and L2 strength: the minimum of mean (y - score)² + l2 * |weight|².
 
-    scikit-learn's alpha is l2 * N. Along the principal axes all strengths cost one division.
+    scikit-learn's alpha is l2 * N. Along the principal axes every strength costs one division.
     """
     if min(l2) <= 0:
         raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0")

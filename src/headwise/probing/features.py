@@ -1,4 +1,4 @@
-"""One pass over sentences: the output vector of every head, before the output projection, and every layer's output.
+"""Read sentences in one pass: every head's output vector, before the output projection, and every layer's output.
 
 Legend: B batch, T tokens, L layers, H heads, D head size (twice for pairs read apart), E layer size, N sentences.
 """
@@ -44,7 +44,7 @@ POOL = 4096  # sentences sorted by length together, and written to disk together
 
 @dataclass(frozen=True)
 class Features:
-    """What every head and every layer says about N sentences."""
+    """The vectors of N sentences in every head and every layer."""
 
     heads: Tensor = field(repr=False)  # (L, H, N, D); NaN for heads that were cut away
     layers: Tensor = field(repr=False)  # (L, N, E)
@@ -56,7 +56,7 @@ class Features:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Where they are kept, and how large they are."""
+        """Where the features are stored, and their size."""
         size = sum(t.numel() * t.element_size() for t in (self.heads, self.layers))
         return {"kept": "disk" if self.place.endswith(".safetensors") else self.place, "bytes": size}
 
@@ -95,7 +95,7 @@ class Reader:
     def of(
         cls, model: Any, tokenizer: Any = None, at: str | None = None, max_length: int | None = None, **options
     ) -> Reader:
-        """A reader of a `MultiTaskModel`, of a Hugging Face model with its tokenizer, or of a folder or Hub name."""
+        """A reader for a `MultiTaskModel`, a Hugging Face model with its tokenizer, or a folder or Hub name."""
         if isinstance(model, str | Path):
             model, tokenizer = load_encoder(model)
         pooling = None
@@ -124,23 +124,23 @@ class Reader:
 
     @property
     def model_key(self) -> str:
-        """What the model is now: its weights and configuration, and the heads it has."""
+        """A hash of the model's current state: weights, configuration and remaining heads."""
         return digest(identity(self.encoder), self.heads.alive.tolist())
 
     def key(self, rows: Sequence[Row]) -> str:
-        """What features are made from, as a hash: the model, the texts and the way they are read."""
+        """A hash of what determines the features: the model, the texts and how they are read."""
         texts = [[row["text"], row.get("text_b")] for row in rows]
         way = [self.at, self.pair, self.max_length, self.precision]
         return digest(self.model_key, identity(self.tokenizer), texts, way)
 
     def read(self, rows: Sequence[Row], *, cache: bool | str | Path = False, memory: int | None = None) -> Features:
-        """The features of rows ``{"text", "text_b"?}``, on the model's device; on disk where they do not fit.
+        """Read rows ``{"text", "text_b"?}``; features are on the model's device, or on disk if they do not fit.
 
         Args:
             rows: the sentences.
-            cache: keep them in a memory-mapped file and read it next time; a folder, or True for the cache folder.
-                Under gates or other hooks, whose work no key tells, they are neither kept nor read from there.
-            memory: bytes that features may take before they go to disk; half of what is free where not given.
+            cache: store features in a memory-mapped file and reuse it; a folder, or True for the cache folder. Not used
+                under gates or other hooks, whose effect is not part of the key.
+            memory: bytes that features may take before they go to disk. Default: half of the free memory.
         """
         shapes, hooked = self._shapes(rows), _hooked(self.encoder)
         room = free_memory(self.device) // 2 if memory is None else memory
@@ -168,7 +168,7 @@ class Reader:
         return _opened(path, key)
 
     def _shapes(self, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
-        """Shapes of the features, with the size of a layer's output asked of the model itself."""
+        """Shapes of the features; the size of a layer's output is measured on the model."""
         if not len(rows):
             raise HeadwiseError("features of no sentences", "one or more")
         paired = sum(row.get("text_b") is not None for row in rows)
@@ -191,7 +191,7 @@ class Reader:
         return cut
 
     def vectors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
-        """Head vectors ``(L, H, n, D)`` and layer vectors ``(L, n, E)`` of a few rows, and how many were cut short."""
+        """Head vectors ``(L, H, n, D)`` and layer vectors ``(L, n, E)`` of some rows, and how many were truncated."""
         paired = any(row.get("text_b") is not None for row in rows)
         if not paired or self.pair == "together":
             return self._pass(rows)
@@ -260,7 +260,7 @@ def _opened(path: Path, key: str) -> Features:
 
 
 def _hooked(encoder: nn.Module) -> bool:
-    """Whether hooks, such as gates, may change what a model says; those transformers collects outputs with do not."""
+    """Whether hooks, such as gates, may change the outputs; those with which transformers collects outputs cannot."""
     hooks = (h for m in encoder.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
     return any(getattr(hook, "__module__", None) != "transformers.utils.output_capturing" for hook in hooks)
 

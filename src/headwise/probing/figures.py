@@ -22,10 +22,10 @@ def heat_maps(maps: Mapping[str, Any], *, ordered: bool = False, shared: bool = 
     """One map per name, the first layer at the bottom; cut heads stay white.
 
     Args:
-        maps: probes or ``(layers, heads)`` arrays by title.
-        ordered: sort the heads of each layer, the best at the left (Figures 3 and 6); as they are otherwise (Figure 7).
-        shared: one colour range for all, where maps are compared (Figure 4).
-        columns: maps in a row.
+        maps: probes or ``(layers, heads)`` arrays, by title.
+        ordered: sort each layer's heads, best first (Figures 3 and 6); otherwise keep their order (Figure 7).
+        shared: use one colour range for all maps (Figure 4).
+        columns: maps per row.
     """
     width = min(columns, len(maps))
     rows = -(-len(maps) // width)
@@ -66,7 +66,7 @@ def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
 
 
 def curves(found: Sequence[EffectOfN]) -> Figure:
-    """Test score over the number of heads put together."""
+    """Test score against the number of concatenated heads."""
     figure = _figure((4.5, 3.0))
     axis = figure.add_subplot()
     for each in found:

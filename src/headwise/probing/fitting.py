@@ -1,4 +1,4 @@
-"""Probes for many vectors at once: what goes in, what comes out, and as many together as memory holds.
+"""Fit probes for many vectors at once, as many together as memory allows.
 
 Legend: P vectors of a sentence (heads, layers or any other), N sentences, D dimensions.
 """
@@ -54,13 +54,13 @@ class Vectors:
         return len(self.train)
 
     def part(self, which: slice, device: torch.device) -> Vectors:
-        """Some of the P as 32-bit numbers on a device."""
+        """Some of the P vectors, as float32 on a device."""
         return Vectors(*(x[which].to(device, torch.float32) for x in (self.train, self.dev, self.test)))
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What came out for P vectors."""
+    """The results for P vectors."""
 
     dev: Tensor  # (P,)
     test: Tensor  # (P,)
@@ -73,13 +73,13 @@ class Fit:
     PARTS = ("dev", "test", "l2", "predictions")
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Fit:
-        """The same with every tensor changed."""
+        """Apply a function to every tensor."""
         parts = {name: change(getattr(self, name)) for name in self.PARTS}
         more = {name: change(tensor) for name, tensor in self.more.items()}
         return replace(self, **parts, more=more, beside=tuple(each.map(change) for each in self.beside))
 
     def beyond(self, shuffled: tuple[Fit, ...]) -> Fit:
-        """This, with what it brings beyond the mean of the same with shuffled labels."""
+        """This fit with its gain over the mean of fits to shuffled labels."""
         baseline = torch.stack([each.test for each in shuffled]).mean(0)
         more = {"control": baseline, "selectivity": self.test - baseline}
         return replace(self, more=self.more | more, beside=shuffled)
@@ -98,7 +98,7 @@ for _name in ("sklearn", "anatomy", "mdl", "control"):
 
 
 def checked(protocol: str, options: Iterable[str]) -> Protocol:
-    """The protocol of this name, which has these options."""
+    """Look up a protocol by name and check its options."""
     run = protocols[protocol]
     known = list(inspect.signature(run).parameters)[2:]
     for name in options:
@@ -110,7 +110,7 @@ def checked(protocol: str, options: Iterable[str]) -> Protocol:
 def fit(
     protocol: str, vectors: Vectors, labels: Labels, *, memory: int | None = None, device: Any = None, **options: Any
 ) -> Fit:
-    """Fit and judge all probes, a few heads (or L2 strengths) at a time where they do not fit in memory together."""
+    """Fit and score all probes, a few heads (or L2 strengths) at a time if memory requires it."""
     run = checked(protocol, options)
     parameters = inspect.signature(run).parameters
     place = torch.device(device) if device is not None else vectors.train.device
@@ -127,9 +127,9 @@ def fit(
 
 
 def _together(vectors: Vectors, labels: Labels, problems: int, memory: int | None, device: torch.device) -> int:
-    """How many heads go together: their vectors, three times over, and a handful of scores for every row.
+    """How many heads are fitted together, given three copies of their vectors and a few scores per row.
 
-    0 where not even the scores of one head fit.
+    0 if not even the scores of one head fit.
     """
     rows = sum(x.shape[1] for x in (vectors.train, vectors.dev, vectors.test))
     each = 4 * rows * (3 * vectors.train.shape[-1] + 6 * problems * max(labels.classes, 1))
@@ -139,10 +139,10 @@ def _together(vectors: Vectors, labels: Labels, problems: int, memory: int | Non
 
 
 def _best(fits: list[Fit]) -> Fit:
-    """Of fits that differ in their L2 strengths, the one with the best development score for each head.
+    """For each head, the fit with the best development score among fits that differ in L2 strength.
 
-    What comes beside it is what all strengths together would have given: shuffled labels have a strength of their own,
-    and a code takes the shortest and names its strength.
+    The additional results are those of fitting all strengths together: shuffled labels choose their own strength, and a
+    code length is the shortest, including the bits that name its strength.
     """
     if len(fits) == 1:
         return fits[0]

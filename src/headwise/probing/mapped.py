@@ -1,7 +1,7 @@
-"""Large tensors in one safetensors file, filled in place and read as a memory map, never whole in memory.
+"""Large tensors in one safetensors file, written in place and read as a memory map, never entirely in memory.
 
-A file carries the hash of what it was made from and the hash of its own bytes. One that another model wrote, that was
-cut short or changed is refused.
+A file carries the hash of its inputs and of its own bytes. A file of another model, or one that was truncated or
+modified, is refused.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def nbytes(shapes: Shapes, precision: str) -> int:
 
 @contextmanager
 def written(path: Path, shapes: Shapes, precision: str, about: dict[str, str]) -> Iterator[dict[str, torch.Tensor]]:
-    """Empty tensors that become the file ``path`` when the block ends well, and vanish when it does not.
+    """Empty tensors that become the file ``path`` if the block succeeds, and are discarded if it fails.
 
-    ``about`` needs a ``key``; the block may add a few short entries to it.
+    ``about`` needs a ``key``; the block may add a few short entries.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     size, free = nbytes(shapes, precision), shutil.disk_usage(path.parent).free
     if size > free:
-        raise HeadwiseError(f"features of {size:,} bytes and {free:,} free in {path.parent}", "room on the disk")
+        raise HeadwiseError(f"features of {size:,} bytes and {free:,} free in {path.parent}", "enough free space")
     scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         start = len(_header(shapes, precision, about))
@@ -56,12 +56,12 @@ def written(path: Path, shapes: Shapes, precision: str, about: dict[str, str]) -
 
 
 def _reserve(file: int, size: int) -> None:
-    """Make room now: where the disk fills up later, writing through a map would end the process without a word."""
+    """Allocate the space now: if the disk filled up later, writing through the map would kill the process silently."""
     os.posix_fallocate(file, 0, size) if hasattr(os, "posix_fallocate") else os.truncate(file, size)
 
 
 def read(path: Path, key: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The tensors of a file and what it says of them; HeadwiseError where its key is another or it is not whole."""
+    """Read the tensors of a file and their metadata; HeadwiseError if its key differs or it is incomplete."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -73,16 +73,16 @@ def read(path: Path, key: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HeadwiseError(f"{path} is not a readable feature file ({error})") from None
     if about.get("key") != key:
-        raise HeadwiseError(f"{path} was made from something else (key {about.get('key')})", f"key {key}")
+        raise HeadwiseError(f"{path} was computed from other inputs (key {about.get('key')})", f"key {key}")
     if path.stat().st_size != expected:
         raise HeadwiseError(f"{path} has {path.stat().st_size:,} bytes", f"{expected:,}")
     if about.get("bytes") != _digest(path, 8 + length):
-        raise HeadwiseError(f"the bytes of {path} are not those that were written")
+        raise HeadwiseError(f"{path} was modified after it was written")
     return _tensors(path, 8 + length, shapes, precision, "c"), about
 
 
 def _header(shapes: Shapes, precision: str, about: Mapping[str, str], size: int | None = None) -> bytes:
-    """The head of a safetensors file; without a size, with room for a hash and a few entries more."""
+    """The header of a safetensors file; without a size, with room for a hash and a few more entries."""
     entries: dict = {"__metadata__": {"precision": precision, **about}}
     start = 0
     for name, shape in shapes.items():
@@ -95,7 +95,7 @@ def _header(shapes: Shapes, precision: str, about: Mapping[str, str], size: int 
 
 
 def _tensors(path: Path, start: int, shapes: Shapes, precision: str, mode) -> dict[str, torch.Tensor]:
-    """Views of the file; mode "c" lets readers write to their own copy only."""
+    """Views of the file; with mode "c", readers write to private copies only."""
     dtype, out = DTYPES[precision][0], {}
     for name, shape in shapes.items():
         flat = np.memmap(path, np.uint8, mode, start, (math.prod(shape) * dtype.itemsize,))

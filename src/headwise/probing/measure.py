@@ -1,4 +1,4 @@
-"""Probe every head and every layer of a model for what a task asks."""
+"""Probe every head and every layer of a model for a task's labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bench:
-    """What a probe was made from, kept for what comes after: other vectors of the same sentences."""
+    """The data and settings of a probe, to fit other vectors of the same sentences later."""
 
     reader: Reader
     splits: Splits
@@ -35,12 +35,12 @@ class Bench:
     options: dict[str, Any]
 
     def fit(self, vectors: Vectors, **changes: Any) -> Fit:
-        """Probes of these vectors, by the same protocol."""
+        """Fit probes to these vectors with the same protocol."""
         device = self.reader.device
         return fit(self.protocol, vectors, self.labels, memory=self.memory, device=device, **self.options | changes)
 
     def vectors(self, of: str) -> Vectors:
-        """The vectors of all heads (cut ones left out), or of all layers."""
+        """The vectors of all remaining heads, or of all layers."""
         found = (getattr(self.features[side], of) for side in SIDES)
         if of == "layers":
             return Vectors(*found)
@@ -48,15 +48,15 @@ class Bench:
         return Vectors(*(flat if alive.all() else [x[alive.to(x.device)] for x in flat]))
 
     def together(self, heads: list[tuple[int, int]]) -> Vectors:
-        """Some heads' vectors side by side, as one."""
+        """The concatenated vectors of some heads."""
         return Vectors(*(torch.cat([self.features[side].heads[head] for head in heads], -1)[None] for side in SIDES))
 
 
 @dataclass(frozen=True)
 class Probe(display.Shown):
-    """How well a linear probe reads a task's labels off each head and each layer.
+    """How well a linear probe predicts a task's labels from each head and each layer.
 
-    Scores are accuracies, or Pearson's r for grades; NaN for heads that were cut away.
+    Scores are accuracies, or Pearson's r for grades; NaN for cut heads.
     """
 
     task: str
@@ -81,11 +81,11 @@ class Probe(display.Shown):
 
     @property
     def scores(self) -> Tensor:
-        """What heads are ranked by: the development score, unless the test score was asked for."""
+        """The scores that rank heads: development scores, or test scores with ``select_on="test"``."""
         return self.accuracy if self.select_on == "test" else self.dev
 
     def ranking(self) -> list[tuple[int, int]]:
-        """(layer, head) of all living heads, the best first; of equals the lower layer, then the lower head."""
+        """(layer, head) of all remaining heads, best first; ties go to the lower layer, then the lower head."""
         flat = self.scores.flatten()
         order = flat.nan_to_num(-torch.inf).argsort(descending=True, stable=True).tolist()
         return [divmod(i, self.shape[1]) for i in order if not flat[i].isnan()]
@@ -105,7 +105,7 @@ class Probe(display.Shown):
         return mask
 
     def best_layer(self) -> int:
-        """The layer with the best score of the side that ranks; of equals the lowest."""
+        """The layer with the best ranking score; the lowest on ties."""
         return int((self.layers if self.select_on == "test" else self.layers_dev).argmax())
 
     def top(self, n: int) -> Any:
@@ -163,7 +163,7 @@ class Probe(display.Shown):
 
 
 def best_head(record: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Layer, head and test score of the best head in a record, chosen on the side that ranks; of equals the first."""
+    """Layer, head and test score of the best head in a record, chosen by the ranking score; the first on ties."""
     ranks = np.array(record["accuracy"] if record["select_on"] == "test" else record["dev"], float)  # None is NaN
     layer, head = map(int, np.unravel_index(np.nanargmax(ranks), ranks.shape))
     return layer, head, record["accuracy"][layer][head]
@@ -195,17 +195,17 @@ def probe(
         task: a task of kind Classify or Regress, or its name.
         tokenizer: the tokenizer of a Hugging Face model.
         protocol: sklearn (converged), anatomy (Jo and Myaeng 2020), mdl (online code), control (selectivity).
-        at: cls, last, mean or post_last. Default: the model's pooling, or last for causal models and cls otherwise.
-        pair: two texts are read apart, as [|a - b|, a * b], or together.
-        select_on: the side that ranks heads and layers: dev; or test, as published, which the record then says.
-        shared: rows whose text is on a later side too: drop, refuse or keep.
-        limit: at most this many training rows, and a fifth of it on the other sides.
-        max_length: longest input in sub-words.
-        precision: fp32, fp16 or bf16, for the features.
-        cache: keep features on disk; a folder, or True for the cache folder.
-        memory: bytes that features, and then probes, may take; half of what is free where not given.
+        at: cls, last, mean or post_last. Default: the model's pooling, else last for causal models and cls for others.
+        pair: read two texts separately, as [|a - b|, a * b], or together.
+        select_on: the split that ranks heads and layers: dev, or test as published (noted in the record).
+        shared: rows whose text is also in a later split: drop, refuse or keep.
+        limit: maximum number of training rows; the other splits have at most a fifth of it.
+        max_length: maximum input length in sub-words.
+        precision: of the features: fp32, fp16 or bf16.
+        cache: store features on disk; a folder, or True for the cache folder.
+        memory: bytes that features, and then probes, may take. Default: half of the free memory.
         seed: of permutations, folds, shuffles and held-out rows.
-        say: called with a line at every stage.
+        say: called with a line of text at every stage.
         options: of the protocol: l2, folds, lr, batch, controls, portions, ...
 
     Example:

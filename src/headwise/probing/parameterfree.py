@@ -1,4 +1,4 @@
-"""Probes without parameters: nearest centroids of head outputs, and the arg-max of attention for relations.
+"""Parameter-free probes: nearest centroids of head outputs, and the arg-max of attention for relations.
 
 Legend: B batch, T sub-words, W words, L layers, H heads, D head size, U units, N relations, R labels.
 """
@@ -32,7 +32,7 @@ MAPS = 2**27  # bytes that the attention maps of a batch may take
 
 @dataclass(frozen=True)
 class Unlearnt:
-    """How often each head is right without having learnt anything but centroids, for every label."""
+    """The accuracy of each head on every label, with nothing learned but centroids."""
 
     task: str
     by: str
@@ -66,7 +66,7 @@ class Unlearnt:
 
 
 class Tally:
-    """How often each label was asked for, and how often each head was right."""
+    """How often each label occurred, and how often each head was right."""
 
     def __init__(self, labels: Sequence[str], heads: Heads, device: torch.device):
         self.labels, self.alive = tuple(labels), heads.alive.numpy()
@@ -80,14 +80,14 @@ class Tally:
     def result(self, task: Task, by: str, about: dict[str, Any]) -> Unlearnt:
         counts, right = self.counts.cpu().numpy(), self.right.cpu().numpy()
         if not counts.sum():
-            raise HeadwiseError(f"nothing to ask of {task.name}/{about['split']}", "rows with labels")
+            raise HeadwiseError(f"nothing to probe in {task.name}/{about['split']}", "rows with labels")
         asked = (counts > 0)[:, None, None] & self.alive
         scores = np.divide(right, counts[:, None, None], out=np.full(right.shape, np.nan), where=asked)
         return Unlearnt(task.name, by, self.labels, counts, scores, about)
 
 
 def unlearnt(model: Any, task: Task, **options: Any) -> Unlearnt:
-    """The probe that fits a word-level task: centroids for tags, entities and constituents, attention for relations.
+    """Probe a word-level task: by centroids for tags, entities and constituents, by attention for relations.
 
     Example:
         >>> print(unlearnt(model, tasks.get("ewt_dep"), limit=500))  # doctest: +SKIP
@@ -102,10 +102,10 @@ def unlearnt(model: Any, task: Task, **options: Any) -> Unlearnt:
 
 
 def nearest_centroid(probe: Probe) -> np.ndarray:
-    """The test accuracy (L, H) of naming the class whose mean training vector is nearest, by cosine."""
+    """The test accuracy (L, H) of predicting the class whose mean training vector is nearest by cosine."""
     bench = probe.bench
     if bench.labels.graded:
-        raise HeadwiseError(f"centroids of the grades of {probe.task}", "a task with classes")
+        raise HeadwiseError(f"centroids for the grades of {probe.task}", "a task with classes")
     train, test = (bench.features[side].heads.flatten(0, 1).float() for side in ("train", "test"))
     gold = bench.labels.on("train", train.device)
     seen = gold[None] == torch.arange(bench.labels.classes, device=train.device)[:, None]  # (C, N)
@@ -125,11 +125,11 @@ def word_centroids(
     fit_on: str = "train",
     limit: int | None = None,
 ) -> Unlearnt:
-    """Name each word's tag, entity's type or constituent's label by the nearest centroid of the head's outputs.
+    """Predict tags, entity types or constituent labels by the nearest centroid of the head's outputs.
 
-    A word's vector is the mean over its sub-words, a span's the mean over its words; constituents are those directly
-    above the tags. ``fit_on="test"`` takes centroids from the judged data itself, as the stem-cell study did. A label
-    that has no centroid is never right.
+    A word's vector is the mean of its sub-words, a span's the mean of its words; constituents are those directly above
+    the tags. ``fit_on="test"`` computes centroids on the test data itself, as the stem-cell study did. A label without
+    a centroid is never predicted.
     """
     reader, task = Reader.of(model, tokenizer), task.ready()
     units = units_of(task)
@@ -164,7 +164,7 @@ def _numbers(labels: Iterator[str]) -> dict[str, int]:
 def _unit_vectors(
     reader: Reader, task: Task, split: str, units: Callable[[Row], list], labels: Mapping[str, int], limit: int | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The vectors ``(U, L, H, D)`` and label numbers of the units of one batch after the other."""
+    """Yield the vectors ``(U, L, H, D)`` and label indices of the units, batch by batch."""
     data, rows = encode(task, split, reader.tokenizer, reader.max_length, limit), sample(task.rows(split), limit)
     weights = torch.empty(0)
 
@@ -203,7 +203,7 @@ def means(word_of_BT: Tensor, b: Tensor, start: Tensor, end: Tensor) -> Tensor:
 
 
 def spread(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of spans: for each the number of its span, and the place."""
+    """Every position of the spans, with the index of its span."""
     sizes = end - start
     owner = torch.repeat_interleave(sizes)
     return owner, start[owner] + torch.arange(len(owner), device=owner.device) - (sizes.cumsum(0) - sizes)[owner]
@@ -219,11 +219,11 @@ def _columns(batch: Mapping[str, Tensor], *more: str) -> dict[str, Tensor]:
 def relations(
     model: Any, task: Task, *, tokenizer: Any = None, split: str = "test", limit: int | None = None
 ) -> Unlearnt:
-    """Dependencies and semantic roles by attention: right where either end attends most to the other.
+    """Probe dependencies and semantic roles by attention: right if either end attends most to the other.
 
-    Between words, attention is summed over the sub-words attended to and averaged over those that attend; the first
-    token stands for the root where it is no word, else (GPT, T5) roots are not asked for. A span is right where one of
-    its words is. The maps need eager attention, which the model runs for this pass alone.
+    Attention between words is summed over attended sub-words and averaged over attending ones. The first token stands
+    for the root unless it is a word (GPT, T5), in which case roots are not probed. A span is right if one of its words
+    is. Attention maps need eager attention, which the model uses for this pass only.
     """
     reader, task = Reader.of(model, tokenizer), task.ready()
     asked = relations_of(task)
@@ -247,7 +247,7 @@ def relations(
 
 
 def hits(to_BWLH: Tensor, b: Tensor, start: Tensor, end: Tensor, head: Tensor) -> Tensor:
-    """Whether a word of each span looks at the word it hangs on, or that word at one of them: bool ``(N, L, H)``."""
+    """Whether a word of each span attends most to its head word, or the head word to it: bool ``(N, L, H)``."""
     other = head + 1  # place 0 is the first token
     back = to_BWLH[b, other]
     owner, word = spread(start, end)
@@ -257,7 +257,7 @@ def hits(to_BWLH: Tensor, b: Tensor, start: Tensor, end: Tensor, head: Tensor) -
 
 
 def _looks(maps: Maps, batch: Mapping[str, Tensor], heads: Heads) -> Tensor:
-    """What every word, and at place 0 the first token, attends to most, each in its own window: ``(B, 1 + W, L, H)``"""
+    """The word that each word attends to most, within its window (position 0: the first token): ``(B, 1 + W, L, H)``"""
     size = int(batch["word_of"].max()) + 1
     full = batch.get("window_word", batch["word_of"])
     columns = _columns(batch, "word_of") | {"full": full}
@@ -274,9 +274,9 @@ def _looks(maps: Maps, batch: Mapping[str, Tensor], heads: Heads) -> Tensor:
 
 
 def arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor, size: int, heads: Heads | None = None) -> Tensor:
-    """For every word (place 0: the first token) which word it attends to most, ``(B, 1 + W, L, H)``.
+    """The word that each word attends to most (position 0: the first token), ``(B, 1 + W, L, H)``.
 
-    Words that are not there, and a first token that is a word itself, are never attended to.
+    Absent words, and a first token that is itself a word, are never chosen.
     """
     slot_BT = torch.where(word_of_BT >= 0, word_of_BT + 1, size + 1)  # the last slot takes what is no word
     slot_BT[:, 0] = torch.where(word_of_BT[:, 0] < 0, 0, slot_BT[:, 0])
@@ -303,7 +303,7 @@ def _grouped(rows_BHTN: Tensor, slot_BT: Tensor, size: int) -> Tensor:
 
 
 def _whole(to_BWH: Tensor, kept: Sequence[int], heads: int) -> Tensor:
-    """With places for heads that were cut away, which have no map."""
+    """Add positions for cut heads, which have no map."""
     if len(kept) == heads:
         return to_BWH
     whole = to_BWH.new_zeros(*to_BWH.shape[:2], heads)

@@ -1,7 +1,7 @@
-"""How probes are fitted and judged: protocols by name, each on many heads at once.
+"""Protocols, by name: how probes are fitted and scored, for many heads at once.
 
-A protocol takes the vectors and labels of the three sides and gives for each vector the development score, the test
-score and the L2 strength that the development score chose.
+A protocol takes the vectors and labels of the three splits and returns, for each vector, the development score, the
+test score and the L2 strength chosen by the development score.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 
 def sklearn(
     vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, folds: int | None = None, seed: int = 0
 ) -> Fit:
-    """Converged probes, as scikit-learn's: logistic regression for classes, ridge for grades.
+    """Converged probes, as scikit-learn's: logistic regression for classes, ridge regression for grades.
 
-    ``folds`` chooses by cross-validation on training and development rows together, which then all train.
+    ``folds`` chooses by cross-validation on training and development rows together, then trains on all of them.
     """
     if folds is not None:
         return _folded(vectors, labels, l2, folds, seed)
@@ -39,9 +39,9 @@ def sklearn(
 
 @protocols("control")
 def control(vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, controls: int = 3, seed: int = 0) -> Fit:
-    """Beside the task, the same with shuffled labels (Hewitt and Liang 2019).
+    """Probe the task, and the same task with shuffled labels (Hewitt and Liang 2019).
 
-    ``control`` is the score with shuffled labels, ``selectivity`` what the real ones bring beyond it.
+    ``control`` is the score with shuffled labels, ``selectivity`` the difference.
     """
     device, generator = vectors.train.device, np.random.default_rng([seed, 6])
     shuffled = [{side: generator.permutation(getattr(labels, side)) for side in SIDES} for _ in range(controls)]
@@ -61,14 +61,14 @@ def mdl(
     portions: tuple[float, ...] = PORTIONS,
     seed: int = 0,
 ) -> Fit:
-    """Online code (Voita and Titov 2020): bits of the training labels, each portion told by a probe of those before.
+    """Online code length (Voita and Titov 2020) of the training labels, each portion coded by a probe of those before.
 
-    ``code`` are the bits, with those that name the L2 strength; ``compression`` is how many times shorter they are than
-    for classes that are equally likely. A portion's probe leaves one example's worth of probability to all classes
-    alike, so that a class it has not seen costs many bits, not infinitely many.
+    ``code`` is the number of bits, including those that name the L2 strength; ``compression`` is the ratio to a uniform
+    code. Each portion's probe reserves one example's worth of probability for all classes equally, so an unseen class
+    costs many bits, not infinitely many.
     """
     if labels.graded:
-        raise HeadwiseError("a code length of grades", "a task with classes", 'protocol="sklearn"')
+        raise HeadwiseError("a code length for grades", "a task with classes", 'protocol="sklearn"')
     device, rows = vectors.train.device, len(labels.train)
     order = torch.from_numpy(np.random.default_rng([seed, 7]).permutation(rows)).to(device)
     x, y = vectors.train[:, order], labels.on("train", device)[order]
@@ -98,11 +98,11 @@ def anatomy(
     max_epochs: int | None = None,
     seed: int = 0,
 ) -> Fit:
-    """Jo and Myaeng 2020: RMSprop with early stopping, L2 as weight decay; grades as soft labels by Adam.
+    """Jo and Myaeng 2020: RMSprop with early stopping and L2 as weight decay; Adam on soft labels for grades.
 
-    As released unless told otherwise: lr 0.01 (0.1 is printed), four L2 strengths (five are printed; none for grades),
-    a look every second epoch. Training again with the chosen strength, as the released code does, gives the same probe:
-    its seed is the same. ``folds`` is the cross-validation of the paper's A.2.
+    Defaults are those of the released code: lr 0.01 (the paper says 0.1), four L2 strengths (the paper: five; none for
+    grades), an evaluation every second epoch. The released code retrains with the chosen strength, which gives the same
+    probe because the seed is the same. ``folds`` is the cross-validation of the paper's A.2.
     """
     changes = {"lr": lr, "batch": batch, "every": every, "max_epochs": max_epochs}
     rule = replace(
@@ -141,9 +141,9 @@ def judged(answers: Tensor, gold: Tensor, graded: bool) -> Tensor:
 
 
 def _chosen(dev: Tensor, test: Tensor, labels: Labels, l2: tuple[float, ...], score: Tensor | None = None) -> Fit:
-    """For each head the L2 strength with the best development score; the weaker one of equals.
+    """For each head, the L2 strength with the best development score; the weaker one on ties.
 
-    ``dev`` and ``test`` are answers ``(P, K, N)``; ``score`` ``(P, K)`` takes the place of the development answers'.
+    ``dev`` and ``test`` are answers ``(P, K, N)``; ``score`` ``(P, K)`` replaces the score of the development answers.
     """
     device = test.device
     score = judged(dev, labels.on("dev", device), labels.graded) if score is None else score
@@ -155,7 +155,7 @@ def _chosen(dev: Tensor, test: Tensor, labels: Labels, l2: tuple[float, ...], sc
 
 
 def fold_numbers(y: np.ndarray, folds: int, seed: int, classes: int) -> np.ndarray:
-    """The fold of every row; every class is dealt out evenly."""
+    """The fold of every row; classes are distributed evenly."""
     if not 2 <= folds <= len(y):
         raise HeadwiseError(f"{folds} folds of {len(y)} rows", "2 or more folds, and a row for each")
     order = np.random.default_rng([seed, 8]).permutation(len(y))
@@ -171,7 +171,7 @@ def _pooled(vectors: Vectors, labels: Labels) -> tuple[Tensor, np.ndarray]:
 
 
 def _folded(vectors: Vectors, labels: Labels, l2: tuple[float, ...], folds: int, seed: int) -> Fit:
-    """All folds and the final probe are targets of one fit: a fold's held-out rows count nothing for it."""
+    """Fit all folds and the final probe together: a fold's held-out rows have weight 0."""
     x, y = _pooled(vectors, labels)
     numbers = torch.from_numpy(fold_numbers(y, folds, seed, labels.classes)).to(x.device)
     gold = torch.from_numpy(y).to(x.device)
@@ -184,7 +184,7 @@ def _folded(vectors: Vectors, labels: Labels, l2: tuple[float, ...], folds: int,
 
 
 def _descended(vectors: Vectors, labels: Labels, l2: tuple[float, ...], rule: Rule) -> tuple[Tensor, Tensor]:
-    """Answers of trained probes on the development and the test side, (P, K, N)."""
+    """Answers of trained probes on the development and test rows, (P, K, N)."""
     device = vectors.train.device
     train, dev = labels.on("train", device), labels.on("dev", device)
     target = Grades(train, dev) if labels.graded else Classes(train, dev, labels.classes)
@@ -196,7 +196,7 @@ def _descended(vectors: Vectors, labels: Labels, l2: tuple[float, ...], rule: Ru
 
 
 def _folded_descent(vectors: Vectors, labels: Labels, l2: tuple[float, ...], folds: int, rule: Rule) -> Fit:
-    """Each fold stops early on its held-out rows; the final probe on a random twentieth of all rows."""
+    """Each fold stops early on its held-out rows, the final probe on a random twentieth of all rows."""
     x, y = _pooled(vectors, labels)
     numbers = fold_numbers(y, folds, rule.seed, labels.classes)
     held = fold_numbers(y, min(20, len(y)), rule.seed + 1, labels.classes) == 0

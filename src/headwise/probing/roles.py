@@ -1,6 +1,6 @@
-"""What maps of probe scores say together: change, groups of properties, kinds of heads, models side by side (no torch).
+"""Compare maps of probe scores: change, groups of properties, clusters of heads, several models (no torch).
 
-A map is any ``(layers, heads)`` array of scores; a `Probe` stands for its test scores.
+A map is any ``(layers, heads)`` array of scores; a `Probe` is taken as its test scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Maps = Mapping[str, Any]
 
 
 def score_map(found: Any) -> np.ndarray:
-    """A probe's test scores, or the array given, as ``(layers, heads)``."""
+    """A probe's test scores, or an array, as ``(layers, heads)``."""
     scores = np.asarray(getattr(found, "accuracy", found), float)
     if scores.ndim != 2 or not scores.size:
         raise HeadwiseError(f"scores of shape {scores.shape}", "(layers, heads)")
@@ -34,14 +34,12 @@ def stacked(maps: Maps) -> np.ndarray:
     """Maps of one shape as ``(tasks, layers, heads)``."""
     found = [score_map(each) for each in maps.values()]
     if not found or len({each.shape for each in found}) > 1:
-        raise HeadwiseError(
-            f"maps of shapes {[each.shape for each in found]}", "one shape for all, and one map or more"
-        )
+        raise HeadwiseError(f"maps of shapes {[each.shape for each in found]}", "one or more maps of one shape")
     return np.stack(found)
 
 
 def sorted_map(found: Any) -> np.ndarray:
-    """Every layer's scores in falling order, cut heads last (Jo and Myaeng 2020, Figures 3 and 6)."""
+    """Every layer's scores in descending order, cut heads last (Jo and Myaeng 2020, Figures 3 and 6)."""
     return -np.sort(-score_map(found), axis=1)
 
 
@@ -56,7 +54,7 @@ def shared_range(maps: Sequence[Any]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Change:
-    """How a map moved, in training or otherwise."""
+    """The change of a map, for example by training."""
 
     difference: np.ndarray  # (L, H), after minus before
     pattern: Correlation  # of the two maps: 1 where the order of heads is kept
@@ -82,7 +80,7 @@ def change(before: Any, after: Any) -> Change:
 
 
 def centre(found: Any, floor: float | None = None) -> float:
-    """The mean layer, weighted by what heads score above the floor (the lowest score where not given)."""
+    """The mean layer, weighted by the scores above the floor (default: the lowest score)."""
     scores = score_map(found)
     above = np.nan_to_num(np.maximum(scores - (np.nanmin(scores) if floor is None else floor), 0))
     weight = above.sum(1)
@@ -96,7 +94,7 @@ def centre(found: Any, floor: float | None = None) -> float:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Each head's mean score on two groups of properties, and how the two go together."""
+    """Each head's mean score on two groups of properties, and their correlation."""
 
     x: np.ndarray  # (heads,)
     y: np.ndarray
@@ -120,9 +118,9 @@ def scatter(
 
     Args:
         maps: one map per task; a task belongs to a group by the last part of its name (``corpus.bigram_shift``).
-        x: properties of the first group; those without a map are left out.
-        y: of the second.
-        names: of the two groups.
+        x: properties of the first group; those without a map are skipped.
+        y: properties of the second group.
+        names: names of the two groups.
     """
     groups = {name: tuple(t for t in maps if t.split(".")[-1] in wanted) for name, wanted in zip(names, (x, y))}
     for (name, found), wanted in zip(groups.items(), (x, y)):
@@ -139,7 +137,7 @@ def scatter(
 
 @dataclass(frozen=True)
 class Profiles:
-    """Heads by what they encode: a row of standard scores over tasks, likeness, and clusters."""
+    """Heads by what they encode: z-scores over tasks, similarity and clusters."""
 
     tasks: tuple[str, ...]
     heads: tuple[tuple[int, int], ...]
@@ -162,7 +160,7 @@ class Profiles:
 
 
 def profiles(maps: Maps, kinds: int = 6) -> Profiles:
-    """Cluster the heads by their scores over tasks (Ward's method on standard scores)."""
+    """Cluster the heads by their scores over tasks (Ward's method on z-scores)."""
     scores = stacked(maps)
     layer, head = np.nonzero(~np.isnan(scores).any(0))
     rows = scores[:, layer, head].T
@@ -187,7 +185,7 @@ DEPTHS = 25
 
 @dataclass(frozen=True)
 class Across:
-    """Models side by side: where in each a property lives, and how alike their layers' scores run."""
+    """Several models: at what depth each encodes a property, and how similar their layers' scores are."""
 
     models: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -211,7 +209,7 @@ def across(models: Mapping[str, Maps]) -> Across:
     """Compare models of any shape on the tasks they share (Jo and Myaeng 2020, 4.3)."""
     tasks = tuple(t for t in next(iter(models.values())) if all(t in maps for maps in models.values()))
     if not tasks:
-        raise HeadwiseError("models with no task in common", "maps of the same tasks")
+        raise HeadwiseError("models without a common task", "maps of the same tasks")
     found = [[score_map(maps[task]) for task in tasks] for maps in models.values()]
     best = np.array([[np.nanmax(each) for each in row] for row in found])
     depth = np.array([[centre(each) / max(1, len(each) - 1) for each in row] for row in found])

@@ -1,4 +1,4 @@
-"""Which rows train a probe, which choose and which judge; no sentence on two sides."""
+"""Which rows train, select and test a probe; no sentence is in two splits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Splits:
 
     @property
     def key(self) -> str:
-        """What the rows are, as a hash."""
+        """A hash of the rows."""
         return digest(
             {split: [[r["text"], r.get("text_b"), r["label"]] for r in rows] for split, rows in self.rows.items()}
         )
@@ -62,7 +62,7 @@ class Splits:
 
 
 def to_probe(task: Task | str) -> Task:
-    """A task, or the one of this name, that can be probed for; no rows are read."""
+    """A task, or the task of this name, if it can be probed; no rows are read."""
     from headwise import tasks
 
     found: Task = tasks.get(task) if isinstance(task, str) else task
@@ -76,10 +76,10 @@ def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: i
 
     Args:
         task: a task of kind Classify or Regress, or its name.
-        limit: at most this many training rows, and a fifth of it for each other side.
-        shared: what to do with rows whose text is also on a later side (test, then dev): drop them, refuse the task,
+        limit: maximum number of training rows; the other splits have at most a fifth of it.
+        shared: what to do with rows whose text is also in a later split (test, then dev): drop them, refuse the task,
             or keep them.
-        seed: of the rows held out of training where a task has no test rows.
+        seed: of the rows held out from training if a task has no test rows.
     """
     if shared not in SHARED:
         raise unknown("way with shared sentences", shared, SHARED)
@@ -115,16 +115,16 @@ def _text(row: Row) -> tuple[str, str]:
 
 
 def _apart(name: str, rows: dict[str, list[Row]], shared: str) -> tuple[dict[str, list[Row]], list[str]]:
-    """Rows without those whose text is on a later side too."""
+    """Rows without those whose text is also in a later split."""
     later: set[tuple[str, str]] = set()
     kept, notes = {}, []
     for split in ("test", "dev", "train"):
         texts = [_text(row) for row in rows[split]]
         clean = [row for row, text in zip(rows[split], texts) if text not in later]
         if lost := len(texts) - len(clean):
-            found = f"{lost} of {len(texts)} {split} rows of {name} have a text that a later side has"
+            found = f"{lost} of {len(texts)} {split} rows of {name} also have their text in a later split"
             if shared == "refuse":
-                raise HeadwiseError(found, "sides that share no text", 'shared="drop"')
+                raise HeadwiseError(found, "splits without shared texts", 'shared="drop"')
             notes.append(f"{found}: {'dropped' if shared == 'drop' else 'kept'}")
             warnings.warn(HeadwiseWarning(notes[-1]), stacklevel=4)
         kept[split] = clean if shared == "drop" else rows[split]
@@ -133,13 +133,13 @@ def _apart(name: str, rows: dict[str, list[Row]], shared: str) -> tuple[dict[str
 
 
 def _doubts(found: Splits) -> list[str]:
-    """Refuse what cannot be probed; say what can be, but badly."""
+    """Refuse what cannot be probed; warn about what can be probed only poorly."""
     for split, rows in found.rows.items():
         if not rows:
-            raise HeadwiseError(f"{found.task.name} has no {split} rows left", "rows on every side")
+            raise HeadwiseError(f"{found.task.name} has no {split} rows left", "rows in every split")
     if found.graded:
         if np.ptp(found.labels("train")) == 0:
-            raise HeadwiseError("training grades that are all the same", "grades that differ")
+            raise HeadwiseError("identical training grades", "grades that differ")
         return []
     counts = Counter(found.labels("train").tolist())
     if len(counts) < 2:

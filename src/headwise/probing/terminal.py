@@ -1,4 +1,4 @@
-"""A heat map in plain text: rows are layers, the first at the bottom (no torch)."""
+"""Heat maps as plain text: rows are layers, the first at the bottom (no torch)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ABSENT = "·"
 
 
 def heat_map(scores: Any, layers: Any = None) -> str:
-    """Scores ``(L, H)`` as blocks between their lowest and highest, with each layer's best head and own score.
+    """Scores ``(L, H)`` as blocks from lowest to highest, with each layer's best head and the layer's own score.
 
     Example:
         >>> print(heat_map([[0.5, 0.6], [0.9, 0.7]]))

@@ -1,4 +1,4 @@
-"""Heads' vectors as sentence vectors: a scikit-learn transformer and an ``encode`` as sentence-transformers has it."""
+"""Head outputs as sentence vectors: a scikit-learn transformer with ``encode``, as in sentence-transformers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Head = tuple[int, int]
 
 
 class HeadFeatures(TransformerMixin, BaseEstimator):
-    """Texts to the outputs of chosen heads, side by side.
+    """Transform texts to the concatenated outputs of chosen heads.
 
-    Either the heads are given, or ``fit`` probes all of them on the texts and labels it gets, by cross-validation, and
-    takes the best ``n``; in a Pipeline or GridSearchCV the choice then never sees held-out texts.
+    Pass the heads, or let ``fit`` probe all of them by cross-validation on its texts and labels and choose the best
+    ``n``. In a Pipeline or GridSearchCV the choice never sees held-out texts.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
@@ -47,20 +47,20 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         l2: Sequence[float] = (1e-4, 1e-3, 1e-2),
         cache: Any = False,
     ):
-        """Describe the vectors wanted.
+        """Configure the vectors.
 
         Args:
-            model: a Hugging Face model, a `MultiTaskModel`, or a folder or Hub name; copies of this share it.
+            model: a Hugging Face model, a `MultiTaskModel`, or a folder or Hub name; shared by copies of this object.
             tokenizer: the tokenizer of a Hugging Face model.
-            n: how many heads ``fit`` takes; as many as a layer has where not given.
-            heads: (layer, head) pairs to take as they are, in this order.
-            at: the token that speaks for a sentence: cls, last, mean or post_last.
-            pair: pairs of texts are read apart, as [|a - b|, a * b], or together.
-            max_length: longest input in sub-words.
+            n: how many heads ``fit`` chooses. Default: as many as a layer has.
+            heads: (layer, head) pairs to use, in this order.
+            at: the token that represents a sentence: cls, last, mean or post_last.
+            pair: read pairs of texts separately, as [|a - b|, a * b], or together.
+            max_length: maximum input length in sub-words.
             precision: fp32, fp16 or bf16.
-            folds: of the cross-validation that ranks heads.
-            l2: strengths the probes choose from.
-            cache: keep features on disk; a folder, or True for the cache folder.
+            folds: number of cross-validation folds that rank heads.
+            l2: strengths that probes choose from.
+            cache: store features on disk; a folder, or True for the cache folder.
         """
         self.model, self.tokenizer, self.n, self.heads = model, tokenizer, n, heads
         self.at, self.pair, self.max_length, self.precision = at, pair, max_length, precision
@@ -74,15 +74,13 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         return Reader.of(self.model, self.tokenizer, self.at, self.max_length, **options)
 
     def fit(self, X: Any, y: Any = None) -> HeadFeatures:
-        """Choose the heads: those given, or the best for these texts and labels."""
+        """Choose the heads: those passed to the constructor, or the best for these texts and labels."""
         reader = self._reader()
         if self.heads is not None:
             self.heads_ = [_checked(head, reader) for head in self.heads]
             return self
         if y is None:
-            raise HeadwiseError(
-                "HeadFeatures without heads and without labels", "labels to choose heads by", "fit(X, y)"
-            )
+            raise HeadwiseError("HeadFeatures with neither heads nor labels", "labels to choose heads by", "fit(X, y)")
         scores = self._scores(reader, X, y)
         alive = int(reader.heads.alive.sum())
         n = reader.heads.num_heads if self.n is None else self.n
@@ -93,7 +91,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         return self
 
     def _scores(self, reader: Reader, X: Any, y: Any) -> torch.Tensor:
-        """Cross-validated scores of all heads; -inf for those that were cut away."""
+        """Cross-validated scores of all heads; -inf for cut heads."""
         features = reader.read(_rows(X), cache=self.cache).heads.flatten(0, 1)
         alive = reader.heads.alive
         x = features if alive.all() else features[alive.flatten().to(features.device)]
@@ -107,7 +105,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         return scores
 
     def transform(self, X: Any) -> np.ndarray:
-        """Vectors ``(texts, heads * head size)``, twice as wide for pairs read apart."""
+        """Vectors ``(texts, heads * head size)``, twice as wide for pairs read separately."""
         if self.heads is None:
             check_is_fitted(self, "heads_")
             heads = self.heads_
@@ -128,7 +126,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
     ) -> Any:
-        """Vectors of sentences; of one text, one vector. Batches are made by length, whatever ``batch_size`` says."""
+        """Vectors of sentences, or one vector for one text. Batches are formed by length; ``batch_size`` is ignored."""
         single = isinstance(sentences, str)
         vectors = self.transform([sentences] if single else sentences)
         if normalize_embeddings:
@@ -137,11 +135,11 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         return vectors if convert_to_numpy and not convert_to_tensor else torch.from_numpy(vectors)
 
     def get_sentence_embedding_dimension(self) -> int:
-        """How wide a single text's vector is."""
+        """The size of a single text's vector."""
         return len(self.heads if self.heads is not None else self.heads_) * self._reader().heads.head_dim
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Layer, head and place of every column (of single texts)."""
+        """Layer, head and index of every column (for single texts)."""
         heads = self.heads if self.heads is not None else self.heads_
         size = self._reader().heads.head_dim
         return np.array([f"layer{layer}_head{head}_{i}" for layer, head in heads for i in range(size)], dtype=object)
@@ -163,7 +161,7 @@ def _rows(X: Any) -> list[Row]:
 
 
 def _labels(y: Any) -> Labels:
-    """Class numbers, or grades moved to 0-1, for probes that choose by cross-validation."""
+    """Class indices, or grades scaled to 0-1, for probes that choose by cross-validation."""
     y = np.asarray(y)
     if type_of_target(y) == "continuous":
         grades = (y - y.min()) / ((y.max() - y.min()) or 1.0)
@@ -178,5 +176,5 @@ def _checked(head: Head, reader: Reader) -> Head:
     layer, number = int(head[0]), int(head[1])
     layers, heads = reader.heads.shape
     if not (0 <= layer < layers and 0 <= number < heads) or not reader.heads.alive[layer, number]:
-        raise HeadwiseError(f"head {head}", f"a living head of layers 0 to {layers - 1} and heads 0 to {heads - 1}")
+        raise HeadwiseError(f"head {head}", f"a remaining head of layers 0 to {layers - 1} and heads 0 to {heads - 1}")
     return layer, number

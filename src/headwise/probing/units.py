@@ -1,4 +1,4 @@
-"""What parameter-free probes ask of a row: labelled words and spans, and words that hang on others (no torch)."""
+"""The units that parameter-free probes predict: labelled words and spans, and relations between words (no torch)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _dependencies(row: Row) -> list[Relation]:
 
 
 def _arguments(row: Row) -> list[Relation]:
-    """Arguments of all frames; the verb's own span hangs on nothing else."""
+    """Arguments of all frames, without the predicate's own span."""
     return [
         (start, end, frame["predicate"], role)
         for frame in row["frames"]

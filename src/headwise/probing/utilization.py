@@ -1,4 +1,4 @@
-"""Put the best heads to work: against the last and the best layer, over how many heads, and in fine-tuning."""
+"""Use the best heads: compared with the last and the best layer, by number of heads, and in fine-tuning."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TUNING = Plan(epochs=3, lr=2e-5, warmup=0.0, batch_size=32, evaluate_every=0, ch
 
 @dataclass(frozen=True)
 class Utilization:
-    """Test scores of a probe on the last layer, the best layer and the n best heads side by side, with intervals.
+    """Test scores of probes on the last layer, the best layer and the n best heads concatenated, with intervals.
 
-    Layer and heads were chosen on the side ``select_on`` says; intervals and p-values are over the test sentences.
+    Layer and heads were chosen on the split ``select_on``; intervals and p-values are over the test sentences.
     """
 
     task: str
@@ -43,7 +43,7 @@ class Utilization:
     select_on: str
 
     def gain(self, what: str = "top", over: str = "last") -> float:
-        """Relative gain, as the paper's Table 5 has it in parentheses."""
+        """Relative gain, as in parentheses in the paper's Table 5."""
         return float(self.scores[what].value / self.scores[over].value - 1)
 
     def to_record(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Utilization:
 
 
 def utilize(probe: Probe, n: int | None = None, resamples: int = 1000, seed: int = 0) -> Utilization:
-    """Compare the n best heads (as many as a layer has, where not given) with the last and the best layer.
+    """Compare the n best heads (default: as many as a layer has) with the last and the best layer.
 
     Example:
         >>> print(table([utilize(found) for found in probes]))  # doctest: +SKIP
@@ -92,7 +92,7 @@ def table(found: Sequence[Utilization]) -> str:
 
 @dataclass(frozen=True)
 class EffectOfN:
-    """Scores of a probe on the n best heads side by side, for growing n."""
+    """Scores of probes on the n best heads concatenated, for increasing n."""
 
     task: str
     sizes: tuple[int, ...]
@@ -108,7 +108,7 @@ class EffectOfN:
 
 
 def effect_of_n(probe: Probe, sizes: Sequence[int] | None = None) -> EffectOfN:
-    """From one head to all of them; sizes grow by a half where none are given."""
+    """Probe from one head to all of them; by default, each size is half as large again as the last."""
     every = len(probe.ranking())
     if sizes is None:
         sizes = sorted({min(every, round(1.5**i)) for i in range(40)})
@@ -118,7 +118,7 @@ def effect_of_n(probe: Probe, sizes: Sequence[int] | None = None) -> EffectOfN:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Scores of fine-tuned models by what their classifier was fed with, one per seed; medians are compared."""
+    """Scores of fine-tuned models by the input of their classifier, one per seed; medians are compared."""
 
     task: str
     metric: str
@@ -161,15 +161,15 @@ def fine_tune(
     The classifier is Linear, tanh, dropout, Linear, and is trained with the encoder.
 
     Args:
-        probe: of the task; its heads and layer are the ones used, its model stays as it is.
-        n: heads fed to the classifier; as many as a layer has where not given.
-        seeds: one training each (Jo and Myaeng 2020, Table 4: five, and the median).
-        plan: of the training; the paper's where not given.
+        probe: the task's probe; its heads and layer are used, its model is not changed.
+        n: number of heads fed to the classifier. Default: as many as a layer has.
+        seeds: one training each (Jo and Myaeng 2020, Table 4, report the median of five).
+        plan: the training plan. Default: the paper's.
         inputs: which of last, best and top.
-        split: judged on; test where the task has one, else dev.
+        split: the split that is scored. Default: test if the task has one, else dev.
         keep: also return the models of the last seed.
         device: "cpu" forces the CPU.
-        say: called with a line for every training.
+        say: called with a line of text for every training.
     """
     for name in inputs:
         if name not in INPUTS:
@@ -193,7 +193,7 @@ def fine_tune(
 
 
 def _model(probe: Probe, name: str, n: int, seed: int) -> MultiTaskModel:
-    """A fresh copy of the probed encoder whose classifier is fed with a layer or with heads."""
+    """A new copy of the probed encoder whose classifier reads a layer or heads."""
     reader, task = probe.bench.reader, probe.bench.splits.task
     task = replace(task, kind=replace(task.kind, inner=True))  # type: ignore[type-var]
     pooling = "last" if reader.at == "post_last" else reader.at

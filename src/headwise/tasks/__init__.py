@@ -1,4 +1,4 @@
-"""Tasks: what they are, where their rows come from, and every known one by name.
+"""Tasks, the sources of their rows, and the catalog of known tasks.
 
 Example:
     >>> from headwise import tasks

@@ -1,4 +1,4 @@
-"""Tasks made from other tasks: AG-Pair from AG's News (no torch)."""
+"""Tasks derived from other tasks: AG-Pair from AG's News (no torch)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Pair = tuple[int, int]
 def ag_pair(rows: Sequence[Row], seed: int = 0) -> list[Row]:
     """AG-Pair as Li et al. 2023 made it: are two news items of the same topic?
 
-    Twice, every item is matched with another one: half of the pairs of the same topic, half of different ones. So an
-    item occurs exactly twice, never with itself, and no pair occurs again. Each of the two halves lists the same pairs
-    first. Up to three items stay out, so that the rest can be divided by four.
+    Every item is matched twice, half of the pairs within a topic and half across topics. An item thus occurs exactly
+    twice, never with itself, and no pair repeats. Each half lists same-topic pairs first. Up to three items are left
+    out so that the rest is divisible by four.
 
     Example:
         >>> news = [{"text": f"news {i}", "label": topic} for i in range(4) for topic in ("World", "Sports")]
@@ -39,7 +39,7 @@ def ag_pair(rows: Sequence[Row], seed: int = 0) -> list[Row]:
 def _new_matching(
     topic: dict[int, str], taken: set[frozenset[int]], rng: random.Random
 ) -> tuple[list[Pair], list[Pair]]:
-    """A matching without a pair that was taken; only a handful of items needs more than one try."""
+    """A matching without any pair already used; only very few items need more than one attempt."""
     for _ in range(50):
         same, different = _matching(topic, rng)
         if _unrepeated(same, taken, topic, True, rng) and _unrepeated(different, taken, topic, False, rng):
@@ -61,7 +61,7 @@ def _matching(topic: dict[int, str], rng: random.Random) -> tuple[list[Pair], li
 
 
 def _quota(counts: dict[str, int], rng: random.Random) -> dict[str, int]:
-    """How many same-topic pairs each topic gives: by chance, but so that the rest can be matched across topics."""
+    """The random number of same-topic pairs of each topic, such that the rest can be matched across topics."""
     need = sum(counts.values()) // 4
     slots = [name for name, count in counts.items() for _ in range(count // 2)]
     quota = Counter({name: 0 for name in counts})
@@ -83,7 +83,7 @@ def _quota(counts: dict[str, int], rng: random.Random) -> dict[str, int]:
 
 
 def _across(pools: dict[str, list[int]], rng: random.Random) -> list[Pair]:
-    """Everything left, matched across topics; a topic with half of what is left must be in every pair."""
+    """Match all remaining items across topics; a topic with half of them must be in every pair."""
     pairs = []
     while left := sum(map(len, pools.values())):
         forced = [name for name, pool in pools.items() if 2 * len(pool) == left]
@@ -98,7 +98,7 @@ def _across(pools: dict[str, list[int]], rng: random.Random) -> list[Pair]:
 def _unrepeated(
     pairs: list[Pair], taken: set[frozenset[int]], topic: dict[int, str], same: bool, rng: random.Random
 ) -> bool:
-    """Swap partners with another pair wherever a pair has occurred before; False where that cannot be done."""
+    """Swap partners with another pair wherever a pair repeats; False if that is impossible."""
 
     def fits(*new: Pair) -> bool:
         return all((topic[a] == topic[b]) == same and frozenset((a, b)) not in taken for a, b in new)
@@ -117,7 +117,7 @@ def _unrepeated(
 
 
 def ag_pair_task(news: Task, seed: int = 0) -> Task:
-    """AG-Pair from the splits of AG's News that are there; its test set serves as dev where there is no dev."""
+    """AG-Pair from the available splits of AG's News; its test set serves as dev if there is no dev set."""
     from headwise.tasks.leakage import splits_of
     from headwise.tasks.lookup import kind_class
 

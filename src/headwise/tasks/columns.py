@@ -1,4 +1,4 @@
-"""A tokenised task as columns of numbers: rows of uneven length lie end to end in one array (no torch)."""
+"""A tokenized task as columns of numbers: rows of different lengths are concatenated in one array (no torch)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of uneven length: row i is ``values[offsets[i]:offsets[i + 1]]``; values may have trailing axes.
+    """Rows of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``; values may have trailing axes.
 
     Example:
         >>> Ragged.of([[1, 2], [], [3]]).padded([0, 2])
@@ -50,10 +50,10 @@ class Ragged:
         return Ragged(self.values[np.repeat(self.offsets[rows], lengths) + inside], offsets)
 
     def padded(self, rows: Iterable[int], fill: int = -1, length: int | None = None, grain: int = 1) -> np.ndarray:
-        """The chosen rows as one rectangle, filled up on the right.
+        """The chosen rows as one array, padded on the right.
 
-        Its width is ``length``, or that of the longest of them, rounded up to a multiple of ``grain`` but not beyond
-        the longest row there is.
+        Its width is ``length``, or that of the longest chosen row, rounded up to a multiple of ``grain`` but not beyond
+        the longest row of all.
         """
         part = self.take(rows)
         lengths = part.lengths

@@ -1,4 +1,4 @@
-"""What a label in a row means: a name, a number that is a name, or an index where no name is a number (no torch)."""
+"""The meaning of a label in a row: a name, a number that is a name, or an index if no name is a number (no torch)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 
 
 def label_text(raw: Any) -> str:
-    """A label as text; a whole number has no fraction, whether a file stores it as 1 or as 1.0.
+    """A label as text; 1.0 and 1 are both written as 1.
 
     Example:
         >>> label_text(1), label_text(1.0), label_text("1.0"), label_text(True)
@@ -38,10 +38,10 @@ def label_text(raw: Any) -> str:
 
 
 class LabelNames:
-    """The labels of a task, by every way that rows may write them.
+    """The labels of a task, with every way that rows may write them.
 
-    A text that is a label means that label. A number, or a text that spells one, means the label of that value; only
-    where no label is a number does it mean an index. True and False mean labels of that name in any case.
+    A text that is a label means that label. A number, or its text, means the label of that value, or an index if no
+    label is a number. True and False mean labels of that name in any case.
 
     Example:
         >>> LabelNames(("1", "2", "3")).of(1), LabelNames(("bad", "good")).of(1)
@@ -49,7 +49,7 @@ class LabelNames:
     """
 
     def __init__(self, labels: Sequence[str] = (), words: Mapping[str, str] | None = None):
-        """``words`` are further names for the labels, such as a file's own abbreviations."""
+        """``words`` are additional names for the labels, such as a file's abbreviations."""
         self.labels = tuple(labels)
         self.by_text = {**{label: label for label in labels}, **(words or {})}
         self.by_value: dict[Decimal, set[str]] = {}
@@ -61,7 +61,7 @@ class LabelNames:
         return bool(self.by_text)
 
     def find(self, raw: Any) -> str | None:
-        """The label that is written as ``raw`` or has its value, None where there is none."""
+        """The label that is written as ``raw`` or has its value; None if there is none."""
         text = label_text(raw)
         if not isinstance(raw, float | bool) and text in self.by_text:
             return self.by_text[text]
@@ -92,7 +92,7 @@ class LabelNames:
 
 
 def meaning(label: str) -> str | Decimal:
-    """What labels that are written in two ways have in common: their value, or their text without case and spaces."""
+    """The common meaning of labels written in different ways: their value, or their text without case and spaces."""
     text = " ".join(label.split()).casefold()
     value = _number(text)
     return text if value is None else value
@@ -108,7 +108,7 @@ def _names_of(labels: tuple[str, ...]) -> LabelNames:
 
 
 def row_labels(raw: Iterable[Any], labels: tuple[str, ...] = ()) -> list[str]:
-    """Labels of rows given in Python as the names of a label set; one it does not have stays as it is written.
+    """Map labels of rows passed in Python to the names of a label set; unknown ones are kept as written.
 
     Example:
         >>> row_labels([5, "1", 7], ("1", "5"))

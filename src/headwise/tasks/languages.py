@@ -1,4 +1,4 @@
-"""Tasks in several languages: which task a task-language pair is of, and how well a tokenizer covers a language.
+"""Tasks in several languages: the task of a task-language pair, and how well a tokenizer covers a language.
 
 No torch.
 """
@@ -35,14 +35,14 @@ def base(task: Task) -> str:
 
 
 def key(task: Task, each: str) -> str:
-    """What a pair has in common with others: nothing told apart, its task, its language, or nothing at all."""
+    """The group of a pair: one for all, its task, its language, or the pair itself."""
     if each not in SETS:
         raise unknown("way to group pairs", each, SETS)
     return {"shared": "all", "task": base(task), "language": task.language, "pair": task.name}[each]
 
 
 def share(tasks: Iterable[Task]) -> dict[str, str]:
-    """For `MultiTaskModel(share=...)`: pairs of one task and kind use the output head of the first of them."""
+    """For `MultiTaskModel(share=...)`: pairs of one task and kind use the first one's output head."""
     first: dict[tuple, str] = {}
     found = {}
     for task in tasks:
@@ -71,7 +71,7 @@ class Coverage:
 
 
 def coverage(task: Task, tokenizer: Any, rows: int = 200, split: str = "train") -> Coverage:
-    """Pieces per word and the share of unknown pieces over a task's first rows; a warning above three pieces a word."""
+    """Pieces per word and the fraction of unknown ones over a task's first rows; warns above three per word."""
     texts = [text for row in task.rows(split)[:rows] for text in row_texts(row).values()]
     words = sum(len("".join(parts) if task.language in UNSPACED else parts) for parts in map(str.split, texts))
     # Whole texts: to many tokenizers a word without the space before it is a rare one.

@@ -19,7 +19,7 @@ _NOT_LETTERS = re.compile(r"[\W_]+")
 
 @lru_cache(maxsize=100_000)  # many questions share a context
 def normalised(text: str) -> str:
-    """Letters and digits only, without case: two ways to write or tokenise a text are the same text.
+    """Letters and digits only, lower case: different spellings and tokenizations of a text become equal.
 
     Example:
         >>> normalised("Don't STOP .") == normalised("do n't stop")
@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
 
 @dataclass(frozen=True)
 class Overlap:
-    """So many rows of a held-out split have a field that another split has too."""
+    """The number of rows of a held-out split with a field that also occurs in another split."""
 
     seen: str  # "task/split"
     held: str
@@ -42,7 +42,7 @@ class Overlap:
 
     @property
     def leak(self) -> bool:
-        """Whether a model may be trained on what it is tested on."""
+        """Whether training data overlap with test data."""
         return self.seen.endswith("/train")
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Leakage:
-    """Every overlap found, leaks first and the largest first."""
+    """All overlaps, leaks first, largest first."""
 
     overlaps: tuple[Overlap, ...]
 
@@ -68,7 +68,7 @@ class Leakage:
         return [asdict(overlap) | {"leak": overlap.leak} for overlap in self.overlaps]
 
     def to_trust(self) -> dict[str, Any]:
-        """For a study: leaks, texts that evaluations share, splits it does not use; and the worst of each."""
+        """For a study: leaks, texts shared by evaluations, unused splits; and the worst of each."""
         lists = {
             "leakage": [overlap for overlap in self.leaks if overlap.used],
             "shared": [overlap for overlap in self.overlaps if overlap.used and not overlap.leak],
@@ -111,14 +111,14 @@ def _keys(row: Row) -> dict[str, str]:
 
 
 def splits_of(task: Task) -> list[str]:
-    """The splits a task has in their own right (a test set that also serves as dev counts once)."""
+    """The distinct splits of a task (a test set that also serves as dev counts once)."""
     if isinstance(task.source, Rows):
         return [split for split in SPLITS if task.source.read(split)]
     return list(getattr(task.source, "splits", SPLITS))
 
 
 def leakage(tasks: Sequence[Task]) -> Leakage:
-    """Exact overlap, after normalising, of every held-out split with every other split of these tasks.
+    """Exact overlap, after normalization, of every held-out split with every other split of these tasks.
 
     Example:
         >>> print(leakage([get("sst2"), get("mr")]))  # doctest: +SKIP
@@ -148,7 +148,7 @@ def _overlaps(seen: _Part, held: _Part) -> Iterator[Overlap]:
 def split_by_item(
     tasks: Sequence[Task], seed: int = 0, shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
 ) -> list[Task]:
-    """Parallel tasks split anew, so that an item is on the same side in every language.
+    """Split parallel tasks again, so that an item is in the same split in every language.
 
     Example:
         >>> english, spanish = split_by_item([get("xquad_en"), get("xquad_es")])  # doctest: +SKIP

@@ -1,6 +1,6 @@
-"""What a prediction is worth: every metric as additive counts per example and a value of their sums (no torch).
+"""Metrics: additive counts per example, and a value of their sums (no torch).
 
-Because counts add up, ``value(counts.sum(0))`` is the score, and a bootstrap of it is one matrix product.
+Because counts are additive, ``value(counts.sum(0))`` is the score, and its bootstrap is one matrix product.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def metric(name: str, value: Callable[[np.ndarray], np.ndarray]) -> Callable:
 
 
 def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Division that says 0 where there is nothing to divide by."""
+    """Division that returns 0 for a zero denominator."""
     part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
     return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
 
@@ -138,16 +138,16 @@ def _correlation(sums: np.ndarray) -> np.ndarray:
 
 @metric("pearson", _correlation)
 def moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
-    """Pearson's r; 0 where one side does not vary."""
+    """Pearson's r; 0 if one side is constant."""
     x, y = np.asarray(predictions, float), np.asarray(golds, float)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise HeadwiseError("a grade that is not a finite number")
+        raise HeadwiseError("a grade is not a finite number")
     return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], -1)
 
 
 @metric("spearman", _correlation)
 def rank_moments(predictions: Sequence, golds: Sequence) -> np.ndarray:
-    """Spearman's rho; ranks are fixed once over all examples given, so that a bootstrap resamples ranks."""
+    """Spearman's rho; ranks are computed once over all examples, so a bootstrap resamples ranks."""
     from scipy.stats import rankdata  # not above: listing tasks takes a second less without it
 
     moments(predictions, golds)  # refuses what is not finite
@@ -201,7 +201,7 @@ def tags_right(predictions: Sequence[Sequence[str]], golds: Sequence[Sequence[st
 
 
 def bio_spans(tags: Sequence[str]) -> list[Span]:
-    """Spans ``(start, end, type)`` of BIO, IOB or BIOES tags, with broken sequences read as conlleval reads them.
+    """Spans ``(start, end, type)`` of BIO, IOB or BIOES tags, with invalid sequences read as conlleval does.
 
     Example:
         >>> bio_spans(["B-PER", "I-PER", "I-LOC", "O"])
@@ -263,7 +263,7 @@ ROOT_LABELS = frozenset({"", "TOP", "ROOT", "S1"})
 
 
 def bracket_label(label: str) -> str:
-    """A label as EVALB compares it: without function tags, PRT as ADVP."""
+    """A label as compared by EVALB: without function tags, PRT as ADVP."""
     label = re.split("[-=]", label)[0]
     return "ADVP" if label == "PRT" else label
 
@@ -289,7 +289,7 @@ def brackets_matched(predictions: Sequence, golds: Sequence) -> np.ndarray:
 
 
 def _arguments(frames: Iterable[tuple[int, int, int, str]]) -> Counter:
-    """Arguments as srl-eval.pl sees them: C-X continues the X before it, and V is no argument."""
+    """Arguments as in srl-eval.pl: C-X continues the preceding X, and V is not an argument."""
     whole: list[list] = []
     latest: dict[tuple[int, str], list] = {}
     for predicate, start, end, role in sorted(frames):
@@ -328,7 +328,7 @@ ARTICLES = {  # what MLQA's evaluation script drops in each of its languages; Hi
 
 
 def answer_f1(language: str) -> str:
-    """The name of the F1 of answers in a language: SQuAD's in English, MLQA's in its other languages.
+    """The name of the answer F1 for a language: SQuAD's for English, MLQA's for its other languages.
 
     Example:
         >>> answer_f1("en"), answer_f1("es"), answer_f1("zh-Hans"), answer_f1("fi")

@@ -1,4 +1,4 @@
-"""What a task is: a name, an output structure (Kind), a place its rows come from (Source) and a metric."""
+"""A task: a name, an output structure (Kind), a source of rows (Source) and a metric."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLITS = ("train", "dev", "test")
 
 
 class Hidden(NamedTuple):
-    """What the encoder gives an output head: every token's state and one vector per example."""
+    """The encoder's output for an output head: every token's state and one vector per example."""
 
     states: torch.Tensor  # (B, T, E)
     pooled: torch.Tensor  # (B, E)
@@ -28,26 +28,26 @@ class Hidden(NamedTuple):
 
 @runtime_checkable
 class Kind(Protocol):
-    """One output structure: rows to numbers, numbers to scores, scores to answers.
+    """One output structure: rows to tensors, tensors to scores, scores to answers.
 
     Kinds are frozen dataclasses. ``-1`` in a target column of a batch means absent. Losses are per example.
     """
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes; empty where they are still to be read from training rows."""
+        """The names of the classes; empty until they are read from training rows."""
         ...
 
     def ready(self, rows: Sequence[Row]) -> Kind:
-        """The kind with its labels filled in from training rows, where it was given none."""
+        """The kind with labels read from training rows, if it had none."""
         ...
 
     def check(self, row: Row) -> None:
-        """Raise HeadwiseError when a row does not fit this kind."""
+        """Raise HeadwiseError if a row does not fit this kind."""
         ...
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        """Tokenise: ``input_ids`` (Ragged), maybe ``token_type_ids``, targets; ``row`` if rows make several items."""
+        """Tokenize: ``input_ids`` (Ragged), optional ``token_type_ids``, targets; ``row`` for rows of several items."""
         ...
 
     def head(self, hidden: int) -> torch.nn.Module:
@@ -59,7 +59,7 @@ class Kind(Protocol):
         ...
 
     def decode(self, scores: Any, batch: dict[str, torch.Tensor]) -> list:
-        """One prediction per example, in the form the metric takes."""
+        """One prediction per example, in the form that the metric expects."""
         ...
 
     def gold(self, rows: Sequence[Row]) -> list:
@@ -69,22 +69,22 @@ class Kind(Protocol):
 
 @runtime_checkable
 class ReadsFiles(Protocol):
-    """A kind whose rows only name files: their content counts where what was made of rows is kept."""
+    """A kind whose rows name files: the files' content is part of the identity of cached rows."""
 
     def files_of(self, rows: Sequence[Row]) -> list[Path]: ...
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A place rows come from."""
+    """Where the rows of a task come from."""
 
     def read(self, split: str) -> list[Row]:
-        """The rows of a split; HeadwiseError says what is missing and where it was looked for."""
+        """The rows of a split; a HeadwiseError says what is missing and where it was searched."""
         ...
 
     @property
     def origin(self) -> str:
-        """One line that says where rows come from."""
+        """One line that describes where rows come from."""
         ...
 
 
@@ -105,7 +105,7 @@ def items_of(inputs: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows given in Python: the simplest source. Tables whose columns are a row's fields are rows too."""
+    """Rows passed in Python: the simplest source. Tables whose columns are a row's fields are rows too."""
 
     train: Any = ()
     dev: Any = ()
@@ -148,13 +148,11 @@ class Task:
             object.__setattr__(self, "_read", {"source": self.source})
         # Names become parts of file names; a path must not come in with one.
         if not 0 < len(self.name) <= 100 or set(self.name) & set("/\\\0\n\r\t") or self.name.strip(". ") == "":
-            raise HeadwiseError(
-                f"a task with the name {self.name[:120]!r}", "a name of up to 100 letters without slashes"
-            )
+            raise HeadwiseError(f"task name {self.name[:120]!r}", "a name of up to 100 letters without slashes")
         if re.fullmatch(r"none|mean|random \d+", self.name):  # rows and columns of the tables beside tasks
             raise HeadwiseError(
-                f"a task with the name {self.name!r}",
-                "a name that no row of a table has",
+                f"task name {self.name!r}",
+                "a name that is not a row of the report's tables",
                 f"{self.name.split()[0]}_task",
             )
 
@@ -201,7 +199,7 @@ class Task:
                 raise HeadwiseError(f"{self.name}/{split} row {number}: {error}") from None
 
     def ready(self) -> Task:
-        """The task with its label set known (read from the training rows where the kind names none)."""
+        """The task with its label set, read from training rows if the kind has none."""
         if self.kind.labels:
             return self
         known = replace(self, kind=self.kind.ready(self.rows("train")))
@@ -211,5 +209,5 @@ class Task:
 
 
 def label_set(rows: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """The sorted set of labels seen, for kinds that were given none."""
+    """The sorted set of labels in the rows, for kinds without given labels."""
     return tuple(sorted({label for labels in rows for label in labels}))

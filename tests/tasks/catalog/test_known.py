@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import Rows, Task, describe, get, names, statistics
+from headwise.tasks import Task, get, names
 from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.lookup import KINDS, kind_class
@@ -55,76 +53,6 @@ def test_the_papers_metrics(name, metric):
 def test_ten_properties_in_each_full_suite():
     for suite in ("senteval", "probing_gold"):
         assert sum(name.startswith(f"{suite}.") for name in names()) == 10
-
-
-def test_unknown_names_are_told_with_the_nearest():
-    with pytest.raises(HeadwiseError, match=r"unknown task 'squad'.*squad_v11"):
-        get("squad")
-    with pytest.raises(HeadwiseError, match=r"ud\.TREEBANK\.pos"):
-        get("ud.en_ewt")
-    with pytest.raises(HeadwiseError, match="unknown probing property 'depth'"):
-        get("probing.en_ewt.depth")
-
-
-def test_listing_needs_no_torch_and_no_data():
-    code = (
-        "import sys; from headwise import tasks\n"
-        "rows = [tasks.describe(name) for name in tasks.names() if not name.startswith('corpus.')]\n"
-        "assert len(rows) > 200 and not {'torch', 'transformers', 'pyarrow', 'datasets'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
-def test_describe_says_the_same_by_name_and_by_task(tmp_path):
-    by_name, by_task = describe("rte", tmp_path), describe(get("rte", tmp_path))
-    assert by_name == by_task
-    assert by_name["kind"] == "classify"
-    assert by_name["sizes"] == {"train": 2490, "dev": 277}
-    assert by_name["origin"] == "Hugging Face Hub, nyu-mll/glue (rte)"
-
-
-def test_a_task_literal_can_be_added_to_the_catalog():
-    rows = [{"text": "a b", "label": "x"}, {"text": "", "label": "y"}]
-    task = Task("test_only.added", kind_class("classify")(("x", "y")), Rows(train=rows), "accuracy")
-    catalog.add(task.name, task)
-    try:
-        assert get(task.name) is task
-        assert describe(task.name)["origin"] == "Python rows"
-    finally:
-        del catalog._entries[task.name]
-
-
-def test_statistics_count_rows_labels_lengths_and_empties():
-    rows = [{"text": "w " * n, "text_b": None, "label": "x" if n else "y"} for n in (0, 3, 3, 12)]
-    task = Task("t", kind_class("classify")(("x", "y")), Rows(train=rows), "accuracy", sizes={"train": 9})
-    found = statistics(task)
-    assert found["split"] == "train"
-    assert (found["rows"], found["published"], found["empty"], found["left_out"]) == (4, 9, 1, 0)
-    assert found["labels"] == {"x": 3, "y": 1}
-    assert found["lengths"] == [(0, 0, 1), (1, 4, 2), (10, 19, 1)]
-    assert len(found["examples"]) == 4
-
-
-@pytest.mark.parametrize(
-    ("row", "labels"),
-    [
-        ({"words": ["a", "b"], "labels": ["B-PER", "O"]}, {"PER": 1}),
-        ({"words": ["a", "b"], "labels": ["NOUN", "NOUN"]}, {"NOUN": 2}),
-        ({"words": ["a"], "tree": "(S (NP (NN a)))"}, {"S": 1, "NP": 1, "NN": 1}),
-        ({"words": ["a"], "frames": [{"predicate": 0, "arguments": [[0, 1, "ARG0"]]}]}, {"ARG0": 1}),
-        ({"id": "1", "question": "q", "context": "c", "answers": ["c"], "starts": [0]}, {"answered": 1}),
-    ],
-)
-def test_statistics_know_every_kind_of_row(row, labels):
-    class Anything:
-        labels = ("x",)
-
-        def check(self, row):
-            pass
-
-    task = Task("t", Anything(), Rows(train=[row]), "accuracy")  # type: ignore[arg-type]
-    assert statistics(task, "train")["labels"] == labels
 
 
 # -- real samples
@@ -202,13 +130,3 @@ def test_labels_the_manifest_lists_are_known_before_training(data_folder):
 def test_a_minimal_pair_hides_its_good_side(data_folder):
     rows = get("blimp", data_folder).rows("test")
     assert Counter(row["label"] for row in rows) == {0: 33500, 1: 33500}
-
-
-@pytest.mark.parametrize("name", ["corpus.sentiment", "corpus.pos.es"])
-def test_tasks_of_the_corpus_come_by_the_same_door(name):
-    assert name in names()
-    task = get(name)
-    assert (task.name, task.language) == (name, "es" if name.endswith(".es") else "en")
-    assert "corpus" in describe(name)["origin"]
-    with pytest.raises(HeadwiseError, match="unknown corpus task"):
-        get("corpus.sentimant")

@@ -7,18 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kindlaws import Neighbours, byte_level, letters
+from kindlaws import Neighbours
 from torch import nn
 
-from headwise.errors import HeadwiseError
 from headwise.heads.gates import gated
 from headwise.measuring.evaluate import evaluate
-from headwise.models.batching import Encoded, encode
+from headwise.models.batching import encode
 from headwise.models.multitask import MultiTaskModel
 from headwise.scoring.importance import importance
 from headwise.tasks import Constituents, Dependencies, Frames, Rows, Spans, Tag, Task
-from headwise.tasks.kinds.windows import laid_out, owners, parts, spans
-from headwise.tasks.kinds.wordlevel import drop_words, encode_words, words
+from headwise.tasks.kinds.windows import laid_out, owners, spans
+from headwise.tasks.kinds.wordlevel import words
 from headwise.testing import tiny, tiny_tokenizer
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -95,28 +94,6 @@ def test_a_word_is_read_where_its_nearer_end_is_farthest(sizes, room):
         assert context(found[owner]) == max(map(context, found)) >= 0
 
 
-@given(st.lists(st.lists(st.text(max_size=6), min_size=1, max_size=12), min_size=1, max_size=3), st.integers(5, 20))
-@settings(max_examples=80, deadline=None)
-@pytest.mark.parametrize("tokenizer", [letters(), byte_level()], ids=["wordpiece", "bytes"])
-def test_every_word_stands_once_and_every_window_fits(tokenizer, sentences, max_length):
-    columns = encode_words([{"words": words} for words in sentences], tokenizer, max_length)
-    for i, given_words in enumerate(sentences):
-        word_of, ids = columns["word_of"][i], columns["input_ids"][i]
-        inner = word_of[word_of >= 0].tolist()
-        assert inner == sorted(inner) and set(inner) == set(range(len(given_words)))
-        if "window" not in columns:
-            assert len(ids) <= max_length
-            continue
-        number, full = columns["window"][i], columns["window_word"][i]
-        assert (full[word_of >= 0] == word_of[word_of >= 0]).all()
-        for window in range(number.max() + 1):
-            here = number == window
-            assert here.sum() <= max_length
-            assert ids[here][0] == ids[0] and ids[here][-1] == ids[-1]  # special tokens of its own
-        for word in range(len(given_words)):
-            assert len(set(number[word_of == word].tolist())) == 1  # sub-words stay together
-
-
 def test_a_row_by_hand():
     ids, word_of = np.arange(10, 18), np.array([-1, 0, 1, 2, 3, 4, 5, -1])
     ids, word_of, window, full = laid_out(ids, word_of, 6)
@@ -124,21 +101,6 @@ def test_a_row_by_hand():
     assert full.tolist() == [-1, 0, 1, 2, 3, -1, -1, 2, 3, 4, 5, -1]
     assert word_of.tolist() == [-1, 0, 1, 2, -1, -1, -1, -1, 3, 4, 5, -1]
     assert window.tolist() == [0] * 6 + [1] * 6
-
-
-def test_a_word_too_long_for_any_window_keeps_what_fits():
-    columns = encode_words([{"words": ["the", "abcdefgh", "dog"]}], letters(), 5)
-    assert columns["window_word"][0].tolist() == [-1, 0, -1, -1, 1, 1, 1, -1, -1, 2, -1]
-    with pytest.raises(HeadwiseError, match="room for a word"):
-        encode_words([{"words": ["dog", "cat"]}], letters(), 2)
-
-
-def test_rows_that_fit_have_no_windows():
-    columns = encode_words([{"words": ["the", "dog"]}], letters(), 4)
-    assert set(columns) == {"input_ids", "word_of"}
-    batch = {"attention_mask": torch.tensor([[1, 1, 0]])}
-    ((place, part),) = parts(batch, None)
-    assert place.tolist() == [[0, 1, -1]] and part["attention_mask"] is batch["attention_mask"]
 
 
 # -- what does not depend on them
@@ -223,84 +185,3 @@ def test_padding_beyond_the_longest_sentence_changes_nothing(name, max_length):
     data = encode(model.tasks[name], "dev", model.tokenizer, max_length)
     losses = [model(name, data.batch([0, 2, 4], grain)).loss for grain in (1, 16)]
     torch.testing.assert_close(losses[1], losses[0])
-
-
-STRANGE = {
-    "tag": {"labels": ["B-Q", "O", "O"]},
-    "spans": {"labels": ["B-Q", "O", "O"]},
-    "dependencies": {"heads": [0, 1, 2], "labels": ["Q", "O", "O"]},
-    "constituents": {"tree": "(Q (Q (X w1)) (S (X w2)) (X w3))"},
-    "frames": {"frames": [{"predicate": 0, "arguments": [[1, 2, "Q"]]}]},
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_labels_unseen_in_training_are_told_and_counted_as_errors(name):
-    kind, metric = KINDS[name]
-    rows = [sentence(size) for size in (3, 9, 12)]
-    test = [{**sentence(3), "words": ["w1", "w2", "w3"], **STRANGE[name]}]
-    model = built(tiny("bert"), [Task(name, kind, Rows(rows, test, test), metric)], 64)
-    with pytest.warns(UserWarning, match=r"not seen in training.*Q"):
-        found = evaluate(model, name)
-    assert 0 <= found.value < 1
-    assert "Q" not in str(found.predictions) and "Q" in str(found.golds)
-    with pytest.warns(UserWarning, match="not seen in training"):
-        loss = model(name, _batch(model, name)).loss
-    assert loss.isfinite().all()
-
-
-def _batch(model: MultiTaskModel, name: str) -> dict[str, torch.Tensor]:
-    kind = model.tasks[name].kind
-    return Encoded(kind.encode(model.tasks[name].rows("dev"), model.tokenizer, 64), pad=0, rows=1).batch([0])
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("tag", {"labels": ["O"]}, "1 labels for 3 words"),
-        ("spans", {"labels": ["O", "O", "PER"]}, "B- or I-"),
-        ("dependencies", {"heads": [0, 1, 9]}, "head 9"),
-        ("constituents", {"tree": "(S (X w1) (X w2))"}, "over"),
-        ("frames", {"frames": [{"predicate": 3, "arguments": []}]}, "predicate 3"),
-    ],
-)
-def test_rows_that_do_not_fit_their_words_are_named(name, change, message):
-    kind, metric = KINDS[name]
-    rows = [sentence(4), {**sentence(3), "words": ["w1", "w2", "w3"], **change}]
-    with pytest.raises(HeadwiseError, match=message) as told:
-        Task("mine", kind, Rows(rows), metric).rows("train")
-    assert "mine/train row 1" in str(told.value)
-
-
-# -- words left out in training
-
-
-def test_dropped_words_are_unknown_and_special_tokens_stay():
-    tokenizer = tiny_tokenizer([f"w{i}" for i in range(20)])
-    data = Encoded(Tag(("O",)).encode([{"words": ["w1"] * 40, "labels": ["O"] * 40}], tokenizer, 16), pad=0, rows=1)
-    batch = data.batch([0])
-    assert drop_words(batch, 0.0, tokenizer) is batch
-    every = drop_words(batch, 1.0, tokenizer)["input_ids"]
-    inner = batch["window_word"] >= 0
-    assert (every[inner] == tokenizer.unk_token_id).all() and torch.equal(every[~inner], batch["input_ids"][~inner])
-    torch.manual_seed(0)
-    share = (drop_words(batch, 0.3, tokenizer)["input_ids"][inner] == tokenizer.unk_token_id).float().mean()
-    assert 0.1 < share < 0.5
-    texts = {"input_ids": torch.ones(2, 3)}
-    assert drop_words(texts, 1.0, tokenizer) is texts
-
-
-def test_words_are_dropped_in_training_alone():
-    seen = []
-
-    class Watched(Neighbours):
-        def forward(self, input_ids, attention_mask):
-            seen.append((self.training, input_ids))
-            return super().forward(input_ids, attention_mask)
-
-    model = built(Watched(), [task("tag", [sentence(9)])], 64)
-    plan = Plan(steps=2, word_dropout=1.0, evaluate_every=1, checkpoint_every=0, batch_size=1)
-    fit(model, plan, device="cpu")
-    unknown = model.tokenizer.unk_token_id
-    assert {bool((ids[:, 1:-1] == unknown).all()) for training, ids in seen if training} == {True}
-    assert {bool((ids == unknown).any()) for training, ids in seen if not training} == {False}

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.metrics import bio_spans
 from headwise.tasks.readers import brackets
-from headwise.tasks.readers.conll import bio
 from headwise.tasks.readers.formats import formats
-from headwise.tasks.readers.shape import check_heads
 
 few = settings(max_examples=25, deadline=None)
 SPACES = ("Cc", "Cs", "Zs", "Zl", "Zp")
@@ -34,13 +31,6 @@ def again(name: str, records: list[dict], file: str = "file.txt", reading: dict 
 
 def many(record: st.SearchStrategy) -> st.SearchStrategy:
     return st.lists(record, min_size=1, max_size=4)
-
-
-@st.composite
-def heads(draw, size: int) -> list[int]:
-    order = draw(st.permutations(range(1, size + 1)))
-    found = {order[0]: 0} | {order[i]: order[draw(st.integers(0, i - 1))] for i in range(1, size)}
-    return [found[i] for i in range(1, size + 1)]
 
 
 @st.composite
@@ -93,15 +83,6 @@ def annotated(draw) -> dict:
         "ner": draw(entity_tags(len(found))),
         "frames": [draw(frame(len(found), at)) for at in predicates],
     }
-
-
-@st.composite
-def parsed(draw) -> dict:
-    """A sentence of CoNLL-U."""
-    found = draw(words)
-    per_word = {name: [draw(word) for _ in found] for name in ("lemmas", "upos", "xpos", "feats", "deprels")}
-    given_heads = draw(heads(len(found)))
-    return {"words": found, "heads": given_heads, "sent_id": draw(word), "text": draw(line), **per_word}
 
 
 @st.composite
@@ -168,12 +149,6 @@ def test_squad_round_trip(records):
 
 
 @few
-@given(many(parsed()))
-def test_conllu_round_trip(records):
-    assert again("conllu", records) == records
-
-
-@few
 @given(
     many(words.flatmap(lambda found: st.tuples(st.just(found), entity_tags(len(found))))), st.sampled_from(["", "en:"])
 )
@@ -194,44 +169,6 @@ def test_conll2012_round_trip(records):
 def test_trees_round_trip(sentences):
     records = [{name: sentence[name] for name in ("words", "xpos", "tree")} for sentence in sentences]
     assert again("trees", records) == records
-
-
-@few
-@given(st.integers(1, 8).flatmap(heads))
-def test_every_tree_of_heads_passes(found):
-    check_heads(found)
-
-
-@few
-@given(st.integers(0, 8).flatmap(entity_tags))
-def test_bio_tags_and_spans_say_the_same(tags):
-    back = ["O"] * len(tags)
-    for start, end, label in bio_spans(tags):
-        back[start:end] = [f"B-{label}"] + [f"I-{label}"] * (end - start - 1)
-    assert back == tags == bio(tags)
-
-
-def test_penn_trees_lose_traces_and_function_tags(tmp_path):
-    path = tmp_path / "wsj.mrg"
-    path.write_text("\n( (S (NP-SBJ=1 (-NONE- *T*) )\n  (VP (VB Go)\n   (PRT|ADVP (RP on))) (-LRB- -LRB-) (. .)) )\n")
-    [(start, record)] = formats["trees"].read(path)
-    assert start == 2
-    assert record["tree"] == "(TOP (S (VP (VB Go) (PRT (RP on))) (-LRB- -LRB-) (. .)))"
-    assert record["words"] == ["Go", "on", "(", "."]
-
-
-def test_conllu_passes_over_ranges_and_empty_nodes(tmp_path):
-    cells = "\t_" * 3
-    rows = [
-        "1-2\tdel" + "\t_" * 8,
-        f"1\tde{cells}\t_\t2\tcase\t_\t_",
-        f"2\tel{cells}\t_\t0\troot\t_\t_",
-        "2.1\tx" + "\t_" * 8,
-    ]
-    (tmp_path / "a.conllu").write_text("# sent_id = s1\n" + "\n".join(rows) + "\n\n")
-    [(start, record)] = formats["conllu"].read(tmp_path / "a.conllu")
-    assert start == 1
-    assert (record["words"], record["heads"], record["sent_id"]) == (["de", "el"], [2, 0], "s1")
 
 
 BROKEN = [
@@ -297,12 +234,3 @@ def test_what_a_format_cannot_hold_is_not_written(tmp_path, name, record):
     with pytest.raises(HeadwiseError):
         formats[name].write(tmp_path / "file", [record])
     assert not (tmp_path / "file").exists()
-
-
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [([0, 0], "2 roots"), ([2, 1], "0 roots"), ([0, 3, 2], "circle"), ([0, 5], "head 5"), ([-1], "head -1")],
-)
-def test_heads_that_are_no_tree_are_refused(found, message):
-    with pytest.raises(HeadwiseError, match=message):
-        check_heads(found)

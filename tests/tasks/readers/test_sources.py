@@ -6,7 +6,6 @@ import json
 import sys
 import types
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,9 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks import get, own
 from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known
-from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.lookup import known
 from headwise.tasks.readers.formats import formats
 from headwise.tasks.readers.sources import Files, Hub, Layout, portions
-from headwise.tasks.task import Rows, Task
 
 pytestmark = pytest.mark.filterwarnings("ignore::headwise.errors.HeadwiseWarning")
 
@@ -543,21 +540,6 @@ def test_a_dev_split_is_named_where_there_is_none():
     for name in ("agnews", "imdb", "trec", "xquad_en"):
         entry = known(name)
         assert isinstance(entry, Known) and entry.dev == "test"
-
-
-def test_copies_of_a_task_share_what_was_read_and_a_new_source_is_read():
-    class Once(Rows):
-        def read(self, split):
-            asked.append(split)
-            return super().read(split)
-
-    asked, rows = [], [[one(a, "x"), one(b, "y")] for a, b in ("ab", "cd")]
-    task = Task("t", Classify(), Once(rows[0], rows[0]), "accuracy")
-    ready = task.ready()
-    assert task.rows("dev") is ready.rows("dev") and asked == ["train", "dev"]
-    for other in (replace(task, source=Rows(rows[1], rows[1])), task, ready):
-        assert other.rows("dev") == rows[other.source is not task.source]
-    assert asked == ["train", "dev"]
 
 
 def test_a_source_says_where_rows_come_from(tmp_path):

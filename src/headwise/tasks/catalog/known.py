@@ -1,4 +1,4 @@
-"""The known tasks as data, and the source that finds where one of them lies (no torch)."""
+"""The known tasks as data, and the source that locates their rows (no torch)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _warned: set[tuple] = set()
 
 @dataclass(frozen=True)
 class Known:
-    """A task of the catalog as data: its kind, labels, metric, published sizes and where its rows may lie.
+    """A task of the catalog as data: its kind, labels, metric, published sizes and possible locations of its rows.
 
     Attributes:
         kind: the name of a kind, see ``headwise.tasks.readers.shape``.
-        sizes: the published number of rows per split.
-        dev: the split that serves as dev where there is none.
-        parallel: tasks of one such name hold the same items in several languages.
-        options: what else the kind is told.
+        sizes: published number of rows per split.
+        dev: the split that serves as dev if there is none.
+        parallel: tasks with the same value contain the same items in several languages.
+        options: further arguments of the kind.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Finder:
-    """The source of a known task: the first of the places the user named that has it."""
+    """The source of a known task: the first of the user's locations that has it."""
 
     known: Known
     data: Path | None = None
@@ -88,7 +88,7 @@ class Finder:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The label names: the catalog's, or those a manifest beside the data gives."""
+        """The label names: the catalog's, or those of a manifest beside the data."""
         if self.known.labels or self.known.kind != "classify" or self.data is None:
             return self.known.labels
         return manifest_labels(self.data, self.known.name.replace(".", "/"))
@@ -118,7 +118,7 @@ class Finder:
 
     @property
     def splits(self) -> list[str]:
-        """The splits that are there in their own right."""
+        """The splits that exist as such."""
         return self.place.splits
 
     @property
@@ -134,7 +134,7 @@ class Finder:
 
 
 def manifest_labels(data: Path, task: str) -> tuple[str, ...]:
-    """Label names that ``manifest.json`` beside the data gives for a task, or none."""
+    """Label names of a task in the ``manifest.json`` beside the data, if any."""
     path = data / "manifest.json"
     tasks = read_json(path).get("tasks", {}) if path.is_file() else {}
     given = tasks.get(task, {}).get("labels")
@@ -144,6 +144,6 @@ def manifest_labels(data: Path, task: str) -> tuple[str, ...]:
 
 
 def data_folder(data: str | Path | None = None) -> Path | None:
-    """The data folder: the one given, or ``HEADWISE_DATA``."""
+    """The data folder: the argument, or ``HEADWISE_DATA``."""
     given = data or os.environ.get("HEADWISE_DATA")
     return Path(given).expanduser() if given else None

@@ -32,7 +32,7 @@ def sizes(train: int | None = None, dev: int | None = None, test: int | None = N
 
 
 def per_split(pattern: str, train: str = "train", dev: str = "dev", test: str = "test") -> dict[str, str]:
-    """The same path for each split, with the word that names the split filled in."""
+    """The same path for each split, with the split's word filled in."""
     return {split: pattern.replace("{split}", word) for split, word in zip(SPLITS, (train, dev, test)) if word}
 
 
@@ -44,9 +44,9 @@ def parquet(
     odd: Mapping = NONE,
     where: Mapping = NONE,
 ) -> Layout:
-    """``<folder>/<split>.parquet``; ``odd`` names a split's file where it has a name (or folder) of its own.
+    """``<folder>/<split>.parquet``; ``odd`` maps a split to a file name (or path) that differs.
 
-    Rows where the column ``without`` is null are left out, and those that lack a value of ``where`` do not belong.
+    Rows where the column ``without`` is null are skipped; rows without the values of ``where`` belong to another task.
     """
 
     def file(split: str) -> str:
@@ -61,14 +61,14 @@ def parquet(
 
 
 def by_index(layout: Layout, labels: Sequence[str]) -> Layout:
-    """A layout whose numbers are places in ``labels``, although these are numbers themselves."""
+    """A layout whose numbers are indices into ``labels``, although these are numbers themselves."""
     return replace(layout, names={str(place): label for place, label in enumerate(labels)})
 
 
 def table(
     files: Mapping, columns: Columns, *header: str, format: str = "tsv", names: Mapping = NONE, **rest: Any
 ) -> Layout:
-    """Text columns; a file without a first line of names is given them as ``header``."""
+    """Text columns; ``header`` names them if the file has no header line."""
     return Layout(format, files, columns, dict(names), {"header": header} if header else {}, **rest)
 
 
@@ -79,7 +79,7 @@ def glue(folder: str, columns: Columns, *header: str, dev: str = "dev", lenient:
 
 
 def hub(path: str, config: str | None, columns: Columns, branch: bool = False, **rest: Any) -> Layout:
-    """A data set of the Hub; ``branch`` reads its parquet branch, for those that once needed a script."""
+    """A data set of the Hub; ``branch`` reads its parquet branch, for data sets that used to need a script."""
     options = {"path": path, "config": config, "parquet_branch": branch}
     files = rest.pop("files", {"train": "train", "dev": "validation", "test": "test"})
     return Layout("hub", files, columns, options=options, **rest)

@@ -1,8 +1,8 @@
 """The ten probing properties of SentEval, made from any Universal Dependencies treebank (no torch).
 
-Conneau et al. 2018 made them from parsed English books. Here gold annotation takes the parser's place, so that every
-language with a treebank has them. Constituents are used where a treebank has them; elsewhere the depth of the
-dependency tree stands for ``tree_depth``, and the order of the root's dependents for ``top_constituents``.
+Conneau et al. 2018 derived them from parsed English books. Here gold annotation replaces the parser, so every language
+with a treebank has them. Without constituents, ``tree_depth`` is the depth of the dependency tree, and
+``top_constituents`` the order of the root's dependents.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def relation(row: Row, i: int) -> str:
 
 
 def _even(examples: Iterable[Example], rng: random.Random, most: int | None = None) -> list[Example]:
-    """As many of each label as of the rarest, or at most ``most``."""
+    """Equally many rows of each label: as many as the rarest has, at most ``most``."""
     by_label: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
         by_label[example.label].append(example)
@@ -70,9 +70,9 @@ def _plain(row: Row, label: str) -> Example:
 
 
 def word_content(rows: list[Row], rng: random.Random) -> list[Example]:
-    """Which of up to 1000 content words of middle frequency the sentence holds; each holds exactly one of them.
+    """Which of up to 1000 content words of medium frequency the sentence contains; each contains exactly one.
 
-    There is one such word for a hundred sentences, so that a small treebank still has enough sentences for each.
+    There is one such word per hundred sentences, so a small treebank has enough sentences for each.
     """
     tags: dict[str, Counter] = defaultdict(Counter)
     for row in rows:
@@ -91,10 +91,10 @@ def word_content(rows: list[Row], rng: random.Random) -> list[Example]:
 
 
 def tree_depth(rows: list[Row], rng: random.Random) -> list[Example]:
-    """The depth of the tree, over the seven commonest depths in a row.
+    """The depth of the tree, over the seven most frequent consecutive depths.
 
-    No pair of length and depth may occur more often than the median pair, so that length tells less of depth (in EWT
-    their correlation falls from 0.66 to 0.50); it cannot be taken away without most of the sentences.
+    No pair of length and depth occurs more often than the median pair, so length predicts depth less well (in EWT their
+    correlation drops from 0.66 to 0.50). Removing the correlation entirely would discard most sentences.
     """
     measured = [(row, _depth(row)) for row in with_trees(rows)]
     counts = Counter(depth for _, depth in measured)
@@ -126,7 +126,7 @@ def _depth(row: Row) -> int:
 
 
 def top_constituents(rows: list[Row], rng: random.Random) -> list[Example]:
-    """What stands right below the sentence, in order: the 19 commonest sequences, and all others together."""
+    """The sequence of top constituents: the 19 most frequent ones, and all others together."""
     named = [(row, _top(row)) for row in with_trees(rows)]
     counts = Counter(name for _, name in named).most_common(19)
     common = {name for name, _ in counts}
@@ -147,7 +147,7 @@ def _top(row: Row) -> str:
 def _altered(
     rows: list[Row], rng: random.Random, change: Callable[[Row], list[str] | None], mark: str
 ) -> list[Example]:
-    """Half of the sentences that can be changed are; the other half stays, so that being changeable tells nothing."""
+    """Change half of the changeable sentences and keep the other half, so that being changeable predicts nothing."""
     changed = [(row, new) for row in rows if (new := change(row)) is not None]
     rng.shuffle(changed)
     half = len(changed) // 2
@@ -158,7 +158,7 @@ def _altered(
 
 
 def bigram_shift(rows: list[Row], rng: random.Random) -> list[Example]:
-    """Two neighbours, neither the first word nor punctuation, changed places."""
+    """Whether two neighbours, neither the first word nor punctuation, were swapped."""
 
     def change(row: Row) -> list[str] | None:
         words, tags = row["words"], row["upos"]
@@ -176,7 +176,7 @@ def bigram_shift(rows: list[Row], rng: random.Random) -> list[Example]:
 
 
 def past_present(rows: list[Row], rng: random.Random) -> list[Example]:
-    """The tense of the main verb; no verb form is in two splits."""
+    """The tense of the main verb; no verb form occurs in two splits."""
     found = []
     for row in rows:
         verb = root(row)
@@ -196,17 +196,17 @@ def _number(rows: list[Row], relations: tuple[str, ...]) -> list[Example]:
 
 
 def subj_number(rows: list[Row], rng: random.Random) -> list[Example]:
-    """The number of the main clause's subject; no noun form is in two splits."""
+    """The number of the main clause's subject; no noun form occurs in two splits."""
     return _number(rows, ("nsubj", "nsubjpass"))
 
 
 def obj_number(rows: list[Row], rng: random.Random) -> list[Example]:
-    """The number of the main clause's object; no noun form is in two splits."""
+    """The number of the main clause's object; no noun form occurs in two splits."""
     return _number(rows, ("obj", "dobj"))
 
 
 def odd_man_out(rows: list[Row], rng: random.Random) -> list[Example]:
-    """A noun or verb gave way to another of its form class and frequency that is seen beside the same neighbour."""
+    """Whether a noun or verb was replaced by another of its class and frequency that occurs beside its neighbour."""
     beside: dict[tuple, dict[str, None]] = defaultdict(dict)  # a dict keeps the order, so that a seed gives one result
     counts = Counter(word for row in rows for word in row["words"])
     for row in rows:
@@ -239,12 +239,12 @@ def _places(row: Row, i: int) -> list[tuple]:
 
 
 def coordination_inversion(rows: list[Row], rng: random.Random) -> list[Example]:
-    """Two coordinate main clauses changed places."""
+    """Whether two coordinate main clauses were swapped."""
     return _altered(rows, rng, inverted, "I")
 
 
 def inverted(row: Row) -> list[str] | None:
-    """The sentence with its two main clauses the other way round, or None where it has not exactly two.
+    """The sentence with its two main clauses swapped, or None if it does not have exactly two.
 
     Example:
         >>> row = {"words": "He ran and she sat .".split(), "upos": "PRON VERB CCONJ PRON VERB PUNCT".split(),
@@ -285,7 +285,7 @@ def _has_subject(row: Row, verb: int) -> bool:
 
 
 def _open(row: Row, clause: range, verb: int) -> bool:
-    """Whether a word of a clause, other than its verb, hangs on something outside of it."""
+    """Whether a word of a clause, other than its verb, depends on something outside it."""
     inside = (i for i in clause if i != verb and row["upos"][i] != "PUNCT")
     return verb not in clause or any(row["heads"][i] - 1 not in clause for i in inside)
 
@@ -330,7 +330,7 @@ def build(name: str, rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]
 
 
 def _split(examples: list[Example], rng: random.Random) -> dict[str, list[Example]]:
-    """80, 10 and 10 hundredths of every label, whole keys at a time."""
+    """Split every label 80/10/10, keeping rows of one key together."""
     by_label: dict[str, dict[str, list[Example]]] = defaultdict(lambda: defaultdict(list))
     owner: dict[str, str] = {}
     for example in examples:  # a key with two labels ("sheep") goes with the label it came with first

@@ -1,6 +1,6 @@
 """Every known task as a data literal: kind, metric, labels, published sizes, and where its rows may lie (no torch).
 
-This file holds the tasks over one or two texts; ``catalog_words`` those over words, trees, answers, and the probes.
+This file has the tasks on one or two texts; ``words`` those on words, trees and answers, and the probes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ XNLI, PAWSX = "ar bg de el en es fr hi ru sw th tr ur vi zh", "de en es fr ja ko
 
 
 def text(name: str, labels: tuple[str, ...], *layouts: Layout, metric: str = "accuracy", **rest) -> Known:
-    """A task that names the class of a text or a pair."""
+    """A task that classifies a text or a pair."""
     return Known(name, "classify", metric, layouts, labels, **rest)
 
 

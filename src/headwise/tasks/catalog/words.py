@@ -1,4 +1,4 @@
-"""Known tasks over words, trees, frames and answers, and the probing tasks, as data literals (no torch)."""
+"""Known tasks on words, trees, frames and answers, and the probing tasks, as data literals (no torch)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ PACKED_ANSWER = {**ANSWER, "starts": "answer_starts"}
 def question(
     name: str, files: dict[str, str], size: tuple, language: str = "en", metric: str | None = None, **rest
 ) -> Known:
-    """Extractive answers from SQuAD's json, compared by the rules of their language."""
+    """Extractive answers from SQuAD's JSON, compared by the rules of their language."""
     layouts = (parquet(name, PACKED_ANSWER), Layout("squad", files, ANSWER))
     metric = metric or answer_f1(language)
     return Known(name, "answer", metric, layouts, language=language, sizes=sizes(*size), **rest)
@@ -237,7 +237,7 @@ def probe(suite: str, name: str, *layouts: Layout, labels: tuple[str, ...] = (),
 
 
 def senteval(name: str) -> Known:
-    """SentEval's one file per property, with the split in the first column."""
+    """SentEval's files: one per property, with the split in the first column."""
     file = f"probing/{name}.txt|data/probing/{name}.txt|senteval/{name}.txt"
     parts = {"part": {"train": "tr", "dev": "va", "test": "te"}}
     names = PROPERTY_WORDS if set(PROPERTIES[name]) & set(PROPERTY_WORDS.values()) else {}

@@ -1,8 +1,8 @@
-"""The embedded corpus: a grammar and lexicon of our own, English and Spanish, with gold annotation (no torch, no file).
+"""The embedded corpus: a generative grammar of English and Spanish with gold annotation (no torch, no files).
 
-A meaning (``Event`` or ``Joined``) is drawn at random and rendered in either language; every task is derived from
-meanings. The split is a property of the meaning, so train, dev and test share no sentence in any task or language,
-and test sentences have words and constructions that training never shows.
+A meaning (``Event`` or ``Joined``) is sampled and rendered in either language; every task is derived from meanings. The
+split is a property of the meaning, so train, dev and test share no sentence in any task or language, and test sentences
+contain words and constructions that do not occur in training.
 """
 
 from headwise.tasks.corpus.meaning import Event, Joined, Meaning, Place, Thing, split_of

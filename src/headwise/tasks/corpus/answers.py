@@ -1,4 +1,4 @@
-"""Questions over a short paragraph: who, what, where; a rival sentence tells nearly the same."""
+"""Questions about a short paragraph (who, what, where), with a distractor sentence that says nearly the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROLES = {"subject": "A0", "object": "A1", "place": "AM-LOC"}
 
 
 def answer(draft: Draft, label: str) -> Row | None:
-    """A paragraph, a question about one of its sentences, and where in the text the answer stands."""
+    """A paragraph, a question about one of its sentences, and the position of the answer."""
     asked = ASKED[label]
     target = _fact(draft)
     if split_of(_left(target, asked)) != draft.split:
@@ -31,7 +31,7 @@ def answer(draft: Draft, label: str) -> Row | None:
 
 
 def _fact(draft: Draft) -> Event:
-    """Someone did something to something somewhere; in the split."""
+    """An event with subject, object and place, in the split."""
     while True:
         sampler = draft.sampler()
         verb = sampler.verb(sampler.rng.choice(("person", "thing", "thing")))
@@ -46,7 +46,7 @@ def _theme(sampler: Sampler, verb: str) -> Thing:
 
 
 def _rival(draft: Draft, target: Event, asked: str) -> Event:
-    """The same deed elsewhere: with the roles swapped, or by someone else, or to something else."""
+    """A distractor: the same action elsewhere, with the roles swapped, by someone else or to something else."""
     assert target.object is not None
     while True:
         sampler = draft.sampler()
@@ -62,7 +62,7 @@ def _rival(draft: Draft, target: Event, asked: str) -> Event:
 
 
 def _left(event: Event, asked: str) -> Event:
-    """What the question itself says."""
+    """The content that the question itself states."""
     if asked == "subject":
         return event._replace(subject=GAP)
     return event._replace(object=None) if asked == "object" else event._replace(place=None)
@@ -82,7 +82,7 @@ def _row(draft: Draft, facts: list[Event], target: Event, asked: str) -> Row:
 
 
 def _span(sentence: Sentence, asked: str) -> tuple[int, str]:
-    """Where the asked-for phrase starts in the sentence, and its words without a preposition."""
+    """Where the answer starts in the sentence, and its words without a preposition."""
     spoken, starts = spell(sentence.words)
     root = sentence.heads.index(0)
     frame = next(frame for frame in sentence.frames if frame["predicate"] == root)

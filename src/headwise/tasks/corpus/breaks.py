@@ -35,7 +35,7 @@ SEXLESS = {form for noun in NOUNS.values() if noun.kind not in ("person", "PER",
 
 
 def disagree(sentence: Sentence, rng: Random) -> list[str] | None:
-    """The words with one agreement broken: the main verb's number, a demonstrative's, or in Spanish a gender."""
+    """The words with one agreement violated: the number of the main verb or a demonstrative, or in Spanish a gender."""
     ways = [way for way in (_verb(sentence), _demonstrative(sentence), _gender(sentence, rng)) if way is not None]
     if not ways:
         return None
@@ -71,7 +71,7 @@ def _demonstrative(sentence: Sentence) -> tuple[int, str] | None:
 
 
 def _gender(sentence: Sentence, rng: Random) -> tuple[int, str] | None:
-    """``la mesa`` as ``el mesa``, ``la mesa roja`` as ``la mesa rojo``; words for people may have either gender."""
+    """``la mesa`` as ``el mesa``, ``la mesa roja`` as ``la mesa rojo``; words for people can have either gender."""
     if sentence.language != "es":
         return None
     found = [
@@ -85,14 +85,14 @@ def _gender(sentence: Sentence, rng: Random) -> tuple[int, str] | None:
 
 
 def disorder(sentence: Sentence, rng: Random) -> list[str] | None:
-    """The words with two neighbours exchanged that never stand in that order."""
+    """The words with two neighbours swapped into an order that is never grammatical."""
     upos = sentence.upos
     places = [i for i in range(len(upos) - 1) if (upos[i], upos[i + 1]) in FIXED_ORDERS]
     return swapped(sentence, rng.choice(places)) if places else None
 
 
 def swapped(sentence: Sentence, i: int) -> list[str]:
-    """The words with the i-th and the next exchanged, the capital letter kept in front."""
+    """The words with the i-th and the next swapped; the first letter stays a capital."""
     words = list(sentence.words)
     if i == 0 and sentence.upos[0] != "PROPN":
         words[0] = words[0].lower()

@@ -1,4 +1,4 @@
-"""Sentence tasks made from meanings: sentiment, topic, acceptability, and the pairs as rows."""
+"""Sentence tasks derived from meanings: sentiment, topic, acceptability, and pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCEPTABILITY = ("unacceptable", "acceptable")
 
 
 class Draft(NamedTuple):
-    """What a row is made with: its own random numbers, its split and its language."""
+    """The context of a row: its random generator, split and language."""
 
     rng: Random
     split: str
@@ -40,7 +40,7 @@ class Draft(NamedTuple):
         return self.sentence(meaning).text
 
     def row(self, label: Any, *meanings: Meaning) -> Row | None:
-        """A row of one or two texts, or None when they are not of the split."""
+        """A row of one or two texts, or None if they are not in the split."""
         if split_of(*meanings) != self.split:
             return None
         first, second = (*map(self.text, meanings), None)[:2]
@@ -48,13 +48,13 @@ class Draft(NamedTuple):
 
 
 def entailment(draft: Draft, label: str) -> Row | None:
-    """A premise and a hypothesis that follows, may be true, or cannot be true."""
+    """A premise and a hypothesis that is entailed, possible or contradicted."""
     block = draft.rng.choice(BLOCKS)
     return _until(lambda: draft.row(label, *block(draft.sampler(), label)))
 
 
 def paraphrase(draft: Draft, label: str) -> Row | None:
-    """Two forms of one meaning, or of two that differ in who did what or in the verdict."""
+    """Two forms of one meaning, or of two meanings that differ in who did what or in the verdict."""
     form = draft.rng.choice(FORMS)
 
     def make() -> Row | None:
@@ -65,7 +65,7 @@ def paraphrase(draft: Draft, label: str) -> Row | None:
 
 
 def _until(make: Callable[[], Row | None]) -> Row:
-    """One way of making a row, tried until the row is of the split, so that no way is rarer in one split."""
+    """Repeat one way of making a row until the row is in the split, so that it is equally frequent in all splits."""
     while (row := make()) is None:
         continue
     return row
@@ -76,13 +76,13 @@ def similarity(draft: Draft, label: float) -> Row | None:
 
 
 def topic(draft: Draft, label: str) -> Row | None:
-    """A sentence whose topical words are all of one topic."""
+    """A sentence whose topical words all belong to one topic."""
     meaning = draw(draft.rng, draft.split, topic=label)
     return draft.row(label, meaning) if {TOPIC[a] for a in atoms(meaning) if a in TOPIC} == {label} else None
 
 
 def sentiment(draft: Draft, label: str) -> Row | None:
-    """A verdict, plain, denied, reported, or against a concession of the other colour."""
+    """A verdict: plain, negated, reported, or with a concession of opposite sentiment."""
     sampler = draft.sampler()
     verdict = _verdict(sampler, 1 if label == "positive" else -1)
     kind = draft.rng.random()
@@ -96,7 +96,7 @@ def sentiment(draft: Draft, label: str) -> Row | None:
 
 
 def _verdict(sampler: Sampler, sign: int) -> Event:
-    """``The film was wonderful``, ``Laura did not enjoy the soup``: a clause with a sign."""
+    """``The film was wonderful``, ``Laura did not enjoy the soup``: a clause with a polarity."""
     negated = sampler.chance(0.35)
     sign = -sign if negated else sign
     past = sampler.chance(0.6)
@@ -110,7 +110,7 @@ def _verdict(sampler: Sampler, sign: int) -> Event:
 
 
 def acceptability(draft: Draft, label: str) -> Row | None:
-    """A sentence, or the same broken in agreement, order or selection; the good half is drawn like the bad one."""
+    """A sentence, or the same with agreement, order or selection violated; both classes are sampled alike."""
     kind = draft.rng.choice((_agreement, _order, _selection))
     return _until(lambda: kind(draft, label == "acceptable"))
 

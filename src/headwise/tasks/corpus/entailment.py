@@ -1,9 +1,9 @@
-"""Entailment pairs, made so that no bag of words tells the label.
+"""Entailment pairs whose label no bag of words predicts.
 
-What decides is never a word but how words go together: a denial of the opposite says the same, what holds of roses
-holds of flowers but not under negation, and most premises hold both what would make the hypothesis true and what
-would make it false, so that it matters who did what. Over all blocks together every word, every difference of words
-and the overlap are as frequent with one label as with another.
+The label depends on how words combine: negating the opposite preserves meaning, what holds of roses holds of flowers
+but not under negation, and most premises contain both what would make the hypothesis true and what would make it false,
+so it matters who did what. Over all blocks together, every word, every difference of words and the overlap are equally
+frequent with all labels.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def verdict(sampler: Sampler, label: str) -> Pair:
 
 
 def _deed(sampler: Sampler, thing: Thing) -> Event:
-    """Something one does with a thing without a verdict on it."""
+    """An action on a thing that expresses no verdict."""
     kind = NOUNS[thing.noun].kind
     plain = [key for key, verb in VERBS.items() if kind in verb.object and not verb.recipient]
     verb = sampler.among(tuple(key for key in plain if key not in (*LIKED, *LOATHED)))
@@ -84,7 +84,7 @@ def attitude(sampler: Sampler, label: str) -> Pair:
 
 
 def _kin(sampler: Sampler) -> tuple[str, Thing, Thing]:
-    """A verb, a noun and the noun that includes it."""
+    """A verb, a noun and its hypernym."""
     kind = sampler.rng.choice(tuple(HYPERNYMS))
     sampler.used.add(kind)
     return sampler.rng.choice(HYPERNYMS[kind]), Thing(sampler.noun((kind,)), "a"), Thing(kind, "a")

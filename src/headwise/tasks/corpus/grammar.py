@@ -1,4 +1,4 @@
-"""What the two grammars share: clauses, their links, relative clauses, frames; the languages fill in the phrases."""
+"""What the two grammars share: clauses, links, relative clauses, frames; each language supplies the phrases."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Grammar(ABC):
         roles: Sequence[Role] = (),
         subjunctive: bool = False,
     ) -> Node:
-        """An ``S``: what is fronted, the subject, the verb phrase; ``gap`` stands where the clause has GAP."""
+        """An ``S``: fronted material, subject, verb phrase; ``gap`` replaces GAP in the clause."""
         found = [*roles, *filter(None, (before, after))]
         parts: list[Part] = []
         if before is not None:
@@ -105,7 +105,7 @@ class Grammar(ABC):
         return Node("S", (*parts, (HEAD, verb_phrase)))
 
     def adjuncts(self, event: Event, roles: list[Role]) -> dict[str, Part]:
-        """Place and adverb as parts by position: ``place``, ``adverb`` or ``often`` (before the verb)."""
+        """Place and adverb, by position: ``place``, ``adverb`` or ``often`` (before the verb)."""
         found: dict[str, Part] = {}
         if event.place is not None:
             node = self.prepositional(*event.place)
@@ -119,7 +119,7 @@ class Grammar(ABC):
         return found
 
     def thing(self, thing: Thing, subject: bool = False) -> Node:
-        """A noun phrase with what modifies it."""
+        """A noun phrase with its modifiers."""
         node = core = self.core(thing, subject)
         if thing.place is not None:
             node = phrase("NP", (HEAD, node), ("nmod", self.prepositional(*thing.place)))
@@ -167,7 +167,7 @@ class Grammar(ABC):
 
     @abstractmethod
     def word(self, pair: Sequence[str]) -> str:
-        """The language's side of an (English, Spanish) pair."""
+        """This language's word of an (English, Spanish) pair."""
 
     @abstractmethod
     def link(self, key: str, fronted: bool = False) -> list[str]: ...
@@ -191,7 +191,7 @@ class Grammar(ABC):
     def predicate(
         self, event: Event, agrees: Thing, tail: list[Part], roles: list[Role], subjunctive: bool
     ) -> tuple[Node, Node]:
-        """The verb phrase and its verb; the roles it finds are added."""
+        """The verb phrase and its verb; also collects semantic roles."""
 
     @abstractmethod
     def question(self, event: Event, asked: str) -> str:
@@ -199,7 +199,7 @@ class Grammar(ABC):
 
 
 def describe(meaning: Meaning) -> dict[str, Any]:
-    """The properties of a meaning that no language changes."""
+    """The language-independent properties of a meaning."""
     event = main(meaning)
     subject = event.object if event.passive else event.subject
     return {
@@ -217,13 +217,13 @@ def _number(thing: Thing | None) -> str | None:
 
 
 def topic(meaning: Meaning) -> str:
-    """The topic most of the content words belong to, or ``general``."""
+    """The topic of most content words, or ``general``."""
     found = [TOPIC[atom] for atom in atoms(meaning) if atom in TOPIC]
     return max(found, key=found.count) if found else "general"
 
 
 def polarity(meaning: Meaning) -> str:
-    """What the main clause thinks of its matter: positive, negative or neutral."""
+    """The sentiment of the main clause: positive, negative or neutral."""
     event = main(meaning)
     if event.content is not None:
         return polarity(event.content)

@@ -1,4 +1,4 @@
-"""The lexicon: what each word is, what it goes with, how it is inflected, and whether it is kept for the test split."""
+"""The lexicon: each word's class, selection, inflection, and whether it is held out for the test split."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ WEIGHT = {key: crc32(FAMILY.get(key, key).encode()) for key in CONTENT}  # a syn
 
 @cache
 def nouns(kinds: tuple[str, ...], topic: str, held: bool) -> tuple[str, ...]:
-    """Nouns of some kinds: the topic's own where it has some, else those of no topic, else any."""
+    """Nouns of some kinds: those of the topic if it has any, else those without a topic, else any."""
     fitting = [noun for noun in NOUNS.values() if noun.kind in kinds and (noun.key in HELD) == held]
     for wanted in (topic, "general"):
         if found := tuple(noun.key for noun in fitting if noun.topic == wanted):

@@ -1,4 +1,4 @@
-"""The interlingua: what a sentence says and how it is put, before any language; and the split a meaning belongs to."""
+"""The interlingua: what a sentence says and how, independent of language; and the split of a meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLURAL = ("some", "all", "not all", "no", "many", "two", "three")  # determiners
 
 
 class Thing(NamedTuple):
-    """Whom or what a phrase speaks of."""
+    """The referent of a phrase."""
 
     noun: str
     det: str = "the"  # "" for names, "pronoun" to stand for the noun
@@ -50,7 +50,7 @@ class Event(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Clauses with a link: side by side (and, but), or the second under the first (because, before, ...)."""
+    """Linked clauses: coordinated (and, but), or the second subordinate to the first (because, before, ...)."""
 
     link: str
     clauses: tuple[Event, ...]
@@ -62,7 +62,7 @@ GAP = Thing("", "gap")
 
 
 def atoms(meaning: Meaning | Thing | Place) -> list[str]:
-    """The content words of a meaning, and the constructions it uses that are held out in part."""
+    """The content words of a meaning, and its constructions that are partly held out."""
     found: list[str] = []
     _collect(meaning, found)
     return found
@@ -97,10 +97,10 @@ def _collect_thing(thing: Thing, found: list[str]) -> None:
 
 
 def split_of(*meanings: Meaning | Thing) -> str | None:
-    """The one split the meanings belong to, in every language and task; None when they differ.
+    """The split that all meanings belong to, in every language and task; None if they differ.
 
-    A held-out word or construction makes a meaning a test meaning; otherwise the unordered content words decide, so
-    that role swaps, passives, tense, negation and synonyms never carry a sentence into another split.
+    A meaning with a held-out word or construction is in test; otherwise the unordered content words decide, so role
+    swaps, passives, tense, negation and synonyms never move a sentence to another split.
     """
     splits = {_split(meaning) for meaning in meanings}
     return splits.pop() if len(splits) == 1 else None
@@ -116,7 +116,7 @@ def _split(meaning: Meaning | Thing) -> str:
 
 
 def substitute(part: Any, old: str, new: str) -> Any:
-    """The meaning with one word for another."""
+    """The meaning with one word replaced by another."""
     if part is GAP or not isinstance(part, tuple):
         return new if part == old else part
     values = [substitute(value, old, new) for value in part]
@@ -136,5 +136,5 @@ def events(meaning: Meaning) -> tuple[Event, ...]:
 
 
 def main(meaning: Meaning) -> Event:
-    """The clause that carries the sentence: the first one."""
+    """The main clause: the first one."""
     return events(meaning)[0]

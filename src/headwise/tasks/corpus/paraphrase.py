@@ -1,7 +1,7 @@
 """Paraphrase and similarity pairs.
 
-Two texts of a paraphrase row differ in form; with the label ``different`` the same change of form is made and the
-roles are swapped, or what is said is turned into its opposite, so that no bag of words tells the label.
+The two texts of a row differ in form. For the label ``different``, the roles are swapped or the statement is reversed
+as well, so no bag of words predicts the label.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def handling(sampler: Sampler) -> Triple:
 
 
 def _deed(sampler: Sampler) -> Event:
-    """Someone does something to someone; the two can change places."""
+    """An action between two people who can be swapped."""
     who, whom = sampler.twins(sampler.someone, sampler.someone)
     return Event(sampler.verb("person"), who, whom)
 
 
 def voice(sampler: Sampler) -> Triple:
-    """An event, the same in the other voice, and that with its roles swapped."""
+    """An event, the same event in the other voice, and the latter with swapped roles."""
     event = _placed(sampler, _deed(sampler))
     event = event._replace(passive=sampler.chance(0.5), past=sampler.chance(0.7))
     same = event._replace(passive=not event.passive)
@@ -148,7 +148,7 @@ CHANGES = {  # which parts differ at each grade of similarity
 
 
 def graded(sampler: Sampler, grade: float) -> tuple[Meaning, Meaning]:
-    """Two events that share who, what, whom and where to a degree."""
+    """Two events that share subject, verb, object and place to some degree."""
     verb = sampler.verb("person")
     event = Event(verb, sampler.someone(), sampler.someone(), place=sampler.place(), past=True)
     changed = sampler.rng.choice(CHANGES[grade])

@@ -1,4 +1,4 @@
-"""The ten probing tasks, as SentEval defines them (Conneau et al. 2018), over sentences of the corpus."""
+"""The ten probing tasks of SentEval (Conneau et al. 2018) on sentences of the corpus."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _row(text: str, label: str) -> Row:
 
 
 def _of_size(room: int, joined: float) -> Callable[[Sampler], Meaning]:
-    """One clause, or with some probability two, with room for what modifies them."""
+    """One clause, or two with some probability, with room for modifiers."""
     return lambda sampler: sampler.joined(room) if sampler.chance(joined) else sampler.event("", room)
 
 
@@ -71,7 +71,7 @@ def word_content(draft: Draft, label: str) -> Row | None:
 
 
 def tree_depth(draft: Draft, label: str) -> Row | None:
-    """How deep the phrase tree is."""
+    """The depth of the phrase tree."""
     low, high = draft.rng.choice(DEPTH_LENGTHS)
     make = _of_size(1, 0.5) if label in DEPTHS[:3] else _of_size(5, 0.1)
     for _ in range(1000):
@@ -82,13 +82,13 @@ def tree_depth(draft: Draft, label: str) -> Row | None:
 
 
 def top_constituents(draft: Draft, label: str) -> Row | None:
-    """Which phrases lie directly under the sentence."""
+    """The phrases directly below the sentence."""
     sentence = draft.sentence(draw(draft.rng, draft.split, lambda sampler: _topped(sampler, label)))
     return _row(sentence.text, label) if sentence.properties["top"] == label else None
 
 
 def _topped(sampler: Sampler, label: str) -> Meaning:
-    """A meaning that is likely to be said with the label's phrases on top."""
+    """A meaning that is likely to be rendered with the label's top constituents."""
     room = sampler.rng.choice((0, 1, 1, 2, 2, 3))
     if label.startswith("S"):
         return sampler.joined(max(room, 1))
@@ -101,7 +101,7 @@ def _topped(sampler: Sampler, label: str) -> Meaning:
 
 
 def bigram_shift(draft: Draft, label: str) -> Row | None:
-    """Whether two neighbouring words were exchanged (I) or not (O)."""
+    """Whether two neighbouring words were swapped (I) or not (O)."""
     sentence = draft.sentence(draw(draft.rng, draft.split))
     if label == "O":
         return _row(sentence.text, label)
@@ -137,7 +137,7 @@ def _numbered(draft: Draft, meaning: Meaning, thing: Thing | None, label: str) -
 
 
 def odd_man_out(draft: Draft, label: str) -> Row | None:
-    """Whether a noun or a verb was changed for one that does not belong (C) or not (O)."""
+    """Whether a noun or a verb was replaced by one that does not fit (C) or not (O)."""
     meaning = draw(draft.rng, draft.split)
     changes = [change for event in events(meaning) for change in _oddities(event) if change[1]]
     if not changes:
@@ -147,7 +147,7 @@ def odd_man_out(draft: Draft, label: str) -> Row | None:
 
 
 def _oddities(event: Event) -> Iterator[tuple[str, list[str]]]:
-    """The words of a clause that can be changed, each with words of the same part of speech that do not fit there."""
+    """The replaceable words of a clause, each with words of the same part of speech that do not fit."""
     if event.verb not in VERBS:
         return
     if not NOUNS[event.subject.noun].entity:
@@ -159,13 +159,13 @@ def _oddities(event: Event) -> Iterator[tuple[str, list[str]]]:
 
 
 def _strangers(old: str, kinds: tuple[str, ...]) -> list[str]:
-    """Nouns of the kinds but not of the old noun's; held-out ones where the old noun is held out."""
+    """Nouns of the given kinds, excluding those of the old noun; held-out ones if the old noun is held out."""
     own, held = NOUNS[old].kind, old in HELD
     return [key for key, noun in NOUNS.items() if noun.kind in kinds and noun.kind != own and (key in HELD) == held]
 
 
 def coordination_inversion(draft: Draft, label: str) -> Row | None:
-    """Whether the two clauses of a coordination stand in their order (O) or were exchanged (I)."""
+    """Whether the two clauses of a coordination are in their original order (O) or swapped (I)."""
     sampler = draft.sampler()
     first = sampler.event("thing", sampler.rng.choice((0, 1, 2)))
     first = first._replace(negated=False, passive=False, adverb="", fronted="")

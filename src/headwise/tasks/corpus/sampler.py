@@ -1,4 +1,4 @@
-"""Draws meanings at random: who does what, how much is said about it, and in which words."""
+"""Sample meanings at random: who does what, with which modifiers and words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMPANIES = frozenset(COMPANY_VERBS.split())
 
 
 class Sampler:
-    """Random things, events and meanings for one row of one split; no noun comes twice."""
+    """Random things, events and meanings for one row of one split; nouns do not repeat."""
 
     def __init__(self, rng: Random, split: str, topic: str | None = None):
         self.rng, self.split = rng, split
@@ -54,7 +54,7 @@ class Sampler:
         return self.split == "test" and self.chance(NOVELTY)
 
     def word(self, pool: Callable[..., tuple[str, ...]], *arguments: Any) -> str:
-        """A word of a pool that this row has not used."""
+        """A word of a pool that the row has not used yet."""
         word = ""
         for choices in ((pool(*arguments, held=True) if self.novel else ()), pool(*arguments, held=False)):
             for _ in range(6 if choices else 0):
@@ -65,7 +65,7 @@ class Sampler:
         return word
 
     def among(self, words: tuple[str, ...]) -> str:
-        """One of some words; held-out ones in test only."""
+        """One of the words; held-out ones in test only."""
         held = [word for word in words if word in HELD] if self.novel else []
         return self.rng.choice(held or [word for word in words if word not in HELD])
 
@@ -76,7 +76,7 @@ class Sampler:
         return self.word(lexicon.verbs, frame, self.topic)
 
     def thing(self, *kinds: str, room: int = 0, plural: bool | None = None, det: str = "") -> Thing:
-        """A thing of one of the kinds, with a determiner that fits its number and ``room`` for what modifies it."""
+        """A thing of one of the kinds, with a determiner that agrees in number and ``room`` for modifiers."""
         noun = self.noun(kinds)
         if NOUNS[noun].entity:
             return Thing(noun, "")
@@ -89,7 +89,7 @@ class Sampler:
         return self.modified(thing, room) if room > 0 else thing
 
     def person(self, room: int = 0, plural: bool | None = None, det: str = "") -> Thing:
-        """Someone, by name or by calling."""
+        """A person, by name or by profession."""
         if not plural and not det and self.chance(0.4):
             return self.thing("PER")
         return self.thing("person", room=room, plural=plural, det=det)
@@ -99,14 +99,14 @@ class Sampler:
         return self.thing(*kinds, plural=False, det="the")
 
     def someone(self) -> Thing:
-        """One person: a name, or a calling with ``the``."""
+        """One person: a name, or a profession with ``the``."""
         if self.chance(0.5):
             return self.thing("PER")
         person = self.one("person")
         return self.novel_clause(person, "person") if self.novel and self.chance(0.2) else person
 
     def twins(self, *makers: Callable[[], Thing]) -> list[Thing]:
-        """Different things that can change places without a change of articles or endings in Spanish."""
+        """Different things that can be swapped without changing articles or endings in Spanish."""
         while True:
             things = [make() for make in makers]
             alike = len({(thing.det, is_feminine(thing)) for thing in things}) == 1
@@ -128,7 +128,7 @@ class Sampler:
         return thing
 
     def novel_clause(self, thing: Thing, kind: str) -> Thing:
-        """An owner, an object relative or a participle: constructions that only test sentences have."""
+        """A possessor, an object relative or a participle: constructions that occur in test sentences only."""
         if kind in ("place", "landmark"):
             return thing
         frames = {"person": "person", "animal": "animal"}
@@ -162,7 +162,7 @@ class Sampler:
         return Place(self.rng.choice(("in", "in", "near", "behind")), self.thing("place", room=room, det="the"))
 
     def event(self, frame: str = "", room: int = 0, subject: Thing | None = None, kind: str = "") -> Event:
-        """A clause; ``room`` is how much may be said in it."""
+        """A clause; ``room`` limits its modifiers."""
         frame = frame or self.rng.choice(FRAMES)
         if frame == "be":
             return self.state(room, subject, kind)
@@ -208,7 +208,7 @@ class Sampler:
         return event._replace(adverb=self.word(lexicon.adverbs, kind), fronted="adverb" if front else event.fronted)
 
     def state(self, room: int, subject: Thing | None = None, kind: str = "") -> Event:
-        """Something is some way."""
+        """A thing with a predicate adjective."""
         if subject is None:
             subject = self.thing("person", "animal", "dish", "object", "garment", "device", "vehicle", room=room)
             kind = NOUNS[subject.noun].kind
@@ -232,7 +232,7 @@ class Sampler:
         return Joined(link, tuple(clauses), fronted)
 
     def meaning(self) -> Meaning:
-        """A sentence of any shape: short or long, one clause or two."""
+        """A sentence of any form: short or long, one clause or two."""
         room = self.rng.choice((0, 1, 1, 2, 2, 3))
         return self.joined(room) if room > 0 and self.chance(0.25) else self.event("", room)
 

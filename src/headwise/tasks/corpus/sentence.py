@@ -1,4 +1,4 @@
-"""From a phrase tree to an annotated sentence: words, tags, entities, dependencies, brackets, spans."""
+"""Convert a phrase tree to an annotated sentence: words, tags, entities, dependencies, brackets, spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sentence:
 class Node:
     """A word with its tag, or a phrase of ``(relation, node)`` parts, one of which is the HEAD.
 
-    A relation that ends in ``>`` or ``<`` holds to the next or the previous part instead of to the head.
+    A relation that ends in ``>`` or ``<`` attaches to the next or the previous part instead of to the head.
     """
 
     __slots__ = ("entity", "label", "parts", "span", "upos", "word")
@@ -65,7 +65,7 @@ def words_of(node: Node) -> list[str]:
 
 
 class Reading:
-    """One walk over a phrase tree that notes every word, its head and its relation."""
+    """One traversal of a phrase tree that records every word, its head and its relation."""
 
     def __init__(self, root: Node):
         self.words: list[str] = []
@@ -80,7 +80,7 @@ class Reading:
         self.tree = "".join(self.brackets)[1:]
 
     def _walk(self, node: Node, depth: int) -> int:
-        """Note the words under a node; give the index of the word that heads it."""
+        """Record the words below a node and return the index of its head word."""
         start = len(self.words)
         if not node.parts:
             self._note(node)
@@ -116,7 +116,7 @@ class Reading:
 
 
 def spell(words: Sequence[str]) -> tuple[str, list[int]]:
-    """The text of some words as it is printed, and the place where each word starts in it."""
+    """The text of some words as printed, and the position of each word in it."""
     text, starts = "", []
     for word in words:
         tight = not text or text[-1] == "¿" or word in {".", ",", "?", "'s", "'"}

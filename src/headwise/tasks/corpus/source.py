@@ -1,4 +1,4 @@
-"""The corpus as a source of rows and as tasks: made on the spot, balanced, the same for the same seed."""
+"""The corpus as a source of rows and as tasks: generated on demand, balanced, determined by the seed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def render(meaning: Meaning, language: str = "en") -> Sentence:
-    """The sentence that says a meaning in a language.
+    """Render a meaning as a sentence of a language.
 
     Example:
         >>> from headwise.tasks.corpus import Event, Thing, render
@@ -110,7 +110,7 @@ def render(meaning: Meaning, language: str = "en") -> Sentence:
 
 
 def sentences(language: str = "en", seed: int = 0, split: str = "train") -> Iterator[Sentence]:
-    """Sentences without end, the same for the same seed; both languages say the same things in the same order.
+    """An endless stream of sentences, determined by the seed; both languages express the same meanings in turn.
 
     Example:
         >>> from itertools import islice
@@ -130,9 +130,9 @@ def _check_split(split: str) -> None:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The rows of one corpus task in one language, generated when read; ``size`` maps splits to counts.
+    """The rows of one corpus task in one language, generated on reading; ``size`` maps splits to counts.
 
-    The i-th row depends on nothing but the seed, the task, the split and i: a larger size only adds rows.
+    The i-th row depends only on seed, task, split and i: a larger size only adds rows.
 
     Example:
         >>> from headwise.tasks.corpus import Corpus
@@ -213,7 +213,7 @@ def metric(name: str, language: str = "en") -> str:
 
 
 def _kind(name: str, language: str) -> Any:
-    """The kind of a task; imported late, because kinds need torch."""
+    """The kind of a task; imported lazily because kinds need torch."""
     from headwise.tasks.kinds import answer, classify, frames, tag, tree
 
     structured = {

@@ -33,7 +33,7 @@ ANIMATE = ("person", "animal", "bird", "PER")
 
 
 def agreement(thing: Thing) -> int:
-    """Where in a row of four forms the one that agrees lies."""
+    """The index of the agreeing form among the four forms."""
     return 2 * is_plural(thing) + is_feminine(thing)
 
 
@@ -92,7 +92,7 @@ class Spanish(Grammar):
 
     @staticmethod
     def marked(prepositions: list[str], node: Node) -> Node:
-        """A noun phrase after its preposition: ``a`` and ``de`` contract with the article ``el``."""
+        """A noun phrase after a preposition: ``a`` and ``de`` contract with the article ``el``."""
         first, *rest = prepositions
         deepest = node
         while deepest.parts[0][1].parts:
@@ -154,7 +154,7 @@ class Spanish(Grammar):
 
     @staticmethod
     def clitics(event: Event, roles: list[Role]) -> list[Part]:
-        """``le`` doubles a recipient; ``lo`` and its like are an object said as a pronoun."""
+        """``le`` doubles a recipient; ``lo`` and the like are pronominal objects."""
         found: list[Part] = []
         if event.recipient is not None and not event.passive:
             found.append(("expl", leaf("PRP", "PRON", "les" if is_plural(event.recipient) else "le")))

@@ -1,8 +1,8 @@
 """The words of the embedded corpus, English and Spanish side by side.
 
 ``*`` marks a word held out for the test split. A noun is ``english/spanish.gender``; a verb is
-``base:past:participle/infinitive:present:past:participle`` with the regular forms left out; ``_`` is a space.
-A synonym is a word of its own, tied to its family in ``SYNONYMS``.
+``base:past:participle/infinitive:present:past:participle`` with regular forms omitted; ``_`` is a space. Synonyms are
+separate words, grouped in ``SYNONYMS``.
 """
 
 # kind topic: nouns

@@ -1,4 +1,4 @@
-"""A span of a text that answers a question; long texts are read through overlapping windows."""
+"""Answer a question with a span of a text; long texts are read in overlapping windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batch = dict[str, Tensor]
 
 
 class Found(NamedTuple):
-    """The best answer of one window: the row it belongs to, its score, and its letters in the row's context."""
+    """The best answer of one window: its row, its score, and its character range in the row's context."""
 
     row: int
     score: float
@@ -34,7 +34,7 @@ class Ends(NamedTuple):
 
 
 class AnswerHead(nn.Module):
-    """One linear layer: how well an answer starts, and ends, at each sub-word."""
+    """One linear layer that scores each sub-word as the start and the end of the answer."""
 
     def __init__(self, hidden: int, dropout: float):
         super().__init__()
@@ -50,8 +50,8 @@ class AnswerHead(nn.Module):
 class Answer:
     """Extractive question answering; rows are ``{"question", "context", "answers": [text], "starts": [letter]}``.
 
-    A row makes one item for each window (column ``row``); a window without the answer points at its first sub-word,
-    and training takes the first answer. `decode` gives the best span of each window, `merge` the best of each row.
+    Each window of a row is an item (column ``row``); the target of a window without the answer is its first sub-word.
+    Training uses the first answer. `decode` gives the best span of each window, `merge` the best of each row.
     """
 
     stride: int = 128  # sub-words that neighbouring windows share
@@ -70,7 +70,7 @@ class Answer:
                 raise HeadwiseError(f"{name} is {row.get(name)!r}", "a text")
         answers, starts = row.get("answers") or [], row.get("starts") or []
         if not answers or len(answers) != len(starts) or not all(answers):
-            raise HeadwiseError(f"answers {answers!r} at {starts!r}", "one answer or more, each with its start")
+            raise HeadwiseError(f"answers {answers!r} at {starts!r}", "one or more answers, each with its start")
         for answer, start in zip(answers, starts):
             there = row["context"][max(start, 0) : start + len(answer)]
             if start < 0 or there != answer:
@@ -122,7 +122,7 @@ class Answer:
     def merge(self, predictions: Sequence[Found], rows: Sequence[Row], columns: Columns | None = None) -> list[str]:
         """The best window's answer for each row, as text; "" for a row no window could answer.
 
-        Predictions know their row, so the ``columns`` they were made from need not be given.
+        Predictions know their row, so ``columns`` is not needed.
         """
         best: dict[int, Found] = {}
         for found in predictions:
@@ -142,9 +142,11 @@ class Answer:
 
 
 def _shortened(questions: list[str], tokenizer: Any, room: int) -> tuple[list[str], np.ndarray]:
-    """Questions cut to ``room`` sub-words, and how many sub-words each lost."""
+    """Questions truncated to ``room`` sub-words, and how many sub-words each lost."""
     if not getattr(tokenizer, "is_fast", False):
-        raise HeadwiseError(f"{type(tokenizer).__name__} does not say where sub-words stand", "a fast tokenizer")
+        raise HeadwiseError(
+            f"{type(tokenizer).__name__} does not return the positions of sub-words", "a fast tokenizer"
+        )
     coded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     spans = coded["offset_mapping"]
     short = [q[: s[room - 1][1]] if len(s) > room else q for q, s in zip(questions, spans)]
@@ -152,13 +154,13 @@ def _shortened(questions: list[str], tokenizer: Any, room: int) -> tuple[list[st
 
 
 def _context_letters(coded: Any, item: int) -> list[tuple[int, int]]:
-    """Where each sub-word stands in the context; (-1, -1) for the question and special tokens."""
+    """The character range of each sub-word in the context; (-1, -1) for the question and special tokens."""
     spans = zip(coded["offset_mapping"][item], coded.sequence_ids(item))
     return [tuple(span) if side == 1 else (-1, -1) for span, side in spans]
 
 
 def _windows(letters: list[tuple[int, int]], max_length: int, stride: int) -> list[list[int]]:
-    """The places of each window: the question and special tokens, and as much of the context as there is room for."""
+    """The positions of each window: the question, special tokens, and as much of the context as fits."""
     if len(letters) <= max_length:
         return [list(range(len(letters)))]
     context = [i for i, (start, _) in enumerate(letters) if start >= 0]
@@ -173,7 +175,7 @@ def _windows(letters: list[tuple[int, int]], max_length: int, stride: int) -> li
 
 
 def _target(row: Row, letters: list[tuple[int, int]]) -> tuple[int, int]:
-    """First and last sub-word of the answer in this window, the first sub-word of all where it is not whole in it."""
+    """First and last sub-word of the answer in this window; the window's first sub-word if it is not fully inside."""
     start, end = row["starts"][0], row["starts"][0] + len(row["answers"][0])
     inside = [i for i, (a, b) in enumerate(letters) if a < end and start < b]
     if not inside or letters[inside[0]][0] > start or letters[inside[-1]][1] < end:

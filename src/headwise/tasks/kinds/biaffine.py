@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Projection(nn.Module):
-    """A linear layer, LeakyReLU, and dropout of the same units at every position of a sentence."""
+    """A linear layer, LeakyReLU, and dropout of the same units at all positions of a sentence."""
 
     def __init__(self, hidden: int, size: int, dropout: float):
         super().__init__()
@@ -21,7 +21,7 @@ class Projection(nn.Module):
 
 
 class Biaffine(nn.Module):
-    """``x^T U y + a^T x + b^T y + c`` for every pair and output; starts at zero, with no pair preferred."""
+    """``x^T U y + a^T x + b^T y + c`` for every pair and output; initialized to zero, which prefers no pair."""
 
     def __init__(self, left: int, right: int, outputs: int):
         super().__init__()
@@ -35,13 +35,13 @@ class Biaffine(nn.Module):
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of each example over its valid places, 0 where it has none: ``(B, ...) -> (B,)``."""
+    """The mean of each example over its valid positions, 0 if it has none: ``(B, ...) -> (B,)``."""
     places = tuple(range(1, values.dim()))
     return (values * mask).sum(places) / mask.sum(places).clamp(min=1)
 
 
 def marked(place_BG: Tensor, value_BG: Tensor, size: int) -> Tensor:
-    """Values at their places of a row of ``size`` zeros; a negative place is none.
+    """Write values to their positions in a row of ``size`` zeros; negative positions are ignored.
 
     Example:
         >>> marked(torch.tensor([[2, -1]]), torch.tensor([[7, 9]]), 4).tolist()
@@ -52,6 +52,6 @@ def marked(place_BG: Tensor, value_BG: Tensor, size: int) -> Tensor:
 
 
 def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy at every place; 0 where the target is -1."""
+    """Cross-entropy at every position; 0 where the target is -1."""
     flat = F.cross_entropy(scores.flatten(0, -2), target.flatten().long(), ignore_index=-1, reduction="none")
     return flat.view(target.shape)

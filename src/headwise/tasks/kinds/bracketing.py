@@ -1,4 +1,4 @@
-"""A bracketed tree as flat lists of brackets: as they are scored, and made binary, as CKY works on them (no torch)."""
+"""Bracketed trees as flat lists of brackets, for scoring, and binarized, for CKY (no torch)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Tree:
 
     @classmethod
     def read(cls, text: str) -> Tree:
-        """Read one tree, without its traces and function tags; a TOP, ROOT or S1 around it counts as no label."""
+        """Read one tree, dropping traces and function tags; an outer TOP, ROOT or S1 is not a label."""
         root = cleaned(parse(text))
         if root is None:
-            raise HeadwiseError(f"a tree without words, {text[:60]!r}", "a tree over words")
+            raise HeadwiseError(f"a tree without words, {text[:60]!r}", "a tree with words")
         tree = cls()
         tree._add(root)
         return tree
@@ -49,7 +49,7 @@ class Tree:
             posts.append(len(self.words))
 
     def spells(self, words: Sequence[str]) -> bool:
-        """Whether the leaves are these words, give or take Penn's names for brackets and quotes."""
+        """Whether the leaves are these words, up to Penn's names for brackets and quotes."""
         same = (
             word in (leaf, unescape(leaf), '"' if leaf in QUOTES else leaf, leaf.replace("\\/", "/"))
             for leaf, word in zip(self.words, words)
@@ -57,15 +57,15 @@ class Tree:
         return len(self.words) == len(words) and all(same)
 
     def brackets(self) -> list[Span]:
-        """All constituents, and the tags of punctuation (which tell ``bracket_f1`` what to delete)."""
+        """All constituents, and the tags of punctuation, which ``bracket_f1`` deletes."""
         phrases = [(posts[0], posts[-1], label) for label, posts in self.phrases if label]
         return phrases + [(i, i + 1, tag) for i, tag in enumerate(self.tags) if tag in PUNCTUATION_TAGS]
 
     def binary(self) -> list[Span]:
-        """The ``2n - 1`` brackets of the tree made binary from the left.
+        """The ``2n - 1`` brackets of the left-binarized tree.
 
-        Chains of single children share one bracket, their labels joined by ``+``; a bracket that is no constituent
-        has the label "".
+        Unary chains share one bracket, with labels joined by ``+``; a bracket that is not a constituent has the label
+        "".
         """
         labels = {(i, i + 1): "" for i in range(len(self.words))} | {(0, len(self.words)): ""}
         for label, posts in self.phrases:
@@ -77,7 +77,7 @@ class Tree:
 
 
 def written(words: Sequence[str], spans: Sequence[Span]) -> str:
-    """Brackets as one tree under TOP, in which every word has the tag XX; of equal spans the first is the parent.
+    """Write brackets as one tree under TOP with the tag XX for every word; of equal spans, the first is the parent.
 
     Example:
         >>> written(["It", "works"], [(0, 2, "S"), (1, 2, "VP")])

@@ -20,7 +20,7 @@ from headwise.tasks.task import Hidden, Row, label_set
 
 
 def encode_texts(rows: Sequence[Row], tokenizer, max_length: int) -> Columns:
-    """Sub-words of ``text`` (and ``text_b``), cut at ``max_length``; ``cut`` is how many sub-words a row lost."""
+    """Sub-words of ``text`` (and ``text_b``), truncated at ``max_length``; ``cut`` is how many sub-words a row lost."""
     pairs = any(row.get("text_b") is not None for row in rows)
     texts = [row["text"] for row in rows]
     others = [row.get("text_b") or "" for row in rows] if pairs else None
@@ -111,7 +111,7 @@ class Classify:
 
 @dataclass(frozen=True)
 class Regress:
-    """A grade for a text or a pair; rows are ``{"text", "text_b"?, "label": number}``, graded on 0-1 inside."""
+    """A grade for a text or a pair; rows are ``{"text", "text_b"?, "label": number}``, scaled to 0-1 internally."""
 
     low: float = 0.0
     high: float = 5.0

@@ -34,7 +34,7 @@ Frame = tuple[int, int, int, str]  # predicate, start, end, role
 
 
 class Roles(NamedTuple):
-    """Role scores for the predicates and argument spans that were kept, and the scores they were kept by."""
+    """Role scores for the selected predicates and argument spans, and the scores that selected them."""
 
     roles: Tensor  # (B, P, A, 1 + labels): the first is no role, with score 0
     predicate: Tensor  # (B, P): a word, -1 where absent
@@ -51,8 +51,8 @@ class Roles(NamedTuple):
 class SpanLinear(nn.Module):
     """A linear layer on ``[first word; last word; width; sum of words / widest]`` of spans.
 
-    Words are projected before spans are made of them, and sums are differences of running sums, so that no tensor
-    holds spans times the encoder's width.
+    Words are projected before spans are formed, and sums are differences of cumulative sums, so no tensor has the size
+    of spans times the encoder's width.
     """
 
     def __init__(self, hidden: int, size: int, widest: int, width_size: int):
@@ -73,14 +73,14 @@ def _pick(states_BWE: Tensor, places_BS: Tensor) -> Tensor:
 
 
 def _deep(size: int, outputs: int, dropout: float) -> nn.Sequential:
-    """What follows a first linear layer in a network with two hidden layers."""
+    """The rest of a network with two hidden layers after its first linear layer."""
     return nn.Sequential(
         nn.ReLU(), nn.Dropout(dropout), nn.Linear(size, size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(size, outputs)
     )
 
 
 class FrameHead(nn.Module):
-    """Rank spans and words by scores of their own, keep the best, score a role for every pair of them."""
+    """Rank spans and words by separate scores, keep the best, and score a role for every pair."""
 
     def __init__(self, hidden: int, outputs: int, kind: Frames):
         super().__init__()
@@ -118,7 +118,7 @@ class FrameHead(nn.Module):
 
 
 def _top(score_BS: Tensor, valid_BS: Tensor, counts_B: Tensor, share: float, words: int) -> tuple[Tensor, Tensor]:
-    """The best places of each sentence, a share of its number of words; -1 where there are none left."""
+    """The best positions of each sentence, a fraction of its number of words; -1 where none are left."""
     quota = (counts_B * share).ceil()
     most = min(math.ceil(np.float32(words) * np.float32(share)), score_BS.shape[1])  # rounded as torch does
     score, at = score_BS.masked_fill(~valid_BS, -1e9).topk(most, 1)
@@ -127,7 +127,7 @@ def _top(score_BS: Tensor, valid_BS: Tensor, counts_B: Tensor, share: float, wor
 
 
 def _rank_loss(rank: Tensor, valid: Tensor, gold_BG: Tensor) -> Tensor:
-    """How badly places are told from gold places, numbered through all axes, negative for none."""
+    """The ranking loss of positions against gold positions (flat indices, negative for none)."""
     target = marked(gold_BG, torch.ones_like(gold_BG, dtype=rank.dtype), rank[0].numel()).view_as(rank)
     return masked_mean(F.binary_cross_entropy_with_logits(rank, target, reduction="none"), valid)
 
@@ -136,8 +136,8 @@ def _rank_loss(rank: Tensor, valid: Tensor, gold_BG: Tensor) -> Tensor:
 class Frames:
     """Semantic roles; rows are ``{"words", "frames": [{"predicate": word, "arguments": [[start, end, role], ...]}]}``.
 
-    Predicates are found, or ``given`` with the words. Roles V and C-V are the predicate itself and are not learnt.
-    Arguments of one predicate do not overlap, and are at most ``widest`` words.
+    Predicates are predicted, or ``given`` with the words. Roles V and C-V are the predicate itself and are not learned.
+    Arguments of one predicate do not overlap and have at most ``widest`` words.
     """
 
     labels: tuple[str, ...] = ()
@@ -158,13 +158,13 @@ class Frames:
     def ready(self, rows: Sequence[Row]) -> Frames:
         labels = label_set((role for *_, role in _arguments(row)) for row in rows)
         if not labels:
-            raise HeadwiseError("no argument in any training row", "frames with arguments")
+            raise HeadwiseError("training rows without arguments", "frames with arguments")
         return replace(self, labels=labels, learnt=True)
 
     def check(self, row: Row) -> None:
         check_words(row)
         if not isinstance(row.get("frames"), list):
-            raise HeadwiseError(f"frames {row.get('frames')!r}", "a list, empty where there is no predicate")
+            raise HeadwiseError(f"frames {row.get('frames')!r}", "a list (empty without predicates)")
         size = len(row["words"])
         for frame in row["frames"]:
             if not isinstance(frame, dict) or not {"predicate", "arguments"} <= set(frame):
@@ -187,9 +187,9 @@ class Frames:
         return FrameHead(hidden, len(self.labels), self)
 
     def loss(self, scores: Roles, batch: Batch) -> Tensor:
-        """Cross entropy of roles over the kept pairs, and of what to keep over all spans and words.
+        """Cross-entropy of roles over the selected pairs, and of the selection over all spans and words.
 
-        He et al. teach the ranking by the roles alone: then nothing pulls a gold span up that is not kept.
+        He et al. train the ranking through the roles alone; a gold span that is not selected then gets no gradient.
         """
         predicate, start, end, role = batch["arguments"].unbind(-1)
         hangs = (scores.predicate[:, None] == predicate[:, :, None]) & (predicate >= 0)[:, :, None]  # (B, G, P)
@@ -254,7 +254,7 @@ def _by_predicate(found: Sequence[Frame]) -> list[dict[str, Any]]:
 
 
 def _arguments(row: Row) -> list[Frame]:
-    """The arguments of all frames, one role for a span of a predicate."""
+    """The arguments of all frames, one role per span and predicate."""
     roles = {
         (frame["predicate"], start, end): role
         for frame in row["frames"]

@@ -1,4 +1,4 @@
-"""Classify pictures of a local folder, for vision encoders."""
+"""Classify images of a local folder with vision encoders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwise.tasks.task import Row
 
 @dataclass(frozen=True)
 class Picture(Classify):
-    """One label for a picture; rows are ``{"path", "label"}``, the tokenizer is the model's image processor.
+    """One label per image; rows are ``{"path", "label"}``, and the tokenizer is the model's image processor.
 
     Example:
         >>> Picture(("cat", "dog")).check({"path": "pets/rex.png", "label": "dog"})
@@ -34,7 +34,7 @@ class Picture(Classify):
         return [Path(row["path"]) for row in rows]
 
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
-        """``pixel_values``: ``(n, C, H, W)`` in half precision, made 64 pictures at a time."""
+        """``pixel_values``: ``(n, C, H, W)`` in half precision, processed 64 images at a time."""
         if not hasattr(tokenizer, "image_mean") and not hasattr(tokenizer, "size"):
             raise HeadwiseError(f"{type(tokenizer).__name__} for pictures", "the image processor of a vision model")
         parts = [_pixels(rows[i : i + 64], tokenizer) for i in range(0, len(rows), 64)]
@@ -57,4 +57,6 @@ def _picture(path: str | Path) -> Any:
     except FileNotFoundError:
         raise HeadwiseError(f"no file {path}", "a picture") from None
     except (UnidentifiedImageError, OSError) as error:
-        raise HeadwiseError(f"{path} is not a readable picture ({error})", "a whole png, jpeg or the like") from None
+        raise HeadwiseError(
+            f"{path} is not a readable picture ({error})", "a complete png, jpeg or similar file"
+        ) from None

@@ -1,8 +1,8 @@
-"""The best tree and the sum over all trees, for a whole batch at once: Eisner, Chu-Liu/Edmonds, CKY, inside.
+"""The best tree and the sum over all trees, for a batch at once: Eisner, Chu-Liu/Edmonds, CKY, inside.
 
-Legend: B batch, W words, P fence posts between words (W + 1). Charts are kept twice, by where a span starts and by
-where it ends, the latter with widths falling, so that all ways to split all spans of one width are two slices and one
-sum. The best tree is read back from the best splits, and span probabilities are the gradient of the log-partition.
+Legend: B batch, W words, P fence posts between words (W + 1). Charts are stored twice, by span start and by span end,
+the latter with decreasing widths, so that all splits of all spans of one width are two slices and one sum. The best
+tree is read back from the best splits, and span probabilities are the gradient of the log-partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Combine = Callable[[Tensor], Tensor]
 
 
 class Best:
-    """The maximum over the last axis, and where it was, call by call."""
+    """The maximum over the last axis; records the arg-max of each call."""
 
     def __init__(self) -> None:
         self.at: list[Tensor] = []
@@ -54,7 +54,7 @@ def inside(scores_BPP: Tensor, lengths_B: Tensor, combine: Combine = total) -> T
 
 
 def marginals(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
-    """The probability of every bracket under the tree CRF; also where gradients are switched off."""
+    """The probability of every bracket under the tree CRF; works with gradients disabled."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = scores_BPP.float().clone().detach().requires_grad_()
         return torch.autograd.grad(inside(leaf, lengths_B.clone()).sum(), leaf)[0]
@@ -86,7 +86,7 @@ def cky(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
 
 @torch.no_grad()
 def eisner(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
-    """Heads of the best projective tree with one root word; absent words get 0 (Eisner 1996).
+    """Heads of the best projective tree with one root word; 0 for absent words (Eisner 1996).
 
     Example:
         >>> eisner(torch.tensor([[[9.0, 0, 1], [5, 8, 0]]]), torch.tensor([2])).tolist()
@@ -145,7 +145,7 @@ def _widen(chart: dict[str, Tensor], arcs: Tensor, gap: int, combine: Combine) -
 
 
 def _read_back(spans: dict[str, Tensor], heads: Tensor, gap: int, joined: Tensor, right: Tensor, left: Tensor) -> None:
-    """Open the spans of one gap that are part of the best tree: the spans they are made of, and their arcs."""
+    """Expand the spans of one gap that are part of the best tree into their sub-spans and arcs."""
 
     def here(name: str, splits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         b, first = spans[name].diagonal(gap, 1, 2).nonzero(as_tuple=True)
@@ -163,7 +163,7 @@ def _read_back(spans: dict[str, Tensor], heads: Tensor, gap: int, joined: Tensor
 
 
 class Contraction(NamedTuple):
-    """One cycle made into one node, and what is needed to open it again."""
+    """A cycle contracted to one node, and what is needed to expand it."""
 
     cycle_BN: Tensor  # the nodes of the cycle
     node_B: Tensor  # the node that stands for them (-1: this sentence had no cycle)
@@ -173,9 +173,9 @@ class Contraction(NamedTuple):
 
 
 def chu_liu_edmonds(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
-    """Heads of the best tree with one root word, crossing arcs allowed; absent words get 0.
+    """Heads of the best tree with one root word, crossing arcs allowed; 0 for absent words.
 
-    Arcs from the root are made so dear that the best tree has one of them (Zmigrod et al. 2020).
+    Arcs from the root get a penalty so large that the best tree has one of them (Zmigrod et al. 2020).
 
     Example:
         >>> chu_liu_edmonds(torch.tensor([[[2.0, 0, 9], [3, 9, 0]]]), torch.tensor([2])).tolist()
@@ -196,7 +196,7 @@ def chu_liu_edmonds(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def _graph(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
-    """Square scores over root and words: no loops, absent words hang on the root, root arcs are dear."""
+    """Square scores over root and words: no loops, absent words attach to the root, root arcs are penalized."""
     batch, words, nodes = scores_BWH.shape
     node = torch.arange(nodes, device=scores_BWH.device)
     absent = node > lengths_B[:, None]
@@ -211,7 +211,7 @@ def _graph(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def _one_cycle(heads_BN: Tensor) -> Tensor:
-    """The nodes of one cycle in each sentence, none where there is a tree."""
+    """The nodes of one cycle in each sentence; none if it is a tree."""
     nodes = heads_BN.shape[1]
     far, top = heads_BN, torch.arange(nodes, device=heads_BN.device).expand_as(heads_BN)
     for _ in range(nodes.bit_length()):  # after 2^k steps every walk is on a cycle; top: the largest node met

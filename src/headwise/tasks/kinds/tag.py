@@ -94,7 +94,7 @@ class Tag:
 
 
 def flat(gain_BS: Tensor, start_BS: Tensor, end_BS: Tensor) -> Tensor:
-    """Spans that do not overlap, taken greedily by gain; a span that gains nothing (<= 0) is never taken.
+    """Non-overlapping spans, chosen greedily by gain; spans with no gain (<= 0) are never chosen.
 
     Example:
         >>> flat(torch.tensor([[1.0, 3, 2]]), torch.tensor([[0, 1, 3]]), torch.tensor([[2, 3, 4]])).tolist()
@@ -126,7 +126,7 @@ class SpanHead(nn.Module):
 
 @dataclass(frozen=True)
 class Spans:
-    """Labelled spans that do not overlap; rows are ``{"words", "labels"}`` with BIO labels.
+    """Non-overlapping labelled spans; rows are ``{"words", "labels"}`` with BIO labels.
 
     Scores are ``(B, first word, last word, 1 + labels)``, none first.
     """
@@ -144,7 +144,7 @@ class Spans:
     def ready(self, rows: Sequence[Row]) -> Spans:
         labels = label_set((label for _, _, label in bio_spans(row["labels"])) for row in rows)
         if not labels:
-            raise HeadwiseError("no span in any training row", "labels such as B-PER, I-PER and O")
+            raise HeadwiseError("training rows without spans", "labels such as B-PER, I-PER and O")
         return replace(self, labels=labels, learnt=True)
 
     def check(self, row: Row) -> None:
@@ -192,6 +192,6 @@ class Spans:
 
 
 def _whole(scores: Tensor, batch: Batch) -> Tensor:
-    """Which pairs of first and last word are spans of the sentence."""
+    """Which pairs of first and last word are valid spans."""
     word = torch.arange(scores.shape[1], device=scores.device)
     return (word[:, None] <= word) & (word < word_counts(batch)[:, None, None])

@@ -136,7 +136,7 @@ class Brackets(NamedTuple):
 class BracketHead(nn.Module):
     """Biaffine scores over fence posts: half of the word before, half of the word after (Zhang et al. 2020).
 
-    Before the first word stands the pooled vector, after the last one the last sub-word's state ([SEP]).
+    The pooled vector precedes the first word; the last sub-word's state ([SEP]) follows the last one.
     """
 
     def __init__(self, hidden: int, outputs: int, kind: Constituents):
@@ -155,7 +155,7 @@ class BracketHead(nn.Module):
 
 
 def fence_posts(hidden: Hidden, batch: Batch, pool: str) -> Tensor:
-    """A vector for every place between words, before the first and after the last: ``(B, W + 1, E)``."""
+    """A vector for every position between words, before the first and after the last: ``(B, W + 1, E)``."""
     states, counts = words(hidden.states, batch, pool), word_counts(batch)
     last = (batch["attention_mask"].sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
     around = torch.cat([hidden.pooled[:, None], states, torch.zeros_like(states[:, :1])], 1)
@@ -169,9 +169,9 @@ def fence_posts(hidden: Hidden, batch: Batch, pool: str) -> Tensor:
 class Constituents:
     """Labelled brackets that form a tree; rows are ``{"words", "tree"}``, the tree in Penn brackets over those words.
 
-    ``training="crf"`` learns which brackets form the tree (inside algorithm; decoded by minimum Bayes risk: CKY on
-    bracket probabilities) and, apart from it, their labels. ``training="span"`` labels every span by itself, most of
-    them "no constituent", and decodes by CKY. Chains of single children are one label, joined by ``+``.
+    ``training="crf"`` learns which brackets form the tree (inside algorithm; minimum Bayes risk decoding: CKY on
+    bracket probabilities) and, separately, their labels. ``training="span"`` labels every span independently, most of
+    them "no constituent", and decodes by CKY. Unary chains are one label, joined by ``+``.
     """
 
     labels: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ class Constituents:
     def ready(self, rows: Sequence[Row]) -> Constituents:
         labels = label_set((label for _, _, label in Tree.read(row["tree"]).binary() if label) for row in rows)
         if not labels:
-            raise HeadwiseError("no constituent in any training row", "trees such as (S (NP (NN dogs)) ...)")
+            raise HeadwiseError("training rows without constituents", "trees such as (S (NP (NN dogs)) ...)")
         return replace(self, labels=labels, learnt=True)
 
     def check(self, row: Row) -> None:

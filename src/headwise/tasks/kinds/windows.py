@@ -1,9 +1,9 @@
-"""Sentences longer than the model: overlapping windows of words, encoded one after the other and stitched together.
+"""Sentences longer than the model's inputs: overlapping windows of words, encoded separately and stitched together.
 
-The windows of a long row lie end to end in ``input_ids``, each with special tokens of its own. ``window`` numbers them
-and ``window_word`` names each sub-word's word; ``word_of`` names it only in the window where the word has most context
-on both sides. So every word stands once in ``word_of``, and output heads need not know of windows. Batches hold the
-places of each window's sub-words in the column's stead: their shape says how many windows there are.
+The windows of a long row are concatenated in ``input_ids``, each with its own special tokens. ``window`` numbers them
+and ``window_word`` is each sub-word's word; ``word_of`` is the word only in the window where it has most context on
+both sides. Every word thus occurs once in ``word_of``, and output heads need not know about windows. Batches hold the
+positions of each window's sub-words instead of the column; their shape is the number of windows.
 
 Legend: B batch, T sub-words of a row, N its windows, V sub-words of one of them, E width.
 """
@@ -24,9 +24,9 @@ Pieces = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, word_of, 
 
 
 def spans(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Windows of words, from and to, for words of these sizes, none above the room.
+    """Windows of words as (start, end), for words of these sizes, none larger than ``room``.
 
-    Each begins in the middle of the one before, and the last reaches back as far as there is room.
+    Each starts in the middle of the previous one, and the last extends back as far as fits.
 
     Example:
         >>> spans([1] * 10, 6)
@@ -45,7 +45,7 @@ def spans(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
 
 
 def owners(sizes: Sequence[int], windows: Sequence[tuple[int, int]]) -> np.ndarray:
-    """For each word the window where the nearer end is farthest; the sentence's own ends are no ends. ``(words,)``"""
+    """For each word, the window whose nearer end is farthest; the sentence's own ends do not count. ``(words,)``"""
     total, word = np.concatenate([[0], np.cumsum(sizes)]), np.arange(len(sizes))
     contexts = []
     for start, end in windows:
@@ -56,7 +56,7 @@ def owners(sizes: Sequence[int], windows: Sequence[tuple[int, int]]) -> np.ndarr
 
 
 def laid_out(ids: np.ndarray, word_of: np.ndarray, max_length: int) -> Pieces:
-    """A row's sub-words as its windows, one where they all fit; of a word too long for any, the first sub-words."""
+    """A row's sub-words as windows, one if they all fit; of a word too long for any window, the first sub-words."""
     if len(ids) <= max_length:
         return ids, word_of, np.zeros_like(word_of), word_of
     inner = np.flatnonzero(word_of >= 0)
@@ -75,13 +75,13 @@ def laid_out(ids: np.ndarray, word_of: np.ndarray, max_length: int) -> Pieces:
 
 
 def longest_window(window: Ragged) -> int:
-    """The sub-words of the longest window of all rows."""
+    """The number of sub-words of the longest window."""
     row = np.repeat(np.arange(len(window)), window.lengths)
     return int(np.bincount(row * (int(window.values.max(initial=0)) + 1) + window.values).max(initial=0))
 
 
 def places(window_BT: Tensor, grain: int, most: int) -> Tensor:
-    """Where the sub-words of each window stand, ``(B, N, V)``, -1 for none; V in steps of ``grain`` up to ``most``.
+    """Positions of each window's sub-words, ``(B, N, V)``, -1 for none; V is a multiple of ``grain``, at most ``most``.
 
     Example:
         >>> places(torch.tensor([[0, 0, 1, 1, 1], [0, 0, -1, -1, -1]]), 1, 3).tolist()
@@ -95,9 +95,9 @@ def places(window_BT: Tensor, grain: int, most: int) -> Tensor:
 
 
 def parts(columns: Mapping[str, Tensor], places_BNV: Tensor | None) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """The first window of all rows, the second, ...: the places ``(B, V)`` of its sub-words, -1 for none, and columns.
+    """Each window in turn, of all rows: positions ``(B, V)`` of its sub-words, -1 for none, and the other columns.
 
-    A row without such a window brings one sub-word, so that every part has all rows and gates per example fit.
+    A row without such a window contributes one sub-word, so every part has all rows and gates per example match.
     """
     mask = columns["attention_mask"]
     if places_BNV is None:

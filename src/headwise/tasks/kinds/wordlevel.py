@@ -1,4 +1,4 @@
-"""What all word-level kinds share: words as sub-words and back, checks of rows, labels as numbers."""
+"""Shared by all word-level kinds: words to sub-words and back, checks of rows, labels as indices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ POOLS = ("mean", "first")
 def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
     """Columns ``input_ids`` and ``word_of``: each sub-word's word, -1 for none.
 
-    A row longer than ``max_length`` is laid out in windows (``tasks.windows``), which two more columns tell apart. A
-    word the tokenizer makes nothing of becomes the unknown token.
+    A row longer than ``max_length`` is laid out in windows (`headwise.tasks.kinds.windows`), described by two more
+    columns. A word that the tokenizer drops becomes the unknown token.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise HeadwiseError(f"{type(tokenizer).__name__} cannot tell words from sub-words", "a fast tokenizer")
@@ -47,9 +47,9 @@ def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Column
 
 
 def needs_space(tokenizer: Any) -> bool:
-    """Whether words must bring their own space: byte-level tokenizers run split words together otherwise.
+    """Whether words need a leading space: byte-level tokenizers would otherwise join separate words.
 
-    Not where a space is an unknown token of its own: the alphabet of chemistry and of proteins has none.
+    Not if a space is itself an unknown token, as in alphabets of chemistry and proteins.
     """
 
     def ids(text: str | list[str]) -> list[int]:
@@ -87,7 +87,7 @@ def words(states_BTE: Tensor, batch: Batch, pool: str = "mean") -> Tensor:
 
 
 def drop_words(batch: Batch, share: float, tokenizer: Any) -> Batch:
-    """The batch with a share of its words' sub-words, drawn anew, read as unknown; texts without words stay whole."""
+    """Replace a random fraction of a batch's words by the unknown token; texts without words are not changed."""
     word_of = batch.get("window_word", batch.get("word_of"))
     if not share or word_of is None:
         return batch
@@ -105,7 +105,7 @@ def word_counts(batch: Batch) -> Tensor:
 
 
 def check_words(row: Row, *columns: str) -> None:
-    """Refuse a row without words, or with a column that does not give one value for each word."""
+    """Refuse a row without words, or with a column that does not have one value per word."""
     given = row.get("words")
     if not isinstance(given, list) or not given or not all(isinstance(word, str) for word in given):
         raise HeadwiseError(f"words {given!r}", "a list of one word or more")
@@ -117,14 +117,14 @@ def check_words(row: Row, *columns: str) -> None:
 
 
 def check_known(labels: Iterable[str], kind: Any) -> None:
-    """Refuse a label outside a given label set; a set learnt from training rows may not be all there is."""
+    """Refuse a label outside a given label set; a set read from training rows may be incomplete."""
     for label in labels:
         if kind.labels and not kind.learnt and label not in kind.labels:
             raise unknown("label", label, kind.labels)
 
 
 def numbered(rows: Iterable[Iterable[str]], known: Sequence[str]) -> list[list[int]]:
-    """Labels as their places in ``known``; -1, with a warning, for one that training never saw."""
+    """Labels as indices into ``known``; -1, with a warning, for a label not seen in training."""
     index = {label: i for i, label in enumerate(known)}
     strange: Counter[str] = Counter()
     out = []

@@ -237,7 +237,7 @@ def read_trees(path: Path) -> Numbered:
         for line, node in brackets.parse_all(read_text(path)):
             clean = brackets.cleaned(node)
             if clean is None:
-                raise HeadwiseError(f"line {line}: a tree without words", "a tree over words")
+                raise HeadwiseError(f"line {line}: a tree without words", "a tree with words")
             words = brackets.leaves(clean)
             record = {
                 "words": [brackets.unescape(leaf.word or "") for leaf in words],

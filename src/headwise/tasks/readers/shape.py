@@ -149,7 +149,7 @@ def _constituents(record: Record, columns: Mapping[str, Any], names: LabelNames)
     """Words come from the tree, as they stand in a text; function tags and traces go."""
     tree = brackets.cleaned(brackets.parse(_cell(record, columns["tree"])))
     if tree is None:
-        raise HeadwiseError("a tree without words", "a tree over words")
+        raise HeadwiseError("a tree without words", "a tree with words")
     words = [brackets.unescape(leaf.word or "") for leaf in brackets.leaves(tree)]
     if "words" in columns and len(_words(record, columns)) != len(words):
         raise HeadwiseError(f"a tree over {len(words)} words", f"the sentence's {len(_words(record, columns))}")
