@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating
 from headwise.io.display import Shown, table
 from headwise.measuring.references import Reference, reference_for
+from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
 from headwise.models.memory import Budget
@@ -153,11 +157,12 @@ def _predict(
     kind = model.tasks[task].kind
     predictions: list[list] = [[None] * len(data) for _ in range(len(lesions))]
     with evaluating(model):
-        heads = None if lesions[0] is None else model.attention
+        replay = None if lesions[0] is None else Replay(model.backbone, model.attention)
+        order = in_order(lesions) if replay and worth(lesions) else range(len(lesions))
         for items in Order(data.lengths, tokens=tokens).plain():
             batch = to_device(data.batch(items), model.device)
             values = None if reference is None else reference(items, batch)
-            for lesion, scores in _forwards(model, task, batch, lesions, heads, values):
+            for lesion, scores in _forwards(model, task, batch, lesions, order, replay, values):
                 _check_numbers(task, scores)
                 for item, answer in zip(items, kind.decode(scores, batch)):
                     predictions[lesion][item] = answer
@@ -175,15 +180,19 @@ def _check_numbers(task: str, scores: Any) -> None:
             raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
 
 
-def _forwards(model, task, batch, lesions, heads, reference) -> Iterator[tuple[int, Any]]:
+def _forwards(model, task, batch, lesions, order, replay, reference) -> Iterator[tuple[int, Any]]:
     """One forward per lesion: gates for all examples alike keep the batch as small as it is."""
-    for number, gate in enumerate(lesions):
-        if gate is None:
-            yield number, model(task, batch).scores
-        else:
-            with model.gated(gate, reference, heads=heads):
-                scores = model(task, batch).scores
-            yield number, scores
+    if replay is None:
+        yield 0, model(task, batch).scores
+        return
+
+    def run(gate: torch.Tensor, heads: Heads) -> Any:
+        with model.gated(gate, reference, heads=heads):
+            return model(task, batch).scores
+
+    with replay.batch() if isinstance(order, list) else nullcontext():
+        for number in order:
+            yield number, replay.run(lesions[number], partial(run, lesions[number]))
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:

@@ -17,6 +17,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
 from headwise.measuring.evaluate import to_device
 from headwise.measuring.references import Reference
+from headwise.measuring.replay import Replay
 from headwise.models.batching import Encoded, Order, Stream
 from headwise.models.plain import examples_of, moved
 from headwise.models.subject import Batch, Subject
@@ -41,6 +42,7 @@ class Sample:
     seed: int
     reference: Reference | None = None  # what heads are compared with; None is zero
     meter: Meter = field(default_factory=Meter, repr=False)
+    replay: Replay | None = field(default=None, repr=False)  # of the batch at hand, where one is
 
     @property
     def examples(self) -> int:
@@ -76,13 +78,20 @@ class Sample:
         self, batch: Any, gates: torch.Tensor | None = None, reference: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Each example's loss, (B,), under gates (L, H) or (B, L, H)."""
-        if gates is None:
-            losses = self.model.losses(self.task, batch)
-        else:
-            with self.model.gated(gates, reference, batch, self.heads):
-                losses = self.model.losses(self.task, batch)
+
+        def run(heads: Heads) -> torch.Tensor:
+            if gates is None:
+                return self.model.losses(self.task, batch)
+            with self.model.gated(gates, reference, batch, heads):
+                return self.model.losses(self.task, batch)
+
+        losses = run(self.heads) if self.replay is None else self.replay.run(gates, run)
         self.meter.tick(len(losses))
         return losses
+
+    def replaying(self) -> Sample:
+        """The same, for many forwards of each batch: inside ``replay.batch()`` they start at the layer that changes."""
+        return replace(self, replay=Replay(self.model.backbone, self.heads))
 
     def announce(self, by: str, forwards: int) -> None:
         """Say how long an estimator of so many forwards takes, by the time of one."""
