@@ -1,4 +1,4 @@
-"""When the device's memory does not hold a batch: a smaller one, and a word about it."""
+"""When the device's memory does not hold a batch: a smaller one, in all processes, and a word about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import torch
 
-from headwise.errors import HeadwiseWarning
+from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.models.processes import MemoryElsewhere, Team
 
 LEAST = 64  # a budget of fewer tokens holds one short sentence: halving it would not help
 T = TypeVar("T")
@@ -22,25 +23,30 @@ class Budget:
         >>> budget.fit(lambda tokens: [forward(batch) for batch in batches(data, tokens)])
     """
 
-    def __init__(self, tokens: int):
-        self.tokens = tokens
+    def __init__(self, tokens: int, team: Team = Team()):
+        self.tokens, self.team = tokens, team
 
     def fit(self, work: Callable[[int], T]) -> T:
         """Do some work under the budget, from its beginning again under half of it where memory ends."""
         while True:
             try:
                 return work(self.tokens)
-            except torch.OutOfMemoryError:
-                if self.tokens < LEAST or _in_company():
+            except torch.OutOfMemoryError as error:
+                if not agreed(error, self.team) or self.tokens < LEAST:
                     raise
             self.tokens //= 2  # outside of the handler, which holds on to the tensors of the failed forward
             make_room(f"{self.tokens} tokens in a batch")
 
 
-def _in_company() -> bool:
-    """Whether other processes take part: those that a model lies on would wait for one that cut its batches alone."""
-    group = torch.distributed
-    return group.is_available() and group.is_initialized() and group.get_world_size() > 1
+def agreed(error: torch.OutOfMemoryError, team: Team) -> bool:
+    """Tell the other processes, which begin again too; an error where they wait inside a forward of this one."""
+    if isinstance(error, MemoryElsewhere) or team.size == 1 and not team.bound:
+        return True
+    if team.bound:
+        seen = f"process {team.rank} of {team.size} is out of memory in a forward that the others take part in"
+        raise HeadwiseError(seen, "batches that fit", "tokens=1024, or half of what it was") from error
+    team.agree(False)
+    return True
 
 
 def make_room(what: str) -> None:

@@ -25,7 +25,7 @@ def ablation(sample: Sample) -> Importance:
 
 def mean_ablation(sample: Sample) -> Importance:
     """The loss added when a head returns its mean output: `ablation` with the mean as reference."""
-    batches = (batch for _, batch, _ in sample.batches())
+    batches = (part.batch for part in sample.alone.batches())
     means_LHD = mean_of(batches, sample.model, sample.task, sample.heads)
     return _alone(replace(sample, reference=lambda items, batch: means_LHD), "mean_ablation")
 
