@@ -125,7 +125,7 @@ def evaluate(
         data = model.encode(task, split, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    budget = Budget(tokens or default_tokens(model), Team.of(model))
+    budget = Budget(tokens or default_tokens(model), Team.of(model).reading(data.columns))
     reference = None if gates is None else reference_for(close, model, task, data, tokens=budget.tokens, seed=seed)
     predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference, budget.team))
     scores = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -56,6 +56,15 @@ class Team:
         if together > 1:
             return cls(rank // together, size // together, rank % together == 0, True)
         return cls(rank, size, True, bound)
+
+    def reading(self, columns: Collection[str] | None) -> Team:
+        """The team for data with these columns, None for batches of one's own.
+
+        Where forwards wait for those of other processes, all must make as many. Long rows in windows and choices after
+        a prompt take several to a batch: then every process reads everything.
+        """
+        several = columns is None or "window" in columns or "part" in columns
+        return Team() if self.bound and several else self
 
     def share(self, parts: Iterable[T]) -> Iterator[tuple[T, bool]]:
         """This process's parts, and whether they count: a last one again where other processes have one more."""

@@ -134,6 +134,7 @@ def weight(sample: Sample, size: int = 32) -> Importance:
 
 def _per_batch(sample: Sample, by: str, size: int, divide: bool) -> Importance:
     moments, signed, seen = Moments(sample.heads.shape), Moments(sample.heads.shape), 0
+    sample = sample.alone if sample.team.bound else sample  # parts of so many examples take unlike numbers of forwards
     for place, group, counts in sample.groups(size):
         total, count = torch.zeros(1, *sample.heads.shape), 0
         for part in group.batches():

@@ -22,6 +22,7 @@ from headwise.models.subject import Subject
 from headwise.registry import Registry
 from headwise.scoring.meter import Log, Meter, to_stderr
 from headwise.scoring.result import Importance
+from headwise.scoring.room import sized
 from headwise.scoring.sample import Loaded, Sample, frozen
 
 __all__ = ["Importance", "Sample", "estimators", "importance"]
@@ -98,10 +99,10 @@ def importance(
         sample = replace(sample, reference=_reference(sample, reference, split))
     else:
         sample = _of_batches(model, task, loss, examples, seed, stack, reference)
-    team = Team.of(sample.model)
+    team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
     sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
     with evaluating(model), frozen(model):
-        result = _fitting(estimator, sample, options)
+        result = _fitting(estimator, sized(sample, by), options)
     return result.finished(sample.heads.alive, normalize)
 
 

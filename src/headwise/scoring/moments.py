@@ -30,9 +30,7 @@ class Moments:
         self.place = 0  # rows of all processes so far
         self.generator = np.random.default_rng(0)
 
-    def add(
-        self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, first: int | None = None
-    ) -> None:
+    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, first: int | None = None) -> None:
         """Add the scores of examples or of batches, weighted by a number of tokens, say.
 
         ``first`` is the number of the first row among those of all processes.
