@@ -13,8 +13,9 @@ from headwise.experiments.jobs import Made, Place
 from headwise.heads.gates import Heads
 from headwise.io.files import plain
 from headwise.measuring.evaluate import evaluate
+from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
 from headwise.probing.controls import controls
 from headwise.probing.splits import splits
