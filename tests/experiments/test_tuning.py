@@ -32,12 +32,12 @@ def test_rungs_cost_about_the_same():
 def test_a_rate_that_learns_beats_rates_that_do_not(tmp_path):
     playground(tmp_path)
     config = {"model": "m", "tasks": {f"news={tmp_path}/news.csv:text,label": None}, "max_length": 32, "method": None}
-    config |= {"plan": {"epochs": 4, "batch_size": 16, "seed": 0, "evaluate_every": 0, "checkpoint_every": 0}}
-    config |= {"axes": {"plan.lr": [0.0, 3e-3, 1e-9]}, "rungs": [0.5, 1.0], "pooling": "cls", "seed": 0}
+    config |= {"plan": {"epochs": 12, "batch_size": 16, "seed": 0, "evaluate_every": 0, "checkpoint_every": 0}}
+    config |= {"axes": {"plan.lr": [0.0, 3e-3, 1e-9]}, "rungs": [0.7, 1.0], "pooling": "cls", "seed": 0}
     job = Job("tune", config | {"plan": config["plan"] | {"head_lr": 3e-3}}, {"m": str(tmp_path / "bert-tiny")})
     key = perform(job, tmp_path / "run", "cpu")
     found = Results(tmp_path / "run" / "records")[key].result
     assert found["changes"] == {"plan.lr": 3e-3} and found["chosen"]["plan"]["lr"] == 3e-3
-    assert [len(rung["candidates"]) for rung in found["rungs"]] == [3, 2]
+    assert [len(rung["candidates"]) for rung in found["rungs"]] == [3, 3]
     means = [candidate["mean"] for candidate in found["rungs"][-1]["candidates"]]
     assert means == sorted(means, reverse=True)
