@@ -386,8 +386,9 @@ def _found(tasks: Iterable[Task | str] | Task | str) -> list[Task]:
     """One task or several, by themselves or by their names in the catalog."""
     from headwise import tasks as catalog
 
-    several = [tasks] if isinstance(tasks, str | Task) else tasks
-    return [catalog.get(task) if isinstance(task, str) else task for task in several]
+    table = isinstance(tasks, Mapping) or hasattr(tasks, "columns") or hasattr(tasks, "column_names")
+    several = [tasks] if table or isinstance(tasks, str | Task) else tasks
+    return [task if isinstance(task, Task) else catalog.get(task) for task in several]
 
 
 def _key(task: str) -> str:

@@ -39,6 +39,7 @@ KINDS = {  # named as text, so that listing tasks does not import torch
     "picture": "image:Picture",
 }
 LENGTH_BINS = (0, 1, 5, 10, 20, 40, 80, 160, 320)
+FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".conllu", ".txt")
 
 
 def kind_class(name: str) -> Any:
@@ -61,6 +62,9 @@ def known(name: str) -> Known | Task:
         return universal(code, part)
     if name.startswith("blimp."):
         return blimp(name)
+    if name not in catalog and ("/" in name or name.endswith(FILES) or Path(name).exists()):
+        hint = f"to use a file: --task NAME={name}:text,label"
+        raise HeadwiseError(f"unknown task {name!r}", "a name that `headwise tasks` lists", hint)
     return catalog[name]
 
 
@@ -79,6 +83,7 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         >>> get("corpus.sentiment").metric
         'accuracy'
     """
+    refuse_data(name)
     base, at, options = name.partition("@")
     if at:
         return prompted(get(base, data, sources), name=name, **options_of(options))
@@ -97,6 +102,13 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     kind = make_kind(entry.kind, source.labels, entry.options)
     source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def refuse_data(name: Any) -> None:
+    """Say how a table becomes a task, where one was given in place of a name."""
+    if not isinstance(name, str):
+        maker = "from_pandas" if hasattr(name, "iloc") else "from_dataset"
+        raise HeadwiseError(f"a {type(name).__name__} in place of a task", "a task", f'Task.{maker}("NAME", data)')
 
 
 def is_known(name: str) -> bool:

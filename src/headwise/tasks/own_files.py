@@ -22,7 +22,7 @@ from typing import Any
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.io.files import read_json
 from headwise.tasks.labels import meaning
-from headwise.tasks.lookup import kind_class
+from headwise.tasks.lookup import kind_class, refuse_data
 from headwise.tasks.metrics import answer_f1
 from headwise.tasks.prompts.prompted import options_of, prompted
 from headwise.tasks.readers.formats import class_names, decoded
@@ -56,6 +56,7 @@ def own(spec: str, language: str = "en") -> Task:
     Example:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
     """
+    refuse_data(spec)
     name, mark, rest = spec.partition("=")
     base, at, options = name.partition("@")
     if at:
