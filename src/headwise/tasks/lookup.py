@@ -12,18 +12,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
-from headwise.tasks.labels import row_labels
+from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import bio_spans
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
+from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
@@ -206,9 +209,12 @@ def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]
     """Rows, label balance, lengths in words, empty texts, rows left out and examples of a split (the first if none)."""
     split = split or splits_of(task)[0]
     rows = task.rows(split)
-    lengths = [sum(len(text.split()) for text in row_texts(row).values()) for row in rows]
-    edges = [*LENGTH_BINS, max([*lengths, LENGTH_BINS[-1]]) + 1]
-    histogram = [(low, high - 1, sum(low <= n < high for n in lengths)) for low, high in pairwise(edges)]
+    table = isinstance(rows, TextTable)
+    lengths = rows.lengths() if table else [sum(len(t.split()) for t in row_texts(row).values()) for row in rows]
+    edges = [*LENGTH_BINS, max(int(np.max(lengths)), LENGTH_BINS[-1]) + 1]
+    within = np.histogram(lengths, edges)[0].tolist()
+    histogram = [(low, high - 1, count) for (low, high), count in zip(pairwise(edges), within)]
+    labels = rows.label_counts() if table else Counter(label for row in rows for label in _labels(row))
     counts = getattr(task.source, "counts", {}).get(split, {})
     chosen = sorted(random.Random(0).sample(range(len(rows)), min(examples, len(rows))))
     return {
@@ -216,9 +222,9 @@ def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]
         "rows": len(rows),
         "published": task.sizes.get(split),
         "origin": task.source.origin,
-        "labels": dict(Counter(label for row in rows for label in _labels(row)).most_common()),
+        "labels": {label_text(label): count for label, count in labels.most_common()},
         "lengths": [bin for bin in histogram if bin[2]],
-        "empty": sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
+        "empty": 0 if table else sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
         "left_out": sum(count for what, count in counts.items() if "left out" in what),
         "examples": [rows[i] for i in chosen],
     }
