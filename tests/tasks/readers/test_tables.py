@@ -12,10 +12,10 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.kinds.classify import Classify
-from headwise.tasks.leakage import normalised
 from headwise.tasks.lookup import describe, statistics
 from headwise.tasks.own_files import own
 from headwise.tasks.readers import tables
+from headwise.tasks.readers.shape import normalised
 from headwise.tasks.readers.tables import TextTable, _groups
 from headwise.testing import tiny_tokenizer
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.labels import LabelNames
-from headwise.tasks.leakage import normalised
 from headwise.tasks.readers.formats import Record, formats
-from headwise.tasks.readers.shape import SHAPES, row_texts
+from headwise.tasks.readers.shape import SHAPES, normalised, row_texts
 from headwise.tasks.readers.tables import TextTable, text_table
 from headwise.tasks.task import SPLITS, Row
 

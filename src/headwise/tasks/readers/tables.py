@@ -18,8 +18,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.labels import LabelNames
-from headwise.tasks.leakage import normalised
-from headwise.tasks.readers.shape import SHAPES
+from headwise.tasks.readers.shape import SHAPES, normalised
 from headwise.tasks.task import Row
 
 BLOCK = 1 << 19
