@@ -20,8 +20,12 @@ from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
+<<<<<<< HEAD
 from headwise.models.memory import Budget
 from headwise.models.processes import Team
+=======
+from headwise.models.device import Budget
+>>>>>>> main
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 

@@ -15,7 +15,11 @@ from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import default_tokens
 from headwise.measuring.references import CLOSE, mean_of, reference_for, twin
 from headwise.models.batching import Encoded
+<<<<<<< HEAD
 from headwise.models.memory import agreed, make_room
+=======
+from headwise.models.device import Budget
+>>>>>>> main
 from headwise.models.plain import Loss, Wrapped
 from headwise.models.processes import Team
 from headwise.models.subject import Subject
@@ -102,7 +106,11 @@ def importance(
     team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
     sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
     with evaluating(model), frozen(model):
+<<<<<<< HEAD
         result = _fitting(estimator, sized(sample, by), options)
+=======
+        result = Budget(sample.tokens).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
+>>>>>>> main
     return result.finished(sample.heads.alive, normalize)
 
 
@@ -169,6 +177,7 @@ def _drawn(model: Subject, task: str, split: str, examples: int, seed: int) -> t
 
 def _draw(count: int, examples: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 3]).permutation(count)[:examples]
+<<<<<<< HEAD
 
 
 def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:
@@ -186,3 +195,5 @@ def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> I
 
 def _silent(line: str) -> None:
     """Another process says it."""
+=======
+>>>>>>> main
