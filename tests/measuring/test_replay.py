@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -148,6 +149,6 @@ def test_an_order_makes_neighbours_of_lesions_that_begin_alike():
     lesions = (torch.rand(40, 3, 2, generator=generator) > 0.5).float()
     ordered = lesions[in_order(lesions)]
     beginnings = [tuple(row.flatten().tolist()) for row in ordered[:, :1]]
-    assert sum(a != b for a, b in zip(beginnings, beginnings[1:])) == len(set(beginnings)) - 1
+    assert sum(a != b for a, b in pairwise(beginnings)) == len(set(beginnings)) - 1
     assert worth(lesions) and not worth(lesions[:1])
     assert not worth(torch.eye(8).view(8, 1, 8)), "all differ in the first layer"

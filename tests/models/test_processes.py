@@ -66,7 +66,9 @@ measured(model, "toy0", "toy", lesions)
 if how in ("one", "two"):
     measured(toy_language_model(rows=9), "several", "prompts", lesions)
     batches = [model.encode("toy1", "train").batch(range(i, i + 7)) for i in range(0, 35, 7)]
-    own = importance(model.encoder, batches, loss=lambda m, b: m(input_ids=b["input_ids"], attention_mask=b["attention_mask"]).last_hidden_state.square().sum((1, 2)))
+    inputs = ("input_ids", "attention_mask")
+    squares = lambda m, b: m(**{n: b[n] for n in inputs}).last_hidden_state.square().sum((1, 2))
+    own = importance(model.encoder, batches, loss=squares)
     kept["own"] = own.scores.double()
     rows = [{"text": " ".join(["word"] * (1 + i % 5))} for i in range(11)]
     features = Reader.of(model, at="mean", tokens=20).read(rows)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.models.memory import Live, of_rows
+from headwise.models.memory import Live
 from headwise.scoring import room
 from headwise.scoring.importance import importance
 from headwise.testing import tiny, tiny_batch
@@ -28,25 +28,6 @@ def measured(model, batches, free, monkeypatch) -> list[str]:
     lines: list[str] = []
     importance(model, batches, log=lines.append)
     return lines
-
-
-def test_live_counts_what_is_held_at_one_time():
-    with Live() as live:
-        a = torch.zeros(1000)
-        b = a + 1
-        del a
-        c = b.view(10, 100) * 2
-        c.add_(1)
-    assert live.peak == 8000 and live.now == 8000, "views and results in place take nothing"
-
-
-def test_the_memory_of_all_rows_is_that_of_one_and_of_each_more():
-    weight = torch.randn(50, 50)
-    work = lambda rows: (torch.ones(rows, 7, 50) @ weight).relu().sum()  # noqa: E731
-    needed = of_rows(work, torch.device("cpu"))
-    with Live() as live:
-        work(9)
-    assert needed(9) == pytest.approx(live.peak, rel=0.05)
 
 
 def test_the_estimate_is_what_importance_takes(large, monkeypatch):

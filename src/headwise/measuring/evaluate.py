@@ -20,12 +20,8 @@ from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
-<<<<<<< HEAD
-from headwise.models.memory import Budget
-from headwise.models.processes import Team
-=======
 from headwise.models.device import Budget
->>>>>>> main
+from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 
@@ -162,7 +158,7 @@ def _predict(
     lesions: Any,
     tokens: int,
     reference: Reference | None = None,
-    team: Team = Team(),
+    team: Team = ALONE,
 ) -> list[list]:
     """Predictions (K, items), each batch decoded as it comes; every process has those of all."""
     kind = model.tasks[task].kind

@@ -10,12 +10,8 @@ import torch
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.modules import evaluating
 from headwise.models.batching import Encoded, batches
-<<<<<<< HEAD
-from headwise.models.memory import Budget
-from headwise.models.processes import Team
-=======
 from headwise.models.device import Budget
->>>>>>> main
+from headwise.models.processes import Team
 from headwise.tasks.inputs import as_rows, own_columns
 from headwise.tasks.predictions import Predictions, Predicts
 

@@ -1,8 +1,8 @@
 """Several processes that measure together: each reads its part of the batches, and all end with the whole result.
 
-Under torchrun or ``accelerate launch`` every process runs the same program with the same model, whole or in parts (FSDP).
-Batches are dealt out in turns; sums are joined in float64, answers are gathered. When one process runs out of memory, all
-begin again with smaller batches.
+Under torchrun or ``accelerate launch`` every process runs the same program with the same model, whole or in parts
+(FSDP). Batches are dealt out in turns; sums are joined in float64, answers are gathered. When one process runs out of
+memory, all begin again with smaller batches.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -64,7 +65,7 @@ class Team:
         a prompt take several to a batch: then every process reads everything.
         """
         several = columns is None or "window" in columns or "part" in columns
-        return Team() if self.bound and several else self
+        return ALONE if self.bound and several else self
 
     def share(self, parts: Iterable[T]) -> Iterator[tuple[T, bool]]:
         """This process's parts, and whether they count: a last one again where other processes have one more."""
@@ -125,6 +126,9 @@ class Team:
             dist.all_reduce(tensor, group=_group())
 
 
+ALONE = Team()
+
+
 @contextmanager
 def _company() -> Iterator[None]:
     """Another process that ended is one message and no traceback of the network's."""
@@ -169,7 +173,7 @@ def join() -> bool:
     if not dist.is_initialized():
         dist.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
     if dist.get_rank():
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
     return dist.get_rank() == 0
 
 

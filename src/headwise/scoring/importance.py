@@ -15,11 +15,7 @@ from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import default_tokens
 from headwise.measuring.references import CLOSE, mean_of, reference_for, twin
 from headwise.models.batching import Encoded
-<<<<<<< HEAD
-from headwise.models.memory import agreed, make_room
-=======
 from headwise.models.device import Budget
->>>>>>> main
 from headwise.models.plain import Loss, Wrapped
 from headwise.models.processes import Team
 from headwise.models.subject import Subject
@@ -106,11 +102,8 @@ def importance(
     team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
     sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
     with evaluating(model), frozen(model):
-<<<<<<< HEAD
-        result = _fitting(estimator, sized(sample, by), options)
-=======
-        result = Budget(sample.tokens).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
->>>>>>> main
+        sample = sized(sample, by)
+        result = Budget(sample.tokens, team).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
     return result.finished(sample.heads.alive, normalize)
 
 
@@ -177,23 +170,7 @@ def _drawn(model: Subject, task: str, split: str, examples: int, seed: int) -> t
 
 def _draw(count: int, examples: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 3]).permutation(count)[:examples]
-<<<<<<< HEAD
-
-
-def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:
-    """The estimate; after an out-of-memory error, with smaller batches and a warning."""
-    while True:
-        try:
-            return estimator(sample, **options)
-        except torch.OutOfMemoryError as error:
-            smaller = sample.smaller()
-            if not agreed(error, sample.team) or smaller is None:
-                raise
-        sample = smaller
-        make_room(f"{sample.tokens} tokens in a batch")
 
 
 def _silent(line: str) -> None:
     """Another process says it."""
-=======
->>>>>>> main

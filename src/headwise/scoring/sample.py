@@ -20,7 +20,7 @@ from headwise.measuring.references import Reference
 from headwise.measuring.replay import Replay
 from headwise.models.batching import Encoded, Order, Stream
 from headwise.models.plain import examples_of, moved
-from headwise.models.processes import Team
+from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Batch, Subject
 from headwise.scoring.meter import Meter
 from headwise.scoring.moments import Moments
@@ -53,7 +53,7 @@ class Sample:
     reference: Reference | None = None  # what heads are compared with; None is zero
     meter: Meter = field(default_factory=Meter, repr=False)
     replay: Replay | None = field(default=None, repr=False)  # of the batch at hand, where one is
-    team: Team = Team()  # the processes that its batches are dealt out to
+    team: Team = ALONE  # the processes that its batches are dealt out to
 
     @property
     def examples(self) -> int:
@@ -78,7 +78,7 @@ class Sample:
     @property
     def alone(self) -> Sample:
         """All of its batches, whatever other processes do."""
-        return replace(self, team=Team())
+        return replace(self, team=ALONE)
 
     def groups(self, size: int) -> Iterator[tuple[int, Sample, bool]]:
         """This process's parts of ``size`` examples: their numbers, the parts, and whether they count."""
