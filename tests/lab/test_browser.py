@@ -34,7 +34,8 @@ def settled(window: Chromium) -> None:
     """All answers are there."""
     wait(
         lambda: window.run(
-            "return document.querySelectorAll('.answer .chance').length && !document.querySelector('[data-part=banner]:not([hidden])')"
+            "return document.querySelectorAll('.answer .chance').length"
+            " && !document.querySelector('[data-part=banner]:not([hidden])')"
         )
     )
     time.sleep(0.1)
@@ -61,7 +62,8 @@ def text(window: Chromium, part: str) -> str:
 
 def type_text(window: Chromium, words: str) -> None:
     window.run(
-        "const b = document.getElementById('text'); b.value = arguments[0]; b.dispatchEvent(new Event('input', {bubbles: true}))",
+        "const b = document.getElementById('text'); b.value = arguments[0];"
+        "b.dispatchEvent(new Event('input', {bubbles: true}))",
         words,
     )
 
@@ -72,7 +74,8 @@ def test_a_click_closes_a_head_and_the_answers_are_the_models(window, lab):
     gates = [[1.0, 0.0, 1.0, 1.0], [1.0] * 4]
     found = lab.ask("answers", text="w1 m0a w3", gates=gates)
     shown = lambda: window.run(  # noqa: E731
-        "return [...document.querySelectorAll('.answer')].map((a) => [a.querySelector('.after .word').innerText, a.querySelector('.after .chance').innerText])"
+        "return [...document.querySelectorAll('.answer')].map((a) =>"
+        " [a.querySelector('.after .word').innerText, a.querySelector('.after .chance').innerText])"
     )
     expected = [[a["label"], f"{a['probabilities'][a['label']]:.2f}"] for a in found["after"].values()]
     wait(lambda: shown() == expected)
@@ -86,7 +89,9 @@ def test_half_on_off_and_dragging(window):
     assert window.run("return state.gates[4]") == 0.5 and window.run("return cells[4].classList.contains('half')")
     window.run("document.querySelector('[data-part=paint] [data-key=\"0\"]').click()")
     boxes = window.run(
-        "return ['0.0', '0.3'].map((h) => { const b = document.querySelector(`[data-head='${h}']`).getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2].map(Math.round) })"
+        "return ['0.0', '0.3'].map((h) => {"
+        " const b = document.querySelector(`[data-head='${h}']`).getBoundingClientRect();"
+        " return [b.left + b.width / 2, b.top + b.height / 2].map(Math.round) })"
     )
     steps = [
         {"type": "pointerMove", "x": boxes[0][0], "y": boxes[0][1], "duration": 0},
@@ -148,7 +153,8 @@ def test_sets_of_heads_with_one_click(window, lab):
     press(window, "random")
     assert len(window.run(CLOSED).split(",")) == 4
     window.run(
-        "const s = document.querySelector('[data-part=roles]'); s.value = 'previous token'; change({gates: allOpen()}); const t = document.querySelector('[data-part=roles]'); t.value = 'previous token'; t.dispatchEvent(new Event('change'))"
+        "change({gates: allOpen()}); const t = document.querySelector('[data-part=roles]');"
+        "t.value = 'previous token'; t.dispatchEvent(new Event('change'))"
     )
     assert window.run(CLOSED) == "0.1"
     window.run(
@@ -202,7 +208,8 @@ def test_development_scores_come_in_and_can_be_stopped(window):
     shown = window.text('[data-task="toy0"] .dev')
     assert "n = 48" in shown and window.run("return document.querySelectorAll('.meter.score s').length") == 3
     window.run(
-        "window.slow = setInterval(() => { const b = document.querySelector('[data-do=measure]'); if (b.textContent === 'Stop measuring') { clearInterval(window.slow); b.click(); } }, 1)"
+        "window.slow = setInterval(() => { const b = document.querySelector('[data-do=measure]');"
+        " if (b.textContent === 'Stop measuring') { clearInterval(window.slow); b.click(); } }, 1)"
     )
     press(window, "measure")
     wait(lambda: text(window, "measured") == "stopped")
@@ -321,7 +328,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(window, lab):
     settled(window)
     assert window.run("return document.documentElement.scrollWidth") <= 390
     small = window.run(
-        "return [...document.querySelectorAll('.chip, .segments button, .thumb button')].map((b) => b.getBoundingClientRect()).filter((b) => b.width && b.height < 24).length"
+        "return [...document.querySelectorAll('.chip, .segments button, .thumb button')]"
+        ".map((b) => b.getBoundingClientRect()).filter((b) => b.width && b.height < 24).length"
     )
     assert small == 0, "targets of 24 px or more"
     order = window.run(

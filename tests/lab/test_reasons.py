@@ -99,5 +99,5 @@ def test_attention_is_that_of_the_model_under_the_gates(reasons):
 
 
 def test_attention_of_texts_too_long_to_draw_is_refused(reasons):
-    with pytest.raises(HeadwiseError, match="128 at most|longer"):
+    with pytest.raises(HeadwiseError, match=r"128 at most|longer"):
         reasons.attention(Ask.read({"text": "w1 " * 127}, reasons.heads.shape), 0)

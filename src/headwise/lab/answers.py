@@ -14,7 +14,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.lab.asks import Ask
-from headwise.lab.questions import NEXT, Asked, Question, next_logits, question, row_of, scores_of
+from headwise.lab.questions import NEXT, Asked, Question, next_logits, question, scores_of
 from headwise.measuring.references import head_outputs, matched_tokens, mean_of
 from headwise.models.batching import Encoded, batches
 from headwise.models.language import LanguageModel

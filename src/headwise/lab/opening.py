@@ -1,4 +1,4 @@
-"""What ``headwise lab`` opens: a study's folder, a trained model, or any model of transformers, with what is known of it."""
+"""What ``headwise lab`` opens: a study's folder, a trained model, or any model, with what is known of its heads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 from headwise.atlas.result import Roles
 from headwise.errors import HeadwiseError
 from headwise.io.files import read_json
+from headwise.models.device import default_device
 from headwise.models.folders import is_trained
 from headwise.models.language import LanguageModel
 from headwise.models.loading import name_of
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.models.opening import open_subject
 from headwise.models.subject import Subject
 from headwise.study.schema import checked, read_study

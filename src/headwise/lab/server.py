@@ -194,8 +194,8 @@ def _text(text: str, kind: str, more: dict[str, str] | None = None, status: int 
 
 
 def _failed(error: Exception) -> Any:
-    from starlette.responses import JSONResponse
     from starlette.requests import ClientDisconnect
+    from starlette.responses import JSONResponse
 
     if isinstance(error, ClientDisconnect):
         return JSONResponse({}, 400)
