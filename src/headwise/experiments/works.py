@@ -248,7 +248,7 @@ def lesions(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"] if c["trained"] else None)
     found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
-    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.told}
     apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
     return short(plain({"importance": scores, "dissociation": apart.to_record()}))
