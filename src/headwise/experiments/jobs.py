@@ -114,7 +114,7 @@ class Place:
         """The record of a dependency."""
         return self.results[key]
 
-    def told(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Write a line to the job's log."""
         print(line, flush=True)
 

@@ -248,7 +248,7 @@ def lesions(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"] if c["trained"] else None)
     found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
-    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
     return short(plain({"importance": scores, "dissociation": apart.to_record()}))
@@ -262,7 +262,7 @@ def study(place: Place) -> dict[str, Any]:
     plan = Plan(**config.pop("plan", {}))
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     settings = Settings(plan, **values)
-    options = {"log": place.told, "on_stage": lambda stage: place.told(stage.title), "progress": place.progress}
+    options = {"log": place.log, "on_stage": lambda stage: place.log(stage.title), "progress": place.progress}
     data = Study(place.encoder(model), tasks, settings, place.folder, device=place.device, **options).run()
     report(data, place.folder / "report.html")
     return {name: data.get(name) for name in ("verdict", "dissociation", "iat", "prune")}
