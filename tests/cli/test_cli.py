@@ -833,14 +833,6 @@ def test_sigterm_elsewhere_is_one_line_and_143(headwise, monkeypatch):
 # -- many runs
 
 
-@pytest.fixture
-def importable(monkeypatch):
-    """Workers find the works of these tests."""
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
-    )
-
-
 def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):
     (place / "bad.toml").write_text('work = "handiwork:refuse"\n[grid]\nn = [1]\n')
     code, out, _ = headwise("sweep bad.toml --workers 1 --out runs/bad")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from handiwork import job, notes
@@ -30,12 +29,7 @@ ENGINES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """Workers find the works of these tests."""
-    here = str(Path(__file__).parents[1] / "support")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+pytestmark = pytest.mark.usefixtures("importable")
 
 
 def hashes(results: Results) -> dict[str, str]:

@@ -178,6 +178,7 @@ works = Works()
 works.add("train", "headwise.experiments.works:train")
 works.add("lesions", "headwise.experiments.works:lesions", version=2)  # version 1 tested development rows only
 works.add("study", "headwise.experiments.works:study")
+works.add("tune", "headwise.experiments.tuning:tune")
 
 
 def work_named(name: str) -> Work:
