@@ -268,8 +268,8 @@ def reference_for(
     if close == "resample":
         return resample(subject, task, data, seed=seed)
     fitted = _sample(subject, task, None, EXAMPLES[close])
-    made = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
-    return lambda items, batch: made
+    constant = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
+    return lambda items, batch: constant
 
 
 def _sample(subject: Subject, task: str, split: str | None, examples: int) -> Encoded:
