@@ -51,7 +51,7 @@ def mean(
 @torch.no_grad()
 def mean_of(batches: Any, subject: Subject, task: str, heads: Heads) -> torch.Tensor:
     """Each head's mean output over the tokens of some batches, before any factors of the task, ``(L, H, D)``."""
-    total: torch.Tensor | float = 0.0
+    total: Any = 0.0
     with evaluating(subject):
         for batch in batches:
             for real, inputs in subject.inputs(task, batch):
@@ -255,7 +255,7 @@ def _center_and_spread(
 
 
 def reference_for(
-    close: str | torch.Tensor, subject: Subject, task: str, data: Encoded, *, tokens: int = 2048, seed: int = 0
+    close: str | torch.Tensor, subject: Subject, task: str, data: Any, *, tokens: int = 2048, seed: int = 0
 ) -> Reference | None:
     """What ``close=`` means for the items of some data: None is zero."""
     if isinstance(close, torch.Tensor):
@@ -276,12 +276,13 @@ def _sample(subject: Subject, task: str, split: str | None, examples: int) -> En
     """Some encoded examples of a split, or of the first of train, dev and test that the task has."""
     if split is not None:
         return subject.encode(task, split, limit=examples)
-    for name in SPLITS:
+    *others, last = SPLITS
+    for name in others:
         try:
             return subject.encode(task, name, limit=examples)
-        except HeadwiseError as error:
-            problem = error
-    raise problem
+        except HeadwiseError:
+            continue
+    return subject.encode(task, last, limit=examples)
 
 
 def _batches(subject: Subject, data: Encoded, tokens: int) -> Any:

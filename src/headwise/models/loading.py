@@ -80,8 +80,8 @@ def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
             model: Any = load(name)
         else:
             weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-            model, about = kind.from_pretrained(name, **safe, **weights)
-            missing = sorted(about["missing_keys"])
+            loaded: Any = kind.from_pretrained(name, **safe, **weights)
+            model, missing = loaded[0], sorted(loaded[1]["missing_keys"])
         tokenizer = AutoTokenizer.from_pretrained(name, **safe)
     except Exception as error:  # every library below has its own; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error

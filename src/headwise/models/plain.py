@@ -72,7 +72,8 @@ class Wrapped(Subject):
         if mask is None and decoding and "labels" in inputs:
             mask = inputs["labels"] != -100
         if mask is None or mask.ndim != 2:
-            mask = torch.ones(len(self.rows(batch) if self.rows(batch) is not None else range(examples_of(batch))), 1)
+            rows = self.rows(batch)
+            mask = torch.ones(examples_of(batch) if rows is None else len(rows), 1)
         yield mask.bool().to(self.device), inputs
 
     def rows(self, batch: Any) -> torch.Tensor | None:
@@ -171,7 +172,7 @@ class TaskModel(Subject):
         kind = self.tasks[task].kind
         inputs = {name: batch[name] for name in self.input_names if name in batch}
         if "pixel_values" in inputs:
-            inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+            inputs["pixel_values"] = inputs["pixel_values"].to(next(self.model.parameters()).dtype)
         if isinstance(kind, Tag):
             window = batch.get("window")
             encode = lambda part: self.model(**part).logits  # noqa: E731

@@ -71,7 +71,7 @@ def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict
             numbers = items if owner is None else owner[items]
             scores = subject(task, batch).scores
             _require_numbers(task, scores)
-            for row, found in zip(numbers, kind.predictions(scores, batch, [rows[i] for i in numbers])):
+            for row, found in zip(numbers, kind.predictions(scores, batch, [rows[int(i)] for i in numbers])):
                 if best[row] is None or found.score > best[row].score:
                     best[row] = found
     return best

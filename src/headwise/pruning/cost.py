@@ -43,9 +43,10 @@ def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: 
 def _cuttable(model: Subject, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
     """The least needed heads but for groups with one that output heads read themselves."""
     mask = least_needed(scores, fraction, kv_heads)
-    if getattr(model, "use_heads", None) is None:
+    used: Any = getattr(model, "use_heads", None)
+    if used is None:
         return mask
-    read = model.use_heads.cpu().unflatten(1, (kv_heads, -1)).any(-1)
+    read = used.cpu().unflatten(1, (kv_heads, -1)).any(-1)
     return mask & ~read.repeat_interleave(mask.shape[1] // kv_heads, 1)
 
 
