@@ -1,4 +1,4 @@
-"""What estimators work on: examples of a task, or batches of one's own, and the losses of a subject on them."""
+"""The input of estimators: examples of a task or user batches, and the losses of a subject."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headwise.scoring.moments import Moments
 from headwise.scoring.result import Importance
 
 CHUNK = 4096  # examples sorted by length together
-Part = tuple[int, Any, "torch.Tensor | None"]  # a batch's number of examples, the batch, and its reference
+Part = tuple[int, Any, "torch.Tensor | None"]  # number of examples, batch, reference
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sample:
     heads: Heads
     tokens: int
     seed: int
-    reference: Reference | None = None  # what heads are compared with; None is zero
+    reference: Reference | None = None  # the output that heads are compared with; None is zero
     meter: Meter = field(default_factory=Meter, repr=False)
 
     @property
@@ -47,7 +47,7 @@ class Sample:
         return len(self.items)
 
     def batches(self) -> Iterator[Part]:
-        """Batches of similar lengths in random order, a few thousand examples at a time, so that any part is fair."""
+        """Batches of similar lengths in random order, a few thousand examples at a time, so every prefix is fair."""
         for start in range(0, len(self.items), CHUNK):
             chunk = self.items[start : start + CHUNK]
             batches = Order(self.data.lengths[chunk], tokens=self.tokens).plain()
@@ -62,7 +62,7 @@ class Sample:
             yield replace(self, items=self.items[start : start + size])
 
     def stream(self, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Batches without end, with the places of their examples in the sample."""
+        """Endless batches, with the indices of their examples in the sample."""
         stream = Stream(self.data, Order(self.data.lengths[self.items], size), (self.seed, 5))
         while True:
             places = stream.next()
@@ -81,7 +81,7 @@ class Sample:
         return losses
 
     def announce(self, by: str, forwards: int) -> None:
-        """Say how long an estimator of so many forwards takes, by the time of one."""
+        """Time one forward and log the expected time of the estimator."""
         first = next(iter(self.batches()), None)
         if first is not None:
             size, batch, _ = first
@@ -94,10 +94,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Loaded(Sample):
-    """A subject and batches of one's own, which stay as they are; ``items`` number the examples to take."""
+    """A subject and user batches, which are not rearranged; ``items`` are indices of examples."""
 
     loader: Iterable[Any] = ()
-    twins: Iterable[Any] | None = None  # batches of other examples, whose head outputs are the reference
+    twins: Iterable[Any] | None = None  # batches whose head outputs are the reference
 
     @cached_property
     def examples(self) -> int:  # type: ignore[override]
@@ -142,7 +142,7 @@ class Loaded(Sample):
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter asks for a gradient inside: backward passes cost activations only and touch no .grad."""
+    """No parameter requires a gradient inside the block, so backward passes do not write to .grad."""
     asked = [p for p in model.parameters() if p.requires_grad]
     for parameter in asked:
         parameter.requires_grad_(False)
@@ -160,10 +160,10 @@ def averaged(
     score: Callable[[torch.Tensor], torch.Tensor] | None = None,
     enough: Callable[[Moments, int], bool] = lambda moments, seen: False,
 ) -> Importance:
-    """The mean over examples of what is measured of a batch, (B, L, H).
+    """The mean over examples of ``measure(batch)``, (B, L, H).
 
-    With ``score``, what is measured has a sign, the loss that closing a head adds; its scores are the mean of
-    ``score`` of it. ``enough`` may end the run early.
+    With ``score``, measurements are signed (the loss that closing a head adds), and scores are the mean of ``score`` of
+    them. ``enough`` may end the run early.
     """
     moments, signed, seen = Moments(sample.heads.shape), Moments(sample.heads.shape), 0
     for size, batch, reference in sample.batches():
