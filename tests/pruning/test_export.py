@@ -107,7 +107,7 @@ def test_models_that_choose_between_texts(tmp_path, form):
 
 def test_a_link_that_points_nowhere_is_there_already(tmp_path):
     (tmp_path / "m").symlink_to(tmp_path / "nothing")
-    with pytest.raises(HeadwiseError, match="there already"):
+    with pytest.raises(HeadwiseError, match="already exists"):
         export(tiny("bert"), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")
 
 
@@ -261,7 +261,7 @@ class TestExporting:
         model = tiny("bert")
         mask = mask_of(Heads.of(model), "uneven")
         (tmp_path / "m").mkdir()
-        with pytest.raises(HeadwiseError, match="there already"):
+        with pytest.raises(HeadwiseError, match="already exists"):
             export(model, mask, tmp_path / "m", "sliced")
         with pytest.raises(HeadwiseError, match=r"Try: sliced"):
             export(model, mask, tmp_path / "n", "slice")
@@ -439,7 +439,7 @@ def test_a_model_of_tasks_is_written_with_its_output_heads(tmp_path, family, for
     back = MultiTaskModel.load(export(model, mask, tmp_path / "m", form), toy_tasks()).eval()
     torch.testing.assert_close(back("toy1", batch).scores, expected, atol=1e-5, rtol=1e-4)
     assert back.tokenizer.get_vocab() == model.tokenizer.get_vocab()
-    with pytest.raises(HeadwiseError, match="there already"):
+    with pytest.raises(HeadwiseError, match="already exists"):
         export(model, mask, tmp_path / "m", form)
     with pytest.raises(HeadwiseError, match=r"onnx.*alone.*model\.encoder"):
         export(model, mask, tmp_path / "n", "onnx")
