@@ -84,6 +84,9 @@ class Results(Shown):
             raise unknown(f"record under {self.root}", key, names)
         return self._store.read(matching[0])
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._store
+
     def __iter__(self) -> Iterator[Record]:
         """All records by time of creation, which survives copying."""
         keys = self._store.keys()
