@@ -65,7 +65,7 @@ class SoftMask:
     losses: np.ndarray = field(repr=False)
 
     def full(self, shape: tuple[int, int]) -> torch.Tensor:
-        """The gates of all heads, (L, H), as `headwise.gated` and `headwise.evaluate` take them."""
+        """The gates of all heads, (L, H), as `headwise.gated` takes them."""
         whole = torch.ones(shape)
         for (layer, head), gate in zip(self.heads, self.gates.tolist()):
             whole[layer, head] = gate
@@ -99,7 +99,7 @@ def soft_mask(
 
     Example:
         >>> mask = soft_mask(lm, "xquad_es@prompt", language_heads(needs, "xquad_es@prompt"))
-        >>> headwise.evaluate(lm, "xquad_es@prompt", gates=mask.full(lm.attention.shape))
+        >>> headwise.evaluate(lm, "xquad_es@prompt", gates=mask.full(lm.attention.shape)[None])
     """
     known = subject.attention
     places = torch.tensor([layer * known.num_heads + head for layer, head in heads])

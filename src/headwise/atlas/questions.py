@@ -29,12 +29,14 @@ def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed:
     for number, row in enumerate(rows):
         question = tokenizer("\n\n" + row["question"], add_special_tokens=False)["input_ids"]
         others = [i for i in range(len(rows)) if rows[i]["context"] != row["context"]]
-        if len(others) < PASSAGES - 1 or PASSAGES * LONG + len(question) + 2 > longest:
+        if len(others) < PASSAGES - 1:
             continue
         shown = rng.permutation([number, *rng.choice(others, PASSAGES - 1, replace=False)])
         pieces = [cut[i] for i in shown] + [question]
         inner = [token for piece in pieces for token in piece]
         text, start = plain_text(tokenizer, inner)
+        if len(text.ids) > longest:
+            continue
         ends = start + np.cumsum([len(piece) for piece in pieces])
         spans = [np.arange(end - len(piece), end) for end, piece in zip(ends, pieces)]
         gold = [span for i, span in zip(shown, spans) if i == number]
