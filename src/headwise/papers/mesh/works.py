@@ -14,7 +14,8 @@ from headwise.dissociation.lesions import dissociate
 from headwise.experiments.jobs import Place
 from headwise.experiments.works import scored, small
 from headwise.measuring.evaluate import evaluate
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.mesh.groups import dissociate_groups
 from headwise.papers.mesh.meta import Meta
 from headwise.papers.mesh.metatest import MetaTest, best_rate, meta_test
