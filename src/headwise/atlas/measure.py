@@ -30,6 +30,7 @@ from headwise.models.subject import Subject
 
 LONGEST = 128  # tokens of a text
 LONGEST_ASKED = 256  # of passages and a question
+SHOWN = 24  # tokens of an example
 NEEDLE = 256  # of a text with a needle
 LEAST_RELATION = 30  # occurrences of a dependency label that a role is made of
 REPEATS = 64  # random sequences
@@ -170,6 +171,22 @@ WAYS: dict[str, Any] = {
     "writing": _by_writing,
     "functions": _by_functions,
 }
+
+
+@torch.no_grad()
+def example(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+    """One sentence's attention by every head, as the atlas page shows it: ``tokens``, and ``attention`` by head."""
+    inner, tokenizer, heads = _parts(model, tokenizer)
+    ids = tokenizer(text, truncation=True, max_length=SHOWN, return_tensors="pt")["input_ids"]
+    attention = {}
+
+    def take(layer: int, map_BHTT: torch.Tensor) -> None:
+        for head, rows in zip(heads.sites[layer].kept, map_BHTT[0].float().cpu()):
+            attention[f"{layer}.{head}"] = [[round(weight, 3) for weight in row] for row in rows.tolist()]
+
+    with evaluating(inner), streamed(inner, take, heads) as forward:
+        forward(input_ids=ids.to(next(inner.parameters()).device))
+    return {"tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()), "attention": attention}
 
 
 def heads_like(model: nn.Module, heads: Heads) -> Heads:
