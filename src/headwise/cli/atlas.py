@@ -21,7 +21,7 @@ from headwise.cli.options import (
     writable,
 )
 from headwise.cli.screen import Screen, machine
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 
 if TYPE_CHECKING:
     from headwise.atlas.result import Roles
@@ -62,7 +62,7 @@ def roles(
     Example: headwise roles bert-base-uncased --role induction
     """
     from headwise.atlas.cards import atlas
-    from headwise.atlas.measure import example
+    from headwise.atlas.measure import WAYS, example
     from headwise.atlas.measure import roles as measure
     from headwise.models.device import default_device
 
@@ -70,6 +70,8 @@ def roles(
     if page:
         writable(page, file=True)
     rows, ways = _rows(task, texts, data, examples), names_in(by)
+    if wrong := [way for way in ways if way not in WAYS]:
+        raise unknown("way to measure roles", wrong[0], WAYS)
     found, shown = {}, {}
     for name, where in _named(model, against).items():
         network, tokenizer = _opened(where, ways)
