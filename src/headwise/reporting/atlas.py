@@ -22,7 +22,7 @@ def render_atlas(record: Mapping[str, Any], title: str = "") -> str:
     if not record.get("models"):
         raise HeadwiseError("an atlas without models", "what headwise.atlas.cards.atlas returns")
     style = page.asset("page.css") + page.asset("atlas.css") + task_rules()
-    script = page.asset("core.js") + page.asset("atlas.js")
+    script = "".join(page.asset(name) for name in ("data.js", "core.js", "atlas.js"))
     models = [{**model, "examples": [page.packed(each) for each in model["examples"]]} for model in record["models"]]
     names = [model["name"] for model in models]
     return page.template("atlas.html.j2").render(
