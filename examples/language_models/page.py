@@ -136,8 +136,8 @@ def gating(records: Records) -> Part | None:
     if not found:
         return None
     text = (
-        "Causal head gating (Nam et al. 2025) fits gates on the frozen model twice: pushed open and pushed closed. A head "
-        "that stays open though pushed closed facilitates the task, one that closes though pushed open interferes, and "
+        "Causal head gating (Nam et al. 2025) fits gates on the frozen model twice: pushed open and pushed closed. A "
+        "head that stays open though pushed closed facilitates, one that closes though pushed open interferes, and "
         f"one that follows the push is irrelevant. {_roles(records)}"
     )
     maps = {f"{model}\n{task}": (record.arrays["signed"] + 1) / 2 for model, task, _, record in found}

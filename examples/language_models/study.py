@@ -1,4 +1,4 @@
-"""Heads of two language models as they are: which tasks need which heads, and how much the answer depends on how one asks.
+"""Heads of two language models as they are: which tasks need which heads, and what the wording of a prompt changes.
 
 Nothing is trained. Tasks are minimal pairs, prompts with examples, questions and copying; heads are scored by one
 backward pass, closed in three ways, and pushed open and closed by causal head gating. Three seeds draw the examples of
