@@ -112,7 +112,7 @@ def test_twins_give_attribution_patching():
 def test_references_of_tokens_are_refused_where_two_stacks_read_apart():
     lm = toy_language_model("t5")
     gates = torch.ones(1, *lm.attention.shape)
-    with pytest.raises(HeadwiseError, match="close='mean'|as many in all layers"):
+    with pytest.raises(HeadwiseError, match=r"close='mean'|as many in all layers"):
         evaluate(lm, "short", gates, "resample")
     reference = torch.zeros(1, 4, *lm.attention.shape, lm.attention.head_dim)
     with pytest.raises(HeadwiseError, match="an encoder and a decoder"), lm.gated(gates[0], reference):
