@@ -185,7 +185,7 @@ def test_a_row_longer_than_the_context_is_refused_before_any_work():
     with pytest.raises(HeadwiseError, match=r"a prompt and choice of \d+ tokens; expected 6 at most"):
         evaluate(lm, "short")
     cut = toy_language_model("llama", max_length=6, reading={"long": "left"})
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         assert evaluate(cut, "short").examples == 12
 
 
