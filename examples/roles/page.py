@@ -31,8 +31,10 @@ def head(found: Found) -> str:
         "# What heads do\n\nRoles of attention heads in real checkpoints: "
         + ", ".join(names)
         + ", and Whisper tiny.en. "
-        "The samples are small, as everything but what is marked ran on a CPU; intervals are 95 % over texts. smollm2-135m and "
-        "gemma3-270m were dequantized from 4 bits. Layers and heads are counted from 0. [`headwise roles`](../verbs/roles.md) "
+        "The samples are small, as everything but what is marked ran on a CPU; intervals are 95 % "
+        "over texts. smollm2-135m and "
+        "gemma3-270m were dequantized from 4 bits. Layers and heads are counted from 0. [`headwise "
+        "roles`](../verbs/roles.md) "
         "says what each score and control is."
     )
 
@@ -59,7 +61,8 @@ def attention(found: Found) -> str:
             relation = f"{strongest[0]}: {best['head']}, {best['score']:.2f}, control {best['control']:.2f}"
         counts.append([model, f"{part['with a role']} of {layers * heads}", str(part["texts"]), relation])
     return (
-        "## By attention\n\nThe best head of each role. Heads: how many are significant after Holm over heads, at least a "
+        "## By attention\n\nThe best head of each role. Heads: how many are significant after Holm "
+        "over heads, at least a "
         "tenth of what the control leaves, and above every head of a re-initialised model where one was measured.\n\n"
         + table(["model", "role", "best head", "score", "control", "best re-initialised", "heads"], rows)
         + "\n\nHow many heads have any role, and the clearest syntactic relation.\n\n"
@@ -103,7 +106,8 @@ def kv(found: Found) -> str:
         text += f"\n\n**{name}**: {part['texts']} texts and as many needles of {part['length']} tokens, a window of "
         text += f"{part['recent']} ({_where(part)}).\n\n{table(headings, rows)}"
     lead = (
-        "## Key-value heads that stream\n\nLoss in nats per token on held-out texts when a share of the key-value heads see "
+        "## Key-value heads that stream\n\nLoss in nats per token on held-out texts when a share "
+        "of the key-value heads see "
         "four first tokens and a recent window. Uniform: a window of all heads with as much memory."
     )
     return lead + text if text else ""
@@ -128,7 +132,10 @@ def language(found: Found) -> str:
         [r["gates"], r["task"], f"{r['loss']:.2f}", f"{r['gain']:+.2f} {ranged(r['low'], r['high'])}"]
         for r in part["rows"]
     ]
-    lead = "## A soft mask for Spanish\n\nSixteen gates of gemma3-270m learned on XQuAD in Spanish; the loss of 200 held-out answers."
+    lead = (
+        "## A soft mask for Spanish\n\nSixteen gates of gemma3-270m learned on XQuAD in Spanish; "
+        "the loss of 200 held-out answers."
+    )
     return f"{lead}\n\n{table(['gates', 'task', 'loss without', 'gain'], rows)}"
 
 
@@ -147,9 +154,11 @@ def alignment(found: Found) -> str:
         s for a, row in enumerate(part["order"]) for b, s in enumerate(row) if [a, b] not in part["sets"]["published"]
     ]
     return (
-        f"## Alignment heads of Whisper tiny.en\n\n{part['clips']} sentences in a synthetic voice. The share of token pairs whose "
+        f"## Alignment heads of Whisper tiny.en\n\n{part['clips']} sentences in a synthetic voice. "
+        f"The share of token pairs whose "
         f"peaks are in order is {min(published):.2f} to {max(published):.2f} in the eight published heads and "
-        f"{sum(others) / len(others):.2f} on average in the other {len(others)}. Heads were chosen on one half; errors of word "
+        f"{sum(others) / len(others):.2f} on average in the other {len(others)}. Heads were chosen "
+        f"on one half; errors of word "
         "onsets are those of the other half.\n\n"
         + table(["heads", "which", "mean error of onsets", "nearer than the published ones"], rows)
     )
