@@ -14,6 +14,7 @@ from headwise.papers.summary import sentence
 
 def _scores(records: Records) -> Part:
     found = [tables.score_table(records, model, *way) for model in records.models() for way in tables.WAYS]
+    found += [tables.equal_table(records, model) for model in records.models()]
     text = "POS, NER, DEP, CON and SRL, each trained alone, beside every other one, and with all. The paper found that "
     text += "joint training loses on every task; its table of scores is not to be had, so nothing stands beside ours. "
     text += "The last row of each table is that comparison."
