@@ -195,8 +195,8 @@ def probe(
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
     from headwise.heads.gates import Heads
+    from headwise.models.device import default_device
     from headwise.models.loading import name_of
-    from headwise.models.multitask import default_device
     from headwise.probing import probe as measure
     from headwise.probing.splits import to_probe
     from headwise.reporting.probes import write_probes

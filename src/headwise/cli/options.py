@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError, unknown
 def _device(asked: str | None) -> str | None:
     """The device asked for, if it is there: told before any work."""
     if asked:
-        from headwise.models.multitask import default_device
+        from headwise.models.device import default_device
 
         default_device(asked)
     return asked
@@ -126,8 +126,9 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
     """A model that headwise trained, with its tasks or some of them; own files may be given anew."""
     from headwise import tasks as catalog
     from headwise.io.files import read_json
+    from headwise.models.device import default_device
     from headwise.models.folders import ABOUT
-    from headwise.models.multitask import MultiTaskModel, default_device
+    from headwise.models.multitask import MultiTaskModel
 
     if not (path / ABOUT).exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", f"a folder with {ABOUT}")

@@ -19,13 +19,13 @@ from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.io.identity import data
 from headwise.measuring.evaluate import evaluate
 from headwise.models.causality import pooling_by_name
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.reporting import report
 from headwise.scoring.importance import importance
 from headwise.study.stages import Settings
 from headwise.study.study import Study
 from headwise.tasks.catalog.known import data_folder
-from headwise.tasks.leakage import splits_of
 from headwise.training import checkpoint
 from headwise.training.loop import branch_step, fit
 from headwise.training.methods import methods
@@ -91,7 +91,7 @@ def data_of(name: str, at: Mapping[str, str], whole: bool = False) -> str | None
     if where not in _digests:
         try:
             task = task_named(name, at)
-            _digests[where] = data(task, splits_of(task) if whole else ("train", "dev"))
+            _digests[where] = data(task, task.splits if whole else ("train", "dev"))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
@@ -251,7 +251,7 @@ def lesions(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"] if c["trained"] else None)
     found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
-    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.told}
     apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
     return short(plain({"importance": scores, "dissociation": apart.to_record()}))

@@ -16,7 +16,7 @@ from headwise.io.display import Shown, table
 from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
-from headwise.models.memory import Budget
+from headwise.models.device import Budget
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 

@@ -361,16 +361,6 @@ def _as_trained(task: Task, then: dict[str, Any], path: Path, output_heads: str)
     return replace(task, kind=replace(task.kind, **values)) if other else task  # type: ignore[type-var]
 
 
-def default_device(asked: str | None = None) -> torch.device:
-    """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    numbered = [f"{found.type}:{i}" for i in range(torch.accelerator.device_count())] if found else []
-    there = ["cpu", *([found.type] if found else []), *numbered]
-    if asked and str(asked) not in there:
-        raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
-    return torch.device(asked) if asked else found or torch.device("cpu")
-
-
 def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:
     """One vector per example."""
     if mask_BT is None or how == "cls":

@@ -10,7 +10,7 @@ import torch
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.modules import evaluating
 from headwise.models.batching import Encoded, batches
-from headwise.models.memory import Budget
+from headwise.models.device import Budget
 from headwise.tasks.inputs import as_rows, own_columns
 from headwise.tasks.predictions import Predictions, Predicts
 

@@ -210,5 +210,5 @@ class PaperRecipe:
 
 
 recipes: Registry[Recipe] = Registry("recipe")
-for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
+for _name in ("specialization", "anatomy", "stem_cell", "mesh", "together"):
     recipes.add(_name, f"headwise.papers.{_name}:recipe")

@@ -28,8 +28,8 @@ from headwise.io.identity import identity
 from headwise.measuring.evaluate import TOKENS
 from headwise.models.batching import Encoded, batches
 from headwise.models.causality import default_pooling
+from headwise.models.device import Budget
 from headwise.models.loading import load_encoder
-from headwise.models.memory import Budget
 from headwise.models.multitask import MultiTaskModel, pool
 from headwise.probing import mapped
 from headwise.tasks.columns import Ragged

@@ -17,7 +17,6 @@ from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing.fitting import Fit
 from headwise.probing.measure import Probe, Say
-from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import metrics
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -176,7 +175,7 @@ def fine_tune(
             raise unknown("input of the classifier", name, INPUTS)
     n = probe.shape[1] if n is None else n
     task = probe.bench.splits.task
-    split = split or ("test" if "test" in splits_of(task) else "dev")
+    split = split or ("test" if "test" in task.splits else "dev")
     if not len(seeds):
         raise HeadwiseError("no seeds", "one or more")
     scores: dict[str, list[float]] = {name: [] for name in inputs}

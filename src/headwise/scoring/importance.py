@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.errors import HeadwiseError
 from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import default_tokens
 from headwise.measuring.references import CLOSE, mean_of, reference_for, twin
 from headwise.models.batching import Encoded
+from headwise.models.device import Budget
 from headwise.models.plain import Loss, Wrapped
 from headwise.models.subject import Subject
 from headwise.registry import Registry
@@ -99,7 +99,7 @@ def importance(
         sample = _of_batches(model, task, loss, examples, seed, stack, reference)
     sample = replace(sample, meter=Meter(by, log))
     with evaluating(model), frozen(model):
-        result = _fitting(estimator, sample, options)
+        result = Budget(sample.tokens).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
     return result.finished(sample.heads.alive, normalize)
 
 
@@ -166,21 +166,3 @@ def _drawn(model: Subject, task: str, split: str, examples: int, seed: int) -> t
 
 def _draw(count: int, examples: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 3]).permutation(count)[:examples]
-
-
-def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:
-    """The estimate; after an out-of-memory error, with smaller batches and a warning."""
-    while True:
-        try:
-            return estimator(sample, **options)
-        except torch.OutOfMemoryError:
-            smaller = sample.smaller()
-            if smaller is None:
-                raise
-        sample = smaller
-        torch.cuda.empty_cache()
-        warnings.warn(
-            f"the device is out of memory: going on with {sample.tokens} tokens in a batch",
-            HeadwiseWarning,
-            stacklevel=3,
-        )

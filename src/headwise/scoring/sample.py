@@ -68,10 +68,6 @@ class Sample:
             places = stream.next()
             yield places, to_device(self.data.batch(self.items[places]), self.model.device)
 
-    def smaller(self) -> Sample | None:
-        """The same with batches of half the size; None where they are as small as can be."""
-        return replace(self, tokens=self.tokens // 2) if self.tokens >= 64 else None
-
     def losses(
         self, batch: Any, gates: torch.Tensor | None = None, reference: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -142,9 +138,6 @@ class Loaded(Sample):
             for count, batch, _ in self.batches():
                 yield np.arange(seen, seen + count), batch
                 seen += count
-
-    def smaller(self) -> Sample | None:
-        return None
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import row_labels
-from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import bio_spans
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
@@ -197,7 +196,7 @@ def describe(
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()
-    sizes = task.sizes or {split: len(task.rows(split)) for split in splits_of(task)}  # of one's own file
+    sizes = task.sizes or {split: len(task.rows(split)) for split in task.splits}  # of one's own file
     return _described(task.name, kind, task.language, task.metric, sizes, task.source.origin, task.note)
 
 
@@ -226,7 +225,7 @@ def _described(
 
 def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]:
     """Rows, label balance, lengths in words, empty texts, rows left out and examples of a split (the first if none)."""
-    split = split or splits_of(task)[0]
+    split = split or task.splits[0]
     rows = task.rows(split)
     lengths = [sum(len(text.split()) for text in row_texts(row).values()) for row in rows]
     edges = [*LENGTH_BINS, max([*lengths, LENGTH_BINS[-1]]) + 1]

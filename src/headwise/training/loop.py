@@ -25,7 +25,8 @@ from headwise.io.progress import Progress, quiet
 from headwise.io.stopping import noted, stop
 from headwise.measuring.evaluate import evaluate
 from headwise.models.batching import Encoded, Order, encode
-from headwise.models.multitask import MultiTaskModel, Output, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.training import checkpoint
 from headwise.training.history import History, Journal, check_trackers
 from headwise.training.methods.method import Method
@@ -56,6 +57,7 @@ class Run:
             )
         self.plan, self.method, self.out = plan, method, out
         self.accelerator = _accelerator(plan, out, device, track)
+        self.device = self.accelerator.device
         self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
         if plan.evaluate_every != 0:
@@ -86,7 +88,7 @@ class Run:
         trained = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
         self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
         _take_off(model)  # what a run that was never closed has left
-        self.wrapped = self.accelerator.prepare(model)
+        self.wrapped = self.accelerator.prepare(model)  # what methods call: gradients are averaged over processes
         self.passes, self.checkpoints = Passes(self), Checkpoints(self, began)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
@@ -105,13 +107,6 @@ class Run:
     def seconds(self) -> float:
         """How long it has trained, earlier sessions included."""
         return self.earlier + time.perf_counter() - self.started
-
-    @property
-    def device(self) -> torch.device:
-        return self.accelerator.device
-
-    def forward(self, task: str, batch: dict[str, torch.Tensor]) -> Output:
-        return self.wrapped(task, batch)
 
     def tasks_of_step(self, step: int) -> list[str]:
         """The tasks of a step's batches: a function of the seed and the step alone."""

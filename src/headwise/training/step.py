@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from headwise.models.batching import Stream
-from headwise.models.memory import make_room
+from headwise.models.device import make_room
 
 if TYPE_CHECKING:
     from headwise.training.loop import Run

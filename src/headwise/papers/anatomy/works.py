@@ -13,9 +13,11 @@ from headwise.experiments.jobs import Made, Place
 from headwise.heads.gates import Heads
 from headwise.io.files import plain
 from headwise.measuring.evaluate import evaluate
+from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
+from headwise.probing.controls import controls
 from headwise.probing.splits import splits
 from headwise.training.plan import Plan
 
@@ -42,6 +44,17 @@ def probed(place: Place) -> Made:
     about = {"sizes": found.about["sizes"], "notes": found.about["notes"], "best": list(found.best(1)[0])}
     arrays = _maps(found) | {"centroid": nearest_centroid(found)}
     return plain({**result, **about, "metric": found.metric}), arrays
+
+
+def controlled(place: Place) -> Made:
+    """Standardized probes: the best heads beside layers, random heads, mixed layers and mean pooling."""
+    found = _probe(place, place.config)
+    return {
+        "controls": controls(found, draws=place.config["draws"]).to_record(),
+        "utilization": utilize(found).to_record(),
+        "chance": found.chance,
+        "metric": found.metric,
+    } | {name: found.about[name] for name in ("sizes", "notes")}, _maps(found)
 
 
 def tuned(place: Place) -> Made:
@@ -71,6 +84,8 @@ def _probe(place: Place, c: Mapping[str, Any]) -> Probe:
 def _options(c: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: c[name] for name in ("protocol", "limit", "max_length", "seed")}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in c["options"].items()}
+    if c["protocol"] != "anatomy":  # features as they are, unless asked for: as the paper's probes, and older records
+        options = {"standardize": False} | options
     return given | ({"at": c["at"]} if c["at"] else {}) | options
 
 

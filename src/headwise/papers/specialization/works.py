@@ -23,8 +23,9 @@ from headwise.heads.selection import top
 from headwise.io.files import file_digest
 from headwise.measuring.evaluate import default_tokens, evaluate
 from headwise.models.batching import Encoded, batches, encode
+from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.specialization.glue import submit
 from headwise.papers.specialization.mtdnn import prepare
 from headwise.papers.specialization.transfer import transfer

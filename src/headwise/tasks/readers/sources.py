@@ -13,9 +13,8 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.labels import LabelNames
-from headwise.tasks.leakage import normalised
 from headwise.tasks.readers.formats import Record, formats
-from headwise.tasks.readers.shape import SHAPES, row_texts
+from headwise.tasks.readers.shape import SHAPES, normalised, row_texts
 from headwise.tasks.task import SPLITS, Row
 
 PARQUET_BRANCH = "refs/convert/parquet"  # where the Hub keeps what used to need a loading script

@@ -98,14 +98,14 @@ class Distill(Method):
         with torch.no_grad():
             wanted = self.teacher(task, batch)
         return imitate(
-            run.model.tasks[task].kind, run.forward(task, batch).scores, wanted.scores, batch, self.temperature
+            run.model.tasks[task].kind, run.wrapped(task, batch).scores, wanted.scores, batch, self.temperature
         )
 
     def _stage_one(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad(), observed(self.teacher) as wanted:
             self.teacher(task, batch)  # under the factors that the task may have
         with observed(run.model) as seen:
-            output: Output = run.forward(task, batch)
+            output: Output = run.wrapped(task, batch)
         mask = batch.get("attention_mask")
         mask = torch.ones(seen.states[0].shape[:2], device=run.device) if mask is None else mask
         loss = states_apart(self._wide(seen.states[0], "embeddings"), wanted.states[0], mask)

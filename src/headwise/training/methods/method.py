@@ -53,7 +53,7 @@ class Method:
 
     def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """One loss per example, (B,)."""
-        return run.forward(task, batch).loss
+        return run.wrapped(task, batch).loss
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
         """Between the backward passes of a step and the optimizer; clipping comes after."""
