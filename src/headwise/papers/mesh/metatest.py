@@ -173,7 +173,9 @@ def with_support(task: Task) -> Task:
         return task
     parts = halves(task.rows("dev" if "dev" in task.splits else "test"))
     note = f"{task.note}; " if task.note else ""
-    return replace(task, source=Rows(**parts), sizes={}, note=f"{note}support is half of the rows that measure")
+    return replace(
+        task, source=Rows(**parts), sizes={}, note=f"{note}support is half of the rows that measure", _read={}
+    )
 
 
 def _zero_shot(learner: Learner, task: str, how: dict[str, Any]) -> Score:
