@@ -48,14 +48,14 @@ def held(languages: Sequence[str] = LANGUAGES, source: str = "published") -> dic
 
 
 STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
-    "multi-task": {"by": "multitask"},
-    "fomaml": {"by": "fomaml"},
-    "reptile": {"by": "reptile"},
-    "anil": {"by": "anil"},
-    "maml": {"by": "maml"},
-    "fomaml, gates": {"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+    "multi-task": {"algorithm": "multitask"},
+    "fomaml": {"algorithm": "fomaml"},
+    "reptile": {"algorithm": "reptile"},
+    "anil": {"algorithm": "anil"},
+    "maml": {"algorithm": "maml"},
+    "fomaml, gates": {"algorithm": "fomaml", "gates": "sigmoid", "gates_each": "language"},
     "fomaml, gates, pruned": {
-        **{"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+        **{"algorithm": "fomaml", "gates": "sigmoid", "gates_each": "language"},
         **{"trim": {"prune": 0.3, "train": 0.3, "each": "language"}},
     },
 }
@@ -157,7 +157,7 @@ class Build(recipe.Build):
     def _row(self, name: str) -> Job:
         trim = ROWS[name]
         closing = {"trim": self._trim(**trim, delta=self.size.delta)} if trim else {}
-        method = {"by": "multitask", **closing}
+        method = {"algorithm": "multitask", **closing}
         return self._train("table", name, self.pairs, self.size.plan, method, keep=not trim)
 
     def recovery(self) -> list[Job]:
@@ -168,7 +168,7 @@ class Build(recipe.Build):
         found = []
         for trim in trims:
             told = " ".join(str(value) for value in trim.values())
-            method = {"by": "multitask", "trim": self._trim(**trim, delta=1.0)}
+            method = {"algorithm": "multitask", "trim": self._trim(**trim, delta=1.0)}
             found.append(self._train("recovery", told, self.pairs, plan, method, start=base))
         return found
 
