@@ -231,8 +231,9 @@ def meta_table(records: Records, model: str, what: str) -> Table | None:
     columns = ["pair", "start", "zero-shot", *(f"{n} shots" for n in shots[1:]), "gain", "low", "high", "p"]
     columns += ["p over seeds", "seeds"]
     note = f"Trained on {', '.join(map(label, made[0].config['pairs']))} ({records.sources(model)}). "
-    note += f"Gain over the multi-task start at {shots[-1]} shots; low, high and the one-sided p resample "
-    note += "examples and support sets (paired bootstrap), not trainings. p over seeds: Student's paired t over trainings, two-sided. "
+    note += f"Gain over the multi-task start at {shots[-1]} shots; low, high and the one-sided p resample examples "
+    note += "and support sets (paired bootstrap), not trainings. p over seeds: Student's paired t over trainings, "
+    note += "two-sided. "
     note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
     note += "Zero-shot: the task's output head as the other language trained it."
     return table(f"Meta-test on {what}, {model}", columns, rows, note)
