@@ -1,4 +1,4 @@
-"""Small files in the layouts that GLUE, AG's News, SciTail, IMDB, SQuAD, SentEval, XTREME and OntoNotes are published in.
+"""Small files as GLUE, AG's News, SciTail, IMDB, SQuAD, SentEval, XTREME and OntoNotes are published.
 
 Sixty-four rows a split, with labels that words give away, so that a tiny model can learn them.
 """
@@ -152,7 +152,7 @@ def _senteval(root: Path) -> None:
 
 
 def _ontonotes(root: Path) -> None:
-    """CoNLL-2012 files, and dependencies as they are converted: three words of fixed form, entities and roles by chance."""
+    """CoNLL-2012 files, and dependencies as they are converted: sentences of three words."""
     for split in SPLITS:
         rng, gold, trees = random.Random(split), [], []
         for i in range(ROWS):

@@ -154,8 +154,10 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
     from headwise.io.files import read_json
     from headwise.models.device import default_device
     from headwise.models.folders import ABOUT
+    from headwise.models.loading import trained_folder
     from headwise.models.multitask import MultiTaskModel
 
+    path = trained_folder(path)
     if not (path / ABOUT).exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", f"a folder with {ABOUT}")
     about = read_json(path / ABOUT)

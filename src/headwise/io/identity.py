@@ -191,7 +191,7 @@ def _saved(value: Any) -> str:
 
 def data(task: Any, splits: Sequence[str] = ("train", "dev")) -> str:
     """A task's rows with what they mean: kind, labels and metric, and the content of the files that rows name."""
-    rows = {split: task.rows(split) for split in splits}
+    rows = {split: list(task.rows(split)) for split in splits}
     parts = [plain(task.kind), task.metric, *rows.values()]
     named = getattr(task.kind, "files_of", None)
     if named is not None:
