@@ -49,7 +49,7 @@ class Score(Shown):
 
     @property
     def answers(self) -> dict[int, tuple[int, int]]:
-        """How often each class was answered, and how often it was right to; empty where answers are no classes."""
+        """How often each class was predicted, and how often correctly; empty if predictions are not classes."""
         if not all(isinstance(p, int) for p in self.predictions):
             return {}
         answered, right = Counter(map(int, self.predictions)), Counter(self.golds)
@@ -98,10 +98,10 @@ def evaluate(
         gates: of each lesion; without them, the model as it is.
         close: what closed heads return: "zero"; their "mean" output; "resample", their output on another example;
             "optimal", the constant that costs the task least; or a constant ``(L, H, D)``. Means and optimal constants
-            are fitted on training examples where the task has them.
+            are fitted on training examples if the task has them.
         split: which split to score.
         limit: score a seeded sample of this many rows.
-        data: the encoded split, if at hand.
+        data: the encoded split, if available.
         tokens: padded tokens per forward.
         seed: of the draw of other examples.
 
@@ -169,7 +169,7 @@ class NotNumbers(HeadwiseError):
 
 
 def _check_numbers(task: str, scores: Any) -> None:
-    """Raise on NaN: argmax would return the first class, and pass for an answer."""
+    """Raise on NaN: argmax would silently return the first class."""
     for part in scores if isinstance(scores, tuple | list) else (scores,):
         if isinstance(part, torch.Tensor) and part.isnan().any():
             raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
@@ -197,14 +197,14 @@ def difference(after: Score, before: Score) -> Estimate:
     """
     metric = metrics[before.metric]
     new, old = after.counts, before.counts
-    if new.shape != old.shape:  # one predicted a class that the other never did: count both in one table
+    if new.shape != old.shape:  # only one of them predicted some class: count both in one table
         new, old = np.split(metric.counts([*after.predictions, *before.predictions], [*after.golds, *before.golds]), 2)
     result = change(new, old, metric.value, resamples=10_000)
     return Estimate(*map(float, (result.value, result.low, result.high, result.p)))  # type: ignore[arg-type]
 
 
 def chance(golds: Sequence) -> float:
-    """Accuracy of always naming the most frequent class."""
+    """Accuracy of always predicting the most frequent class."""
     if not len(golds):
         raise HeadwiseError("chance of no examples", "one or more")
     return float(np.unique(np.asarray(golds), return_counts=True)[1].max() / len(golds))

@@ -118,7 +118,7 @@ def few_shot(place: Place) -> dict[str, Any]:
     encoder, tokenizer = load_encoder(place.model_of(c["of"]) / "encoder")
     shape = {"pooling": c["training"]["pooling"], "max_length": c["training"]["max_length"]}
     start = MultiTaskModel(encoder, tokenizer, [], **shape)
-    how = {"plan": Plan(**c["plan"]), "limit": c["dev"], "device": place.device, "told": place.told}
+    how = {"plan": Plan(**c["plan"]), "limit": c["dev"], "device": place.device, "log": place.log}
     return transfer({c["start"]: start}, place.task(c["task"]), c["shots"], c["seeds"], **how).to_record()
 
 
@@ -205,7 +205,7 @@ def rounds(place: Place) -> dict[str, Any]:
     made = opened(place, c["training"], c["of"])
     how: dict[str, Any] = {"step": c["step"], "until": c["until"], "examples": c["examples"], "limit": c["dev"]}
     how |= {"first": c.get("first", "least")}
-    found = cut_in_rounds(made, list(made.tasks), c["by"], **how, told=place.told)
+    found = cut_in_rounds(made, list(made.tasks), c["by"], **how, log=place.log)
     return found.to_record() | {"area": {name: list(found.area(name)) for name in found.curve}}
 
 
