@@ -86,3 +86,34 @@ def leave_process_group() -> None:
 def user() -> str:
     """A name for the user that differs between users of one machine."""
     return getpass.getuser() if WINDOWS else str(os.getuid())
+
+
+def memory_limits() -> list[int]:
+    """Bytes that this process may still take under each limit set on it: by its container, by ulimit; [] without."""
+    rest = []
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        fields = Path("/proc/self/statm").read_text().split()
+        for limit, used in ((resource.RLIMIT_AS, fields[0]), (resource.RLIMIT_DATA, fields[5])):
+            most = resource.getrlimit(limit)[0]
+            if most != resource.RLIM_INFINITY:
+                rest.append(most - int(used) * resource.getpagesize())
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].split(":", 2)[2]
+        group = Path("/sys/fs/cgroup") / own.lstrip("/")
+        for each in (group, *group.parents):
+            if each.is_relative_to("/sys/fs/cgroup") and (each / "memory.max").exists():
+                most_text = (each / "memory.max").read_text().strip()
+                if most_text != "max":
+                    rest.append(int(most_text) - _used(each))
+    return [max(0, each) for each in rest]
+
+
+def _used(group: Path) -> int:
+    """What a control group holds, without files that can be dropped from memory."""
+    cached = 0
+    with contextlib.suppress(OSError, ValueError):
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+    return int((group / "memory.current").read_text()) - cached

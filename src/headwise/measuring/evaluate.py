@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating
 from headwise.io.display import Shown, table
 from headwise.measuring.references import Reference, reference_for
+from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
 from headwise.models.device import Budget
+from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 
@@ -120,9 +125,9 @@ def evaluate(
         data = model.encode(task, split, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    budget = Budget(tokens or default_tokens(model))
+    budget = Budget(tokens or default_tokens(model), Team.of(model).reading(data.columns))
     reference = None if gates is None else reference_for(close, model, task, data, tokens=budget.tokens, seed=seed)
-    predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference))
+    predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference, budget.team))
     scores = []
     for items in predictions:
         answers = _merged(source.kind, items, data, source, split, limit)
@@ -147,21 +152,30 @@ def _merged(kind: Any, items: list, data: Encoded, task, split: str, limit: int 
 
 @torch.no_grad()
 def _predict(
-    model: Subject, task: str, data: Encoded, lesions: Any, tokens: int, reference: Reference | None = None
+    model: Subject,
+    task: str,
+    data: Encoded,
+    lesions: Any,
+    tokens: int,
+    reference: Reference | None = None,
+    team: Team = ALONE,
 ) -> list[list]:
-    """Predictions (K, items), each batch decoded as it comes."""
+    """Predictions (K, items), each batch decoded as it comes; every process has those of all."""
     kind = model.tasks[task].kind
-    predictions: list[list] = [[None] * len(data) for _ in range(len(lesions))]
+    answers: dict[int, list] = {}
     with evaluating(model):
-        heads = None if lesions[0] is None else model.attention
-        for items in Order(data.lengths, tokens=tokens).plain():
+        replay = None if lesions[0] is None else Replay(model.backbone, model.attention)
+        order = in_order(lesions) if replay and worth(lesions) else range(len(lesions))
+        for items, counts in team.share(Order(data.lengths, tokens=tokens).plain()):
             batch = to_device(data.batch(items), model.device)
+            answers |= {item: [None] * len(lesions) for item in items.tolist() if counts}
             values = None if reference is None else reference(items, batch)
-            for lesion, scores in _forwards(model, task, batch, lesions, heads, values):
+            for lesion, scores in _forwards(model, task, batch, lesions, order, replay, values):
                 _check_numbers(task, scores)
-                for item, answer in zip(items, kind.decode(scores, batch)):
-                    predictions[lesion][item] = answer
-    return predictions
+                for item, answer in zip(items.tolist() if counts else (), kind.decode(scores, batch)):
+                    answers[item][lesion] = answer
+    answers = team.gathered(answers)
+    return [list(each) for each in zip(*(answers[item] for item in range(len(data))))] or [[] for _ in lesions]
 
 
 class NotNumbers(HeadwiseError):
@@ -175,15 +189,19 @@ def _check_numbers(task: str, scores: Any) -> None:
             raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
 
 
-def _forwards(model, task, batch, lesions, heads, reference) -> Iterator[tuple[int, Any]]:
+def _forwards(model, task, batch, lesions, order, replay, reference) -> Iterator[tuple[int, Any]]:
     """One forward per lesion: gates for all examples alike keep the batch as small as it is."""
-    for number, gate in enumerate(lesions):
-        if gate is None:
-            yield number, model(task, batch).scores
-        else:
-            with model.gated(gate, reference, heads=heads):
-                scores = model(task, batch).scores
-            yield number, scores
+    if replay is None:
+        yield 0, model(task, batch).scores
+        return
+
+    def run(gate: torch.Tensor, heads: Heads) -> Any:
+        with model.gated(gate, reference, heads=heads):
+            return model(task, batch).scores
+
+    with replay.batch() if isinstance(order, list) else nullcontext():
+        for number in order:
+            yield number, replay.run(lesions[number], partial(run, lesions[number]))
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads.equation import check_reference
 from headwise.heads.gates import Heads, captured
 from headwise.heads.modules import evaluating
+from headwise.measuring.replay import Replay
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.subject import Batch, Subject
 from headwise.tasks.task import SPLITS, Rows, Task
@@ -222,12 +224,18 @@ def lesion_losses(
     total = torch.full(heads.shape, torch.nan, dtype=torch.float64)
     total[heads.alive] = 0
     with evaluating(subject):
+        replay = Replay(subject.backbone, heads)
         for _, batch in _batches(subject, data, tokens):
-            for layer, head in heads.alive.nonzero().tolist():
-                gates = torch.ones(heads.shape)
-                gates[layer, head] = 0
-                with subject.gated(gates, reference, batch, heads):
-                    total[layer, head] += float(subject.losses(task, batch).sum())
+
+            def run(gates: torch.Tensor, here: Heads, batch: Batch = batch) -> float:
+                with subject.gated(gates, reference, batch, here):
+                    return float(subject.losses(task, batch).sum())
+
+            with replay.batch():
+                for layer, head in reversed(heads.alive.nonzero().tolist()):
+                    gates = torch.ones(heads.shape)
+                    gates[layer, head] = 0
+                    total[layer, head] += replay.run(gates, partial(run, gates))
     return total / max(1, len(data))
 
 
