@@ -81,15 +81,15 @@ def dissociate(
     layered = layer_masks(maps, default, matched, seed)  # (T, M, L, H)
     closed = torch.cat([masks.flatten(0, 1), layered.flatten(0, 1)])
     gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
-    found, beside = {}, {}
+    measured, beside = {}, {}
     for task in tasks:
         scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
         split_at = len(gates) - len(tasks) * matched
-        found[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
+        measured[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
         log(f"{scores_of[0]}; {len(gates) - 1} lesions")
     tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
     how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
-    return _assembled(found, beside, grid, how)
+    return _assembled(measured, beside, grid, how)
 
 
 def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:

@@ -188,13 +188,13 @@ class Dissociation(Shown):
         heads, layers = self._heads(f)
         tests = {"p": heads.pairs, "p_rows": self.rows.pairs(d, f), "p_layers": layers.pairs}
         joint = {name: adjust(self._testable(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
-        found = {}
+        pairs_of = {}
         for number, (i, j) in enumerate(zip(a, b)):
             pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
             pair |= {name: p[number] for name, p in joint.items()}
             words = {"verdict": verdict(d[i, j], d[j, i])}
-            found[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
-        return found
+            pairs_of[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
+        return pairs_of
 
     def withheld(self, fraction: float | None = None) -> dict[str, str]:
         """Tasks without p-values, and why."""

@@ -53,7 +53,7 @@ def mean(
 @torch.no_grad()
 def mean_of(batches: Any, subject: Subject, task: str, heads: Heads) -> torch.Tensor:
     """Each head's mean output over the tokens of some batches, before any factors of the task, ``(L, H, D)``."""
-    total: torch.Tensor | float = 0.0
+    total: Any = 0.0
     with evaluating(subject):
         for batch in batches:
             for real, inputs in subject.inputs(task, batch):
@@ -263,7 +263,7 @@ def _center_and_spread(
 
 
 def reference_for(
-    close: str | torch.Tensor, subject: Subject, task: str, data: Encoded, *, tokens: int = 2048, seed: int = 0
+    close: str | torch.Tensor, subject: Subject, task: str, data: Any, *, tokens: int = 2048, seed: int = 0
 ) -> Reference | None:
     """What ``close=`` means for the items of some data: None is zero."""
     if isinstance(close, torch.Tensor):
@@ -276,20 +276,21 @@ def reference_for(
     if close == "resample":
         return resample(subject, task, data, seed=seed)
     fitted = _sample(subject, task, None, EXAMPLES[close])
-    made = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
-    return lambda items, batch: made
+    constant = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
+    return lambda items, batch: constant
 
 
 def _sample(subject: Subject, task: str, split: str | None, examples: int) -> Encoded:
     """Some encoded examples of a split, or of the first of train, dev and test that the task has."""
     if split is not None:
         return subject.encode(task, split, limit=examples)
-    for name in SPLITS:
+    *others, last = SPLITS
+    for name in others:
         try:
             return subject.encode(task, name, limit=examples)
-        except HeadwiseError as error:
-            problem = error
-    raise problem
+        except HeadwiseError:
+            continue
+    return subject.encode(task, last, limit=examples)
 
 
 def _batches(subject: Subject, data: Encoded, tokens: int) -> Any:

@@ -119,12 +119,12 @@ def _unrepeated(
 
 def ag_pair_task(news: Task, seed: int = 0) -> Task:
     """AG-Pair from the available splits of AG's News; its test set serves as dev if there is no dev set."""
-    made = {split: ag_pair(news.rows(split), seed) for split in news.splits}
-    made.setdefault("dev", made.get("test", []))
+    rows = {split: ag_pair(news.rows(split), seed) for split in news.splits}
+    rows.setdefault("dev", rows.get("test", []))
     return Task(
         "agpair",
         replace(news.kind, labels=("different", "same")),  # type: ignore[type-var]
-        Rows(**made),
+        Rows(**rows),
         "accuracy",
         news.language,
         note="made from AG's News",
