@@ -53,6 +53,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
             "using",
         ]
     },
+    "atlas.pairs": "atlas/test_functions",
     "heads.comparing": "pruning/test_prune",
     "heads.cutting": "pruning/test_prune",
     "heads.families": "heads/test_gates",
