@@ -9,9 +9,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.io import parts
-from headwise.io.parts import Parts
+from headwise.io.parts import Parts, check
 from headwise.io.records import Results
-from headwise.io.storage import check
 
 
 @pytest.fixture

@@ -179,8 +179,8 @@ def records_command(
 
     Example: headwise records check runs
     """
+    from headwise.io.parts import check
     from headwise.io.records import Results
-    from headwise.io.storage import check
 
     roots, screen = _roots(folder), Screen(quiet=as_json)
     if command == "check":

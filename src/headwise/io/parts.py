@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from headwise.errors import HeadwiseError
 from headwise.io.files import digest, locked
-from headwise.io.storage import COLUMNS, Folder, Record, packed_row, unpacked, write_rows
+from headwise.io.storage import COLUMNS, Folder, Packed, Record, packed_row, unpacked, write_rows
 
 PART = 20_000  # records in one file
 GROUP = 200  # records that are read to get at one of them
@@ -97,6 +98,21 @@ class Parts:
                 for key in chosen:
                     shutil.rmtree(self.root / key)
             return len(keys)
+
+
+def opened(root: Path) -> Any:
+    """The records under a folder, or in a packed file."""
+    return Packed(root) if root.suffix == ".parquet" else Parts(root)
+
+
+def check(root: Path) -> Iterator[tuple[str, str]]:
+    """The problems of the records in a folder or a packed file: (where, what)."""
+    store = opened(root)
+    for key in sorted(store.keys()):
+        try:
+            _ = store.read(key).arrays
+        except HeadwiseError as error:
+            yield key, str(error)
 
 
 def _keys_of(path: Path) -> np.ndarray:

@@ -172,23 +172,6 @@ def batched(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield part
 
 
-def opened(root: Path) -> Any:
-    """The records under a folder, or in a packed file."""
-    from headwise.io.parts import Parts
-
-    return Packed(root) if root.suffix == ".parquet" else Parts(root)
-
-
-def check(root: Path) -> Iterator[tuple[str, str]]:
-    """The problems of the records in a folder or a packed file: (where, what)."""
-    store = opened(root)
-    for key in sorted(store.keys()):
-        try:
-            _ = store.read(key).arrays
-        except HeadwiseError as error:
-            yield key, str(error)
-
-
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes | None:
     return pack_arrays({name: np.ascontiguousarray(value) for name, value in arrays.items()}) if arrays else None
 
