@@ -79,9 +79,9 @@ def atoms(found: Found) -> str:
                 [name.removesuffix("-atoms"), best["head"], score, f"{best['control']:.2f}", str(best["texts"])]
             )
     lead = (
-        "### Atom mapping\n\nThe attention of product atoms to the reactant atoms that they were, a role given as links of "
-        "words; the control is other tokens as far away. RXNMapper's published head is 10.5, and its layers share one set "
-        "of weights. By largest attention instead of its sum the order differs: see [reactions](reactions.md).\n\n"
+        "### Atom mapping\n\nThe attention of product atoms to the reactant atoms they were, a role given as links "
+        "of words; the control is other tokens as far away. RXNMapper's published head is 10.5; its layers share one "
+        "set of weights. By largest attention instead of its sum the order differs: see [reactions](reactions.md).\n\n"
     )
     return lead + table(["model", "head", "score", "control", "reactions"], rows) if rows else ""
 
