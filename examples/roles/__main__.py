@@ -1,7 +1,8 @@
 """Measure the roles of heads in real models, and write docs/results/roles.md.
 
     python -m examples.roles --weights FOLDER --out runs/roles [--only PART ...] [--large] [--molecules FILE]
-    python -m examples.roles --out runs/roles --pages docs/results
+    python -m examples.roles --out runs/roles --records results/roles.json
+    python -m examples.roles --records results/roles.json --pages docs/results
 
 FOLDER holds the checkpoints by name. A part that is in OUT already is not measured again. Alignment needs espeak-ng;
 atoms need rdkit and a file of molecules, as examples.reactions does.
@@ -78,24 +79,28 @@ def plan(weights: Path, sizes: dict[str, Any], molecules: Path | None = None) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--records", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--molecules", type=Path)
     parser.add_argument("--large", action="store_true", help="sizes for an accelerator")
     parser.add_argument("--pages", type=Path)
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
     sizes = parts.LARGE if args.large else parts.SMALL
     for name, work in plan(args.weights, sizes, args.molecules).items() if args.weights else ():
+        args.out.mkdir(parents=True, exist_ok=True)
         file = args.out / f"{name}.json"
         if not file.exists() and (not args.only or any(part in name for part in args.only)):
             start = time.process_time()
             found = {**work(), "seconds": time.process_time() - start, "device": parts.DEVICE}
             file.write_text(json.dumps(found, default=lambda value: value.tolist()))
             print(f"{name}: {time.process_time() - start:.0f} s of a core", flush=True)
-    if args.pages:
+    if args.records and args.out:
         found = {file.stem: json.loads(file.read_text()) for file in sorted(args.out.glob("*.json"))}
-        (args.pages / "roles.md").write_text(written(found), encoding="utf-8")
+        args.records.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if args.pages:
+        records = json.loads(args.records.read_text(encoding="utf-8"))
+        (args.pages / "roles.md").write_text(written(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

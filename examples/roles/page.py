@@ -196,8 +196,10 @@ def few(found: Found) -> str:
 
 def again(found: Found) -> str:
     return (
-        "## How to make it again\n\n```sh\npython -m examples.roles --weights FOLDER --out runs/roles\n"
-        "python -m examples.roles --out runs/roles --pages docs/results\n```"
+        "## How to make it again\n\n```sh\n"
+        "python -m examples.roles --weights FOLDER --out runs/roles --molecules moses/dataset/data/test.csv.gz\n"
+        "python -m examples.roles --out runs/roles --records results/roles.json\n"
+        "python -m examples.roles --records results/roles.json --pages docs/results\n```"
     )
 
 
