@@ -6,6 +6,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,8 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         values_BTHD = z_BTHD.detach()  # a hook that holds z itself creates a reference cycle that is never freed
         if reference is not None:
-            values_BTHD = values_BTHD - reference_of(reference, sites[layer], values_BTHD)
+            own = sample.model.fitted(reference, values_BTHD.shape[1])
+            values_BTHD = values_BTHD - reference_of(own, sites[layer], values_BTHD)
 
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
@@ -49,7 +51,8 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         z_BTHD.register_hook(score)
         return z_BTHD
 
-    with torch.enable_grad(), touched(sample.model.backbone, touch, sample.heads):
+    by_token = sample.model.by_token() if reference is not None and reference.ndim == 5 else nullcontext()
+    with torch.enable_grad(), by_token, touched(sample.model.backbone, touch, sample.heads):
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
     return torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
