@@ -44,7 +44,7 @@ def method_table(records: Records, model: str, split: str) -> Table | None:
             mine, base = records.contrast(model, method, PLAIN, column, split)
             found = over_seeds(mine, base) if method != PLAIN else None
             rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
-            tests.append(np.nan if found is None else float(found.p))
+            tests.append(np.nan if found is None else float(np.asarray(found.p)))
     for row, p in zip(rows, adjust(np.array(tests))):
         row.insert(-1, None if np.isnan(p) else float(p))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
