@@ -70,7 +70,9 @@ def untouched_table(records: Records) -> Table | None:
             if other == model and values:
                 rows.append([model, split, f"trained, {method}", *mean_sd(values), len(values)])
     rows.sort(key=lambda row: (row[0], row[1]))
-    note = "Spearman's correlation of predicted and gold similarity, in percent. Untouched encoders were not trained on "
+    note = (
+        "Spearman's correlation of predicted and gold similarity, in percent. Untouched encoders were not trained on "
+    )
     note += "this task's rows here; an encoder trained for similarity may have seen such pairs before."
     columns = ["model", "split", "way", "r", "sd", "seeds"]
     return table("Similarity: trained against untouched", columns, rows, note) if rows else None
