@@ -35,6 +35,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
         "identity": ["--gigabytes", "0.1", "--repeats", "1"],
         "importance": [*CPU, "--examples", "16"],
+        "lab": ["--repeats", "5", "--seconds", "2", "--requests", "100"],
         "meta": ["--repeats", "1", "--threads", "1"],
         "parameterfree": ["--sentences", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
