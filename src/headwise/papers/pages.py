@@ -43,7 +43,7 @@ def pages(
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
     parts, models = recipe.parts(results), _models(records)
-    if isinstance(recipe, PaperRecipe):
+    if isinstance(recipe, PaperRecipe) and recipe.published:  # there is a paper to differ from
         parts = [*parts, differences(recipe)]
     tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
     _require_distinct(tables_of)
