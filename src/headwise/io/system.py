@@ -99,21 +99,33 @@ def memory_limits() -> list[int]:
             most = resource.getrlimit(limit)[0]
             if most != resource.RLIM_INFINITY:
                 rest.append(most - int(used) * resource.getpagesize())
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].split(":", 2)[2]
-        group = Path("/sys/fs/cgroup") / own.lstrip("/")
-        for each in (group, *group.parents):
-            if each.is_relative_to("/sys/fs/cgroup") and (each / "memory.max").exists():
-                most_text = (each / "memory.max").read_text().strip()
-                if most_text != "max":
-                    rest.append(int(most_text) - _used(each))
+    for group in _groups():
+        with contextlib.suppress(OSError, ValueError):
+            names = ("memory.max", "memory.current") if (group / "memory.max").exists() else OLD_NAMES
+            most_text, used = ((group / name).read_text().strip() for name in names)
+            if most_text.isdigit() and int(most_text) < UNLIMITED:
+                rest.append(int(most_text) - int(used) + _dropped(group))
     return [max(0, each) for each in rest]
 
 
-def _used(group: Path) -> int:
-    """What a control group holds, without files that can be dropped from memory."""
-    cached = 0
-    with contextlib.suppress(OSError, ValueError):
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
-    return int((group / "memory.current").read_text()) - cached
+OLD_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes")  # of the first version of control groups
+UNLIMITED = 2**60
+
+
+def _groups() -> list[Path]:
+    """The control groups of this process that may limit its memory, its own first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, own = line.split(":", 2)
+            if kinds in ("", "memory"):
+                root = Path("/sys/fs/cgroup") / kinds
+                group = root / own.lstrip("/")
+                found += [each for each in (group, *group.parents) if each.is_relative_to(root)]
+    return found
+
+
+def _dropped(group: Path) -> int:
+    """Bytes of files in memory, which the system drops when it needs room."""
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))

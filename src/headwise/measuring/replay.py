@@ -15,11 +15,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from headwise.heads.gates import Heads, NotReached, unwrap
 from headwise.heads.sites import Site
@@ -147,6 +149,30 @@ class Replay:
             return output
 
         return forward
+
+
+@contextmanager
+def checkpointed(model: nn.Module, heads: Heads) -> Iterator[None]:
+    """Layers keep their inputs alone and run again in the backward pass, in evaluation mode too.
+
+    Gates and captures belong to modules, so a layer that runs again is gated as it was the first time.
+    """
+    with ExitStack() as stack:
+        for block in _blocks(unwrap(model), heads)[0]:
+            before = block.__dict__.get("forward")
+            stack.callback(_put_back_forward, block, before)
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        yield
+
+
+def checkpoints(model: nn.Module) -> bool:
+    """Whether layers have to run again in a backward pass.
+
+    A model was asked for checkpointing (transformers heeds it in training mode alone), or its weights lie on disk: what
+    a backward pass keeps of them would be all of them.
+    """
+    on_disk = "disk" in getattr(unwrap(model), "hf_device_map", {}).values()
+    return on_disk or any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def _blocks(model: nn.Module, heads: Heads) -> tuple[list[nn.Module], list[int], list[int]]:

@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.equation import reference_of
 from headwise.heads.gates import touched
 from headwise.heads.splitting import summed
+from headwise.measuring.replay import checkpointed, checkpoints
 from headwise.scoring.moments import Moments
 from headwise.scoring.result import Importance
 from headwise.scoring.sample import Sample, averaged
@@ -53,7 +54,9 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         return z_BTHD
 
     by_token = sample.model.by_token() if reference is not None and reference.ndim == 5 else nullcontext()
-    with torch.enable_grad(), by_token, touched(sample.model.backbone, touch, sample.heads):
+    backbone = sample.model.backbone
+    keep_little = checkpointed(backbone, sample.heads) if sample.again or checkpoints(backbone) else nullcontext()
+    with torch.enable_grad(), by_token, touched(backbone, touch, sample.heads), keep_little:
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
     whole = torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.measuring.replay import checkpoints
 from headwise.models.memory import free_bytes, in_words, of_rows, weight_bytes
 from headwise.scoring.gradient import head_gradients
 from headwise.scoring.sample import Sample
@@ -25,10 +27,14 @@ def sized(sample: Sample, by: str) -> Sample:
     if widest is None:
         return sample
     device = sample.model.device
-    needed = of_rows(lambda rows: head_gradients(sample, first(widest.batch, rows), per_token=False), device)
-    free = free_bytes(device)
-    fits, rows = free * SPARE, widest.size
+    free, rows = free_bytes(device), widest.size
+    fits = free * SPARE
+    needed = _needed(sample, widest.batch, device)
     _log(sample, by, needed(rows), free, _places(widest))
+    if needed(rows) > fits and not (sample.again or checkpoints(sample.model.backbone)):
+        sample = replace(sample, again=True)
+        needed = _needed(sample, widest.batch, device)
+        sample.meter.log(f"{by}: layers run again in the backward pass, which takes {in_words(needed(rows))}")
     if needed(rows) <= fits:
         return sample
     if needed(1) > fits or not sample.tokens:
@@ -40,6 +46,10 @@ def sized(sample: Sample, by: str) -> Sample:
     return smaller
 
 
+def _needed(sample: Sample, batch: Any, device: torch.device) -> Callable[[int], int]:
+    return of_rows(lambda rows: head_gradients(sample, first(batch, rows), per_token=False), device)
+
+
 def _log(sample: Sample, by: str, needed: int, free: int, places: int) -> None:
     weights = in_words(weight_bytes(sample.model))
     sample.meter.log(
@@ -48,13 +58,7 @@ def _log(sample: Sample, by: str, needed: int, free: int, places: int) -> None:
 
 
 def _refused(sample: Sample, needed: int, free: int) -> HeadwiseError:
-    model: Any = sample.model.backbone
-    running = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-    ways = [] if running else ["model.gradient_checkpointing_enable()"]
-    ways += [
-        "shorter rows (max_length=)" if sample.tokens else "fewer rows in a batch",
-        "fully_shard over more devices",
-    ]
+    ways = ["shorter rows (max_length=)" if sample.tokens else "fewer rows in a batch", "more devices (fully_shard)"]
     seen = f"importance needs {in_words(needed)} for one row, and {in_words(free)} are free"
     return HeadwiseError(seen, "a row that fits", ", ".join(ways))
 

@@ -54,6 +54,7 @@ class Sample:
     meter: Meter = field(default_factory=Meter, repr=False)
     replay: Replay | None = field(default=None, repr=False)  # of the batch at hand, where one is
     team: Team = ALONE  # the processes that its batches are dealt out to
+    again: bool = False  # layers run again in backward passes, to keep little in memory
 
     @property
     def examples(self) -> int:
