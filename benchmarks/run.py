@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale", "comparing")))
-SIZED = ("cutting", "growth", "peers")  # know the sizes themselves
+SIZED = ("cutting", "growth", "peers", "roles")  # know the sizes themselves
 CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
