@@ -591,7 +591,9 @@ def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
     assert table["rows"][1][8] == "*" and table["published"][1][3] == 75.66
     drawn = table["columns"].index("p over draws")
     assert table["rows"][0][drawn] is None and 0 < table["rows"][1][drawn] < 0.01
-    assert table["published"][1][8] is None, "75.66 has no star in Table 6"
+    starred = table["columns"].index("starred in Table 6")
+    assert table["rows"][1][starred] == "", "75.66 has no star"
+    assert all(len(row) == len(table["columns"]) for row in (*table["rows"], *table["published"]))
     assert table["published"][0][3:5] == [69.44, 8.9]
 
 
@@ -628,6 +630,18 @@ def test_the_published_size_is_the_same_for_every_model_in_any_order():
         )
         listed += [Counter(j.title.replace(name, "MODEL") for j in made if f"{name} " in j.title) for name in order]
     assert all(one == listed[0] for one in listed) and sum(listed[0].values()) > 100
+
+
+def test_tinybert_is_distilled_under_a_tuned_bert_base():
+    """Whoever asks for TinyBERT gets its teacher's training too; other models teach half of themselves."""
+    for models in ({"tinybert": "x/tinybert"}, {"bert-base": "x/bert", "tinybert": "x/tinybert"}):
+        made = in_order(recipes["specialization"].jobs(Scale("full", models, seeds=(0,)), ["table-5"]))
+        by_key = {job.key: job for job in made}
+        taught = {job.config["model"]: job.config for job in made if job.work.endswith("distilled")}
+        teachers = {name: by_key[one["of"]].config["model"] for name, one in taught.items()}
+        assert teachers == {name: "bert-base" for name in models}
+        assert taught["tinybert"]["whole"] and not any(one.get("whole") for n, one in taught.items() if n != "tinybert")
+        assert taught["tinybert"]["share"] * taught["tinybert"]["plan"]["epochs"] == 2
 
 
 def test_important_head_training_goes_on_from_a_mark_of_plain_training(everything):

@@ -290,12 +290,12 @@ def few_shot_table(records: Records, model: str) -> Table | None:
                 rows.append([label(task), shots, start, *cells, *sizes])
                 theirs = _table_6(label(task), shots, start) if of_base(model) else [None, None]
                 marks = paper.STARS_6 if of_base(model) and start == "iat" else ()
-                starred = "*" if (label(task), shots) in marks else None
-                published.append([None, None, None, *theirs, *[None] * 3, starred, *[None] * 4])
+                published.append([None, None, None, *theirs, *[None] * 9])
+                rows[-1].insert(9, "*" if (label(task), shots) in marks else "")
     if not rows:
         return None
-    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "p over draws"]
-    columns += ["draws", "models", "n"]
+    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "starred in Table 6"]
+    columns += ["p over draws", "draws", "models", "n"]
     note = "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
     note += "draws. P: one-sided, Student's t over trained models, whose draws are averaged; * where it is below 0.05 "
     note += (
