@@ -78,6 +78,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "scoring.gradient": "scoring/test_importance",
     "scoring.moments": "scoring/test_importance",
     "scoring.result": "scoring/test_importance",
+    "study.lesioning": "study/test_language_study",
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
     "study.trust": "study/test_study",

@@ -117,7 +117,7 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, Any]:
     places = {split: np.flatnonzero(side[group] == i) for i, split in enumerate(SPLITS)}
     if isinstance(rows, TextTable):
         return {split: rows.taken(chosen) for split, chosen in places.items()}
-    return {split: [rows[i] for i in chosen] for split, chosen in places.items()}
+    return {split: [rows[int(i)] for i in chosen] for split, chosen in places.items()}
 
 
 def _numbered(groups: list[list[int]], rows: int) -> np.ndarray:
