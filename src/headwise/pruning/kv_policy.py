@@ -113,9 +113,10 @@ class KVPolicy:
         return self.streaming(float(np.ceil(round((1 - budget) / saved * count, 9)) / count) if saved else 0.0)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the two files that duo-attention and kvpress read, and the scores themselves.
+        """Write the two files of a pattern of duo-attention, which kvpress loads too, and the scores themselves.
 
-        Both cut at a quantile of numbers from 0 (streams first) to 1 (keeps everything): the scores' ranks.
+        Both cut at a quantile of numbers from 0 (streams first) to 1 (keeps everything): the scores' ranks. They expect
+        two key-value heads a layer or more.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
