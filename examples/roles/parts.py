@@ -39,7 +39,7 @@ SMALL: Sizes = {
 }
 LARGE: Sizes = {
     **{"needles": 48, "length": 512, "counts": (0, 1, 2, 4, 8, 12, 16, 24, 32), "random": 5},
-    **{"kv": 1024, "kv texts": 48, "prompts": 20},
+    **{"kv": 1024, "kv texts": 48, "kv needles": 96, "prompts": 20},
 }
 
 
@@ -91,6 +91,8 @@ def kv(folder: Path, sizes: Sizes) -> dict[str, Any]:
     }
     shares = (0, 0.25, 0.5, 0.75)
     curves = {what: policy_curve(model, some, policy, shares, sizes["random"]) for what, some in tests.items()}
+    more = needles(tokenizer, other, sizes["kv needles"], length, seed=3)
+    curves["needle, more of them"] = policy_curve(model, more, policy, (0.5,), 1)
     return {"length": length, "recent": recent, "texts": count, "scores": policy.scores, "curves": curves}
 
 
@@ -145,7 +147,14 @@ def alignment(folder: Path, sizes: Sizes, clips: Sequence[speech.Clip]) -> dict[
     sets = {"by onsets": speech.best_heads(own, shape), "by order": speech.monotonic(found), "published": published}
     errors = speech.onset_errors(model, processor, clips[half:], list(sets.values()))
     gains = [paired_bootstrap(errors[:, 2], errors[:, i]) for i in range(2)]
+    before = _own_timestamps(model, processor, clips[half:])
+    speech.write_heads(model, sets["by onsets"])
+    after = _own_timestamps(model, processor, clips[half:])
+    right = ~np.isnan(before + after)
+    gap = paired_bootstrap(before[right], after[right]) if right.sum() > 1 else None
     return {
+        "transformers": gap
+        and [int(right.sum()), before[right].mean(), after[right].mean(), gap.value, gap.low, gap.high, gap.p],
         "clips": len(clips),
         "order": found.score[0],
         "other sound": found.control[0],
@@ -154,6 +163,35 @@ def alignment(folder: Path, sizes: Sizes, clips: Sequence[speech.Clip]) -> dict[
         "onset errors": errors.mean(0),
         "gains": [[gap.value, gap.low, gap.high] for gap in gains],
     }
+
+
+def _own_timestamps(model: Any, processor: Any, clips: Sequence[speech.Clip]) -> np.ndarray:
+    """Mean errors of the word timestamps that transformers gives; NaN where it hears other words."""
+    found = []
+    for clip in clips:
+        how = {"sampling_rate": speech.RATE, "return_tensors": "pt", "return_attention_mask": True}
+        heard = processor.feature_extractor(clip.sound, **how)
+        out = model.generate(
+            heard.input_features,
+            attention_mask=heard.attention_mask,
+            return_token_timestamps=True,
+            return_dict_in_generate=True,
+            max_new_tokens=40,
+        )
+        words: list[tuple[str, float]] = []
+        for token, at in zip(out["sequences"][0].tolist(), out["token_timestamps"][0].tolist()):
+            text = processor.tokenizer.decode([token])
+            if token < processor.tokenizer.eos_token_id and (text.startswith(" ") or not words):
+                words.append((text, at))
+            elif token < processor.tokenizer.eos_token_id:
+                words[-1] = (words[-1][0] + text, words[-1][1])
+        said = [
+            ["".join(filter(str.isalpha, word.lower())) for word in some]
+            for some in ([w for w, _ in words], clip.text.split())
+        ]
+        same = said[0] == said[1]
+        found.append(np.abs(np.array([at for _, at in words]) - clip.onsets).mean() if same else np.nan)
+    return np.array(found)
 
 
 def contexts(task: str) -> list[str]:

@@ -252,7 +252,8 @@ def policy_curve(
         draws = [_drawn(alive, int(mask.sum()), rng) for _ in range(random)] or [mask]
         chance = np.mean([_means(model, texts, drawn, policy.sink, policy.recent) for drawn in draws], 0)
         uniform = _means(model, texts, alive, policy.sink, window) if share else own
-        record = {"share": share, "memory": policy.memory(mask, length), "window": window, "policy": own.mean()}
+        record = {"texts": len(texts), "share": share, "memory": policy.memory(mask, length), "window": window}
+        record["policy"] = own.mean()
         for name, other in (("random", chance), ("uniform", uniform)):
             gap = paired_bootstrap(other, own)
             record |= {name: other.mean(), f"below_{name}": gap.value, f"low_{name}": gap.low, f"high_{name}": gap.high}
