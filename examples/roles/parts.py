@@ -215,7 +215,7 @@ def _losses(lm: LanguageModel, task: str, data: Any, gates: torch.Tensor | None 
     return found
 
 
-def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
+def few(folder: Path, sizes: Sizes, name: str = "sst2", draws: int = 2) -> dict[str, Any]:
     """Twenty heads that vote, from 20 labels a class, beside a linear probe and beside training on the same rows."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -227,7 +227,7 @@ def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
     from headwise.tasks.task import Rows, Task
 
     model, tokenizer = load_encoder(folder)
-    train, test = get("sst2").rows("train"), get("sst2").rows("dev")[:200]
+    train, test = get(name).rows("train"), get(name).rows("dev")[:200]
     every = [tuple(place) for place in np.ndindex(model.config.num_hidden_layers, model.config.num_attention_heads)]
     asked, gold = [row["text"] for row in test], [row["label"] for row in test]
     scores: dict[str, list[float]] = {"few heads": [], "linear probe of all heads": [], "training on the same rows": []}
@@ -242,8 +242,8 @@ def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
             HeadFeatures(model, tokenizer, heads=every), StandardScaler(), LogisticRegression(C=0.01, max_iter=500)
         )
         scores["linear probe of all heads"].append(probe.fit(texts, labels).score(asked, gold))
-        task = Task("sst2", Classify(tuple(sorted(set(gold)))), Rows(train=rows, dev=test), "accuracy")
+        task = Task(name, Classify(tuple(sorted(set(gold)))), Rows(train=rows, dev=test), "accuracy")
         tuned = MultiTaskModel.from_pretrained(str(folder), [task])
         fit(tuned, Plan(epochs=10, batch_size=8, evaluate_every=0, checkpoint_every=0, seed=draw))
-        scores["training on the same rows"].append(evaluate(tuned, "sst2").value)
-    return {"scores": scores, "test": len(test), "labels a class": 20}
+        scores["training on the same rows"].append(evaluate(tuned, name).value)
+    return {"task": name, "scores": scores, "test": len(test), "labels a class": 20}
