@@ -50,12 +50,14 @@ def findings(found: Found) -> str:
         )
     for name in DECODERS:
         part = found.get(f"{name}-kv")
-        for what, curve in part["curves"].items() if part else ():
+        for what in ("text", "needle, more of them") if part else ():
+            curve = part["curves"].get(what, part["curves"]["needle"])
             half = next((r for r in curve if r["share"] == 0.5), None)
             if half:
                 sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
                 said.append(
-                    f"{name}, half of its key-value heads streaming, {what}: {half['below_uniform']:+.2f} nats below "
+                    f"{name}, half of its key-value heads streaming, {what.split(',')[0]}: "
+                    f"{half['below_uniform']:+.2f} nats below "
                     f"uniform windows{'' if sure else ', not significantly different from zero'}."
                 )
     if part := found.get("whisper-tiny-en-alignment"):
@@ -226,8 +228,8 @@ def few(found: Found) -> str:
         for name, scores in part["scores"].items()
     ]
     lead = (
-        "## A few heads as a classifier\n\nMiniLM with 20 labels a class: accuracy on 200 rows of the development set, for "
-        "each draw of the labels. Twenty heads vote; the probe is a logistic regression on all heads.\n\n"
+        "## A few heads as a classifier\n\nMiniLM with 20 labels a class: accuracy on 200 rows of the development set, "
+        "for each draw of the labels. Twenty heads vote; the probe is a logistic regression on all heads.\n\n"
     )
     return lead + table(["task", "method", "draws", "mean"], rows) if rows else ""
 
