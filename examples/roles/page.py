@@ -45,8 +45,8 @@ def findings(found: Found) -> str:
     if part := found.get("smollm2-135m-copying"):
         last = part["curves"]["retrieval"][-1]
         said.append(
-            f"With its {last['heads']} best retrieval heads closed, smollm2-135m copies {last['copied']:.0%} of a "
-            f"needle's tokens; with as many random heads of the same layers closed, {last['random']:.0%}."
+            f"With its {last['heads']} best retrieval heads closed, smollm2-135m copies {last['copied']:.2f} of a "
+            f"needle's tokens; with as many random heads of the same layers closed, {last['random']:.2f}."
         )
     for name in DECODERS:
         part = found.get(f"{name}-kv")
