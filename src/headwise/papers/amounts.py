@@ -106,8 +106,8 @@ def amount(job: Job) -> Amount:
     if work == "tuned":  # three inputs of the classifier; probes before and after two of them
         shown = tokens([c["task"]], limit=c["plan"].get("max_examples"))
         return Amount(3 * c["plan"]["epochs"] * shown, probed=3 * rows(c["task"]) / 1e5)
-    if work == "probed" and "task" in c:
-        return Amount(probed=min(c.get("limit") or 1e5, 1e5) / 1e5)
+    if work in ("probed", "controlled") and "task" in c:  # a control is a second probe, on labels drawn anew
+        return Amount(probed=(1 + (work == "controlled")) * min(c.get("limit") or 1e5, 1e5) / 1e5)
     if work == "probed":
         return Amount(read=tokens(c["tasks"], "dev") + (tokens(c["tasks"]) if c["fit_on"] == "train" else 0.0))
     return Amount()  # inventory, likeness: a moment
