@@ -14,7 +14,7 @@ from headwise.measuring.stats import adjust, over_trainings, overlap_test, p_val
 from headwise.papers.specialization import published as paper
 from headwise.papers.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
 from headwise.papers.specialization.settings import CORPUS_FIVE, FIVE, SIZES
-from headwise.papers.summary import mean_sd, student, student_p, table
+from headwise.papers.summary import mean_sd, over_models, student, student_p, table
 
 Table = dict[str, Any]
 Pair = tuple[str, str]
@@ -260,7 +260,7 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
         "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
         f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
-        "interval over examples above zero."
+        f"interval over examples above zero. {over_models([row[-6] for row in rows])}"
     )
     return table("D in all encoders", columns, rows, note)
 
