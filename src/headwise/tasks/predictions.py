@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from headwise.errors import unknown
 from headwise.io import files as store
-from headwise.io.display import Shown, table
+from headwise.io.display import SHOWN, Shown, table
 from headwise.tasks.task import Row
 
 
@@ -72,9 +72,6 @@ class Answered(NamedTuple):
     start: int  # characters
     end: int
     score: float
-
-
-SHOWN = 20  # records in a notebook
 
 
 @runtime_checkable
