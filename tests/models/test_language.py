@@ -15,6 +15,9 @@ from headwise.measuring.evaluate import evaluate
 from headwise.models.language import LanguageModel
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.choice import Choice
+from headwise.tasks.kinds.classify import Classify
+from headwise.tasks.prompts.prompted import prompted
+from headwise.tasks.prompts.template import Template
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_language_model, toy_tasks
 
@@ -147,3 +150,30 @@ def test_encoder_decoder_and_cross_attention_stand_side_by_side():
     with pytest.raises(HeadwiseError, match="stack"):
         _ = toy_language_model("t5", stack="vision").attention
     assert toy_language_model("t5", stack="cross").attention.shape == (3, 4)
+
+
+# -- predictions
+
+
+def test_texts_are_put_into_the_prompt_of_a_task_and_answered_as_evaluation_does():
+    rows = [{"text": f"w{i} w{i % 3}", "label": ("w1", "w2")[i % 2]} for i in range(8)]
+    mine = prompted(Task("mine", Classify(("w1", "w2")), Rows(train=rows, dev=rows), "accuracy"), Template("{text}"))
+    lm = toy_language_model()
+    lm.add(mine)
+    found = lm.predict("mine@prompt", [row["text"] for row in rows])
+    assert [("w1", "w2").index(record.label) for record in found] == evaluate(lm, "mine@prompt").predictions
+    assert all(sum(record.probabilities.values()) == pytest.approx(1) for record in found)
+    assert lm.predict("mine@prompt", rows) == found, "rows may have their labels"
+
+
+@pytest.mark.parametrize("task", ["short", "asked"])
+def test_prompts_are_answered_as_they_are(task):
+    lm = toy_language_model()
+    rows = lm.tasks[task].rows("dev")
+    found, scored = lm.predict(task, rows), evaluate(lm, task).predictions
+    if task == "asked":
+        assert [record.answer for record in found] == scored
+    else:
+        assert [record.label for record in found] == [row["choices"][int(i)].strip() for row, i in zip(rows, scored)]
+        with pytest.raises(HeadwiseError, match="a prompt without choices"):
+            lm.predict(task, ["w1 w2"])

@@ -74,6 +74,12 @@ class Answered(NamedTuple):
     score: float
 
 
+class Written(NamedTuple):
+    """What a language model writes after a prompt."""
+
+    answer: str
+
+
 @runtime_checkable
 class Predicts(Protocol):
     """A kind that can be asked: what it takes, and what it says about it.
