@@ -225,7 +225,7 @@ def end_to_end(sentences: int) -> list[Row]:
             protocol=protocol,
             precision="bf16",
             shared="keep",
-            say=lambda line, marks=marks, start=start: marks.append(time.perf_counter() - start),
+            log=lambda line, marks=marks, start=start: marks.append(time.perf_counter() - start),
         )
         spent = time.perf_counter() - start
         rows += [

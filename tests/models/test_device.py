@@ -9,6 +9,7 @@ import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.models.device import Budget, default_device
+from headwise.models.processes import Team
 from headwise.testing import toy_model
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -39,18 +40,16 @@ def test_what_never_fits_raises():
         Budget(1000).fit(work)
 
 
-def test_one_process_of_several_does_not_cut_alone(monkeypatch):
-    """Where a model lies on several processes, the others would wait for a forward that never comes."""
-    for name, value in {"is_initialized": True, "get_world_size": 2}.items():
-        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+def test_one_process_of_several_does_not_cut_alone():
+    """Where forwards take part in those of other processes, these would wait for one that never comes."""
     seen = []
 
     def work(tokens: int) -> None:
         seen.append(tokens)
         raise torch.OutOfMemoryError
 
-    with pytest.raises(torch.OutOfMemoryError):
-        Budget(1000).fit(work)
+    with pytest.raises(HeadwiseError, match="process 1 of 2 ran out of memory"):
+        Budget(1000, Team(1, 2, bound=True)).fit(work)
     assert seen == [1000]
 
 

@@ -211,7 +211,7 @@ def probe(
     how |= {"precision": precision, "cache": cache, "seed": seed}
     found = {}
     for one in chosen:
-        found[one.name] = measure(encoder, one, tokenizer=tokenizer, say=screen.say, **how)
+        found[one.name] = measure(encoder, one, tokenizer=tokenizer, log=screen.say, **how)
         screen.say(str(found[one.name]))
     made = {name: result.to_record() for name, result in found.items()}
     h = Heads.of(encoder)

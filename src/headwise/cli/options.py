@@ -85,7 +85,7 @@ def writable(path: Path, file: bool = False) -> Path:
     except OSError as error:  # a name too long, a folder one may not look into
         seen, there = f"{path}: {error.strerror}", place
     if not seen and not os.access(there, os.W_OK | os.X_OK):
-        seen = f"no right to write in {there}"
+        seen = f"no permission to write in {there}"
     if seen:
         raise HeadwiseError(seen, f"a {'file' if file else 'folder'} that can be written", "another place to write to")
     return path

@@ -71,7 +71,7 @@ def run_jobs(jobs: list[Any], out: Path, as_json: bool, **options: Any) -> dict[
 
     screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
-        swept = run(jobs, out, told=board.told, **options)
+        swept = run(jobs, out, on_change=board.changed, **options)
     if rows := swept.to_records():
         screen.scores(rows)
     screen.say(str(swept))

@@ -1,28 +1,34 @@
-"""What any module with attention can be asked: how long its inputs may be; and its mode, kept."""
+"""The maximum input length of a module, its training mode, and cached results about it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+T = TypeVar("T")
+_remembered: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, Any]]] = WeakKeyDictionary()
+
 
 def positions(encoder: nn.Module) -> int:
-    """How many sub-words an encoder can take."""
+    """The maximum number of tokens of an encoder."""
     most: Any = getattr(encoder.config, "max_position_embeddings", None)
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
+            return (
+                module.num_embeddings - module.padding_idx - 1
+            )  # RoBERTa models count positions after the padding index
     return most if isinstance(most, int) and most > 0 else sys.maxsize
 
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode comes back after."""
+    """Evaluation mode inside the block; the mode of every module is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -30,3 +36,34 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def remembered(model: nn.Module, what: Hashable, find: Callable[[], T], certain: Callable[[T], bool]) -> T:
+    """What was found in a model, found anew after its modules changed: heads were cut, adapters put in.
+
+    Only what is ``certain`` is remembered.
+    """
+    state, known = _state(model), _remembered.setdefault(model, {})
+    if known.get(what, (None,))[0] != state:
+        result = find()
+        if not certain(result):
+            return result
+        known[what] = _state(model), result
+    return known[what][1]
+
+
+def forget(model: nn.Module) -> None:
+    """Find anew whatever is asked next."""
+    _remembered.pop(model, None)
+
+
+def _state(model: nn.Module) -> int:
+    """A hash of a model's modules and of the shapes of their weights."""
+    parts, rest = [], [model]
+    while rest:
+        module = rest.pop()
+        weight = module._parameters.get("weight")
+        kept = getattr(module, "headwise_kept", None) if "headwise_kept" in module.__dict__ else None
+        parts.append((id(module), None if weight is None else (weight.shape, weight.device), kept))
+        rest += [child for child in module._modules.values() if child is not None]
+    return hash(tuple(parts))

@@ -1,4 +1,4 @@
-"""The device to run on, and smaller batches after its memory ran out."""
+"""The device to run on, and smaller batches after its memory ran out, in all processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.models.processes import ALONE, MemoryElsewhere, Team
 
 LEAST = 64  # with fewer tokens a batch is one short sentence: halving would not help
 T = TypeVar("T")
@@ -32,25 +33,29 @@ class Budget:
         >>> budget.fit(lambda tokens: [forward(batch) for batch in batches(data, tokens)])
     """
 
-    def __init__(self, tokens: int):
-        self.tokens = tokens
+    def __init__(self, tokens: int, team: Team = ALONE):
+        self.tokens, self.team = tokens, team
 
     def fit(self, work: Callable[[int], T]) -> T:
         """Call ``work(tokens)``; after an out-of-memory error, start again with half the tokens."""
         while True:
             try:
                 return work(self.tokens)
-            except torch.OutOfMemoryError:
-                if self.tokens < LEAST or _distributed():
+            except torch.OutOfMemoryError as error:
+                _tell(error, self.team)
+                if self.tokens < LEAST:
                     raise
             self.tokens //= 2  # outside the handler, which keeps the tensors of the failed forward alive
             make_room(f"{self.tokens} tokens in a batch")
 
 
-def _distributed() -> bool:
-    """Whether other processes take part: they would wait forever for one that splits its batches alone."""
-    group = torch.distributed
-    return group.is_available() and group.is_initialized() and group.get_world_size() > 1
+def _tell(error: torch.OutOfMemoryError, team: Team) -> None:
+    """Have the other processes begin again too; where they wait inside a forward of this one, they cannot be told."""
+    if team.bound:
+        seen = f"process {team.rank} of {team.size} ran out of memory in a forward that the others take part in"
+        raise HeadwiseError(seen, "batches that fit", "tokens=1024, or half of what it was") from error
+    if not isinstance(error, MemoryElsewhere):
+        team.agree(False)
 
 
 def make_room(what: str) -> None:

@@ -10,6 +10,7 @@ from headwise.training.methods import methods
 WORKS = {
     "anatomy": ("controlled", "inventory", "probed", "tuned"),
     "mesh": ("train", "apart"),
+    "methods": ("confirmed", "untrained"),
     "specialization": (
         *("distilled", "estimator", "few_shot", "inventory", "likeness", "mismatched", "mtdnn", "onto", "relabelling"),
         *("rounds", "submission"),

@@ -78,7 +78,7 @@ def _scores(model: MultiTaskModel, task: str, split: str) -> dict[str, float]:
 def _probe(place: Place, c: Mapping[str, Any]) -> Probe:
     encoder, tokenizer = load_encoder(place.encoder(c["model"]))
     on: nn.Module = encoder.to(default_device(place.device))
-    return probe(on, place.task(c["task"]), tokenizer=tokenizer, say=place.told, **_options(c))
+    return probe(on, place.task(c["task"]), tokenizer=tokenizer, log=place.log, **_options(c))
 
 
 def _options(c: Mapping[str, Any]) -> dict[str, Any]:
