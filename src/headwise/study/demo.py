@@ -65,10 +65,10 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
     )
     settings = Settings(
         plan,
-        alpha=0.2,
+        alpha=0.1,
         close="mean",  # zero would drive questions to chance whatever heads are ablated
         examples=128 if quick else 400,
-        fractions=(0.2,) if quick else (0.1, 0.2),
+        fractions=(0.1,) if quick else (0.1, 0.2),
         random=20 if quick else 40,
         matched=0,
         dev=48 if quick else 80,

@@ -28,6 +28,7 @@ KINDS = ("classify", "regress")
 KEPT = np.zeros(256, np.uint8)  # what `normalised` makes of a byte of ASCII: 0 where it drops it
 KEPT[list((ascii_lowercase + digits).encode())] = list((ascii_lowercase + digits).encode())
 KEPT[list(ascii_uppercase.encode())] = list(ascii_lowercase.encode())
+SPACES = np.isin(np.arange(256), list(b" \t\n\v\f\r\x1c\x1d\x1e\x1f"))
 MIXED = np.random.default_rng(0).integers(2**64, size=256, dtype=np.uint64)  # a number for each byte
 FACTOR = 6364136223846793005
 
@@ -88,16 +89,8 @@ class TextTable(Sequence):
 
     def lengths(self) -> np.ndarray:
         """The number of words of every row, over its texts."""
-        import pyarrow.compute as pc
-
-        total = np.zeros(len(self), np.int64)
-        for column in self.texts.values():
-            for start in range(0, len(self), CHUNK):
-                places = np.arange(start, min(start + CHUNK, len(self)))
-                texts = column.take(places if self.index is None else self.index[places])
-                words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts))
-                total[places] += pc.list_value_length(words).to_numpy()
-        return total
+        total = sum(_words(column) for column in self.texts.values())
+        return total if self.index is None else total[self.index]
 
     @cached_property
     def groups(self) -> np.ndarray | None:
@@ -253,7 +246,35 @@ def _jsonl(path: Path, fields: list[str]) -> Any:
 READERS = {"csv": _csv, "tsv": _tsv, "jsonl": _jsonl}
 
 
-# -- rows that are the same
+# -- words, and rows that are the same
+
+
+def _parts(column: Any) -> Iterator[tuple[int, int, Any]]:
+    """A column in slices of some bytes each, with their first and last place."""
+    offsets, start = _offsets(column), 0
+    while start < len(column):
+        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + BLOCK, "right")) - 1)
+        yield start, stop, column.slice(start, stop - start)
+        start = stop
+
+
+def _words(column: Any) -> np.ndarray:
+    """The number of words of every text."""
+    import pyarrow.compute as pc
+
+    found = np.empty(len(column), np.int64)
+    for start, stop, part in _parts(column):
+        if pc.all(pc.string_is_ascii(part)).as_py():
+            offsets = _offsets(part) - _offsets(part)[0]
+            spaces = SPACES[np.frombuffer(part.buffers()[2], np.uint8)[_offsets(part)[0] : _offsets(part)[-1]]]
+            begins = ~spaces
+            begins[1:] &= spaces[:-1]
+            begins[offsets[:-1]] = ~spaces[offsets[:-1]]
+            found[start:stop] = np.add.reduceat(begins, offsets[:-1], dtype=np.int64)
+        else:
+            split = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(part))
+            found[start:stop] = pc.list_value_length(split).to_numpy()
+    return found
 
 
 def _groups(column: Any) -> np.ndarray:
@@ -264,17 +285,13 @@ def _groups(column: Any) -> np.ndarray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    offsets = _offsets(column)
-    hashes, start = np.empty(len(column), np.uint64), 0
-    while start < len(column):
-        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + BLOCK, "right")) - 1)
-        part = column.slice(start, stop - start)
+    hashes = np.empty(len(column), np.uint64)
+    for start, stop, part in _parts(column):
         hashes[start:stop] = _hashed(part, KEPT)
         odd = ~pc.string_is_ascii(part).to_numpy(zero_copy_only=False)
         if odd.any():
             written = pa.array([normalised(text) for text in part.filter(odd).to_pylist()], pa.string())
             hashes[start:stop][odd] = _hashed(written, np.arange(256, dtype=np.uint8))
-        start = stop
     _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
