@@ -48,11 +48,13 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
             "measuring",
             "options",
             "records",
+            "resuming",
             "screen",
             "studying",
             "using",
         ]
     },
+    "atlas.pairs": "atlas/test_functions",
     "heads.comparing": "pruning/test_prune",
     "heads.cutting": "pruning/test_prune",
     "heads.families": "heads/test_gates",
@@ -62,6 +64,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.remains": "pruning/test_export",
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
+    "heads.splitting": "measuring/test_parallel",
     "integrations.cards": "integrations/test_hub",
     "models.folders": "pruning/test_export",
     "models.opening": "cli/test_subjects",
@@ -77,6 +80,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "scoring.gradient": "scoring/test_importance",
     "scoring.moments": "scoring/test_importance",
     "scoring.result": "scoring/test_importance",
+    "study.lesioning": "study/test_language_study",
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
     "study.trust": "study/test_study",
@@ -88,6 +92,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.kinds.generation": "tasks/kinds/test_choice",
     "tasks.predictions": "models/test_predicting",
     "tasks.readers.guess": "tasks/test_own_files",
+    "tasks.readers.harness": "integrations/test_lm_eval",
     "tasks.stored": "models/test_predicting",
 }
 NO_TORCH = [
@@ -198,7 +203,8 @@ def test_tests_mirror_the_source(name):
     *rooms, module = name.split(".")
     beside = TESTS.joinpath(*rooms) / f"test_{module}.py"
     folder = TESTS.joinpath(*rooms) / f"test_{rooms[-1]}.py", TESTS.joinpath(*rooms[:-1]) / f"test_{rooms[-1]}.py"
-    whole = len(rooms) > 1 and rooms[-1] not in ("kinds", "readers", "catalog", "methods")
+    single = rooms[-1] in ("kinds", "readers", "catalog", "methods") and rooms[0] != "papers"
+    whole = len(rooms) > 1 and not single
     elsewhere = TESTS / f"{TESTED_WITH.get(name, '')}.py"
     assert beside.exists() or elsewhere.exists() or (whole and any(f.exists() for f in folder)), f"no {beside}"
 

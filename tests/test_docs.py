@@ -21,6 +21,7 @@ import torch
 
 from headwise import cli
 from headwise.experiments.jobs import works
+from headwise.registry import load_plugins
 from headwise.scoring.importance import estimators
 from headwise.testing import playground, toy_language_model
 from headwise.training.methods import methods
@@ -57,6 +58,7 @@ def name_of(page: Path) -> str:
 def place(tmp_path, monkeypatch):
     """A playground to stand in; what a page registers is forgotten after it."""
     monkeypatch.chdir(playground(tmp_path))
+    load_plugins()  # once in a process: what they add must outlast the page
     for registry in (estimators, methods, works):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     return tmp_path

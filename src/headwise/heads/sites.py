@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from headwise.heads.families import Part
+from headwise.heads.splitting import Share
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Site:
     head_dim: int = 0
     start: int = 0  # of the first head's slice in the module's input
     group: int = 1  # heads that share one key and value, before any cut
+    share: Share | None = None  # this process's part of the heads, where they lie on several
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The heads whose outputs this process has."""
+        return self.kept if self.share is None else self.share.of(self.kept)
 
     def owners(self, part: Part) -> list[tuple[int, ...]]:
         """For every row of a part the heads it belongs to, by their original numbers: one head, or those of a group."""
@@ -36,13 +43,18 @@ class Site:
 
     def heads_of(self, given: torch.Tensor) -> torch.Tensor:
         """The outputs of the heads, (B, T, H, D), out of what the module is given."""
-        size = len(self.kept) * self.head_dim
+        given = given.to_local() if hasattr(given, "placements") else given  # type: ignore[operator]
+        size = len(self.here) * self.head_dim
         own = given if given.shape[-1] == size else given.narrow(-1, self.start, size)
-        return own.unflatten(-1, (len(self.kept), self.head_dim))
+        return own.unflatten(-1, (len(self.here), self.head_dim))
 
     def with_heads(self, given: torch.Tensor, own_BTHD: torch.Tensor) -> torch.Tensor:
         """What the module is given, with other outputs of the heads; a convolution's beside them stay."""
         own = own_BTHD.flatten(-2)
+        if hasattr(given, "placements"):
+            from torch.distributed.tensor import DTensor
+
+            return DTensor.from_local(own, given.device_mesh, given.placements, run_check=False)
         if given.shape[-1] == own.shape[-1]:
             return own
         return torch.cat([given[..., : self.start], own, given[..., self.start + own.shape[-1] :]], -1)

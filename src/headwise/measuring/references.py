@@ -129,19 +129,19 @@ class _Donated:
         own_BT = own[0].expand(-1, z_BTLHD.shape[1]) if own[0].shape[1] == 1 else own[0]
         if self.exact and not torch.equal(own_BT.sum(1), real_BT.sum(1)):
             raise HeadwiseError(f"twins of {self.task!r} with other numbers of tokens", "as many as their examples")
-        return z_BTLHD.take_along_dim(matched_tokens(own_BT, real_BT)[:, :, None, None, None], 1)
+        number_BT = self.subject.numbers(batch, own_BT)
+        return z_BTLHD.take_along_dim(matched_tokens(number_BT, real_BT)[:, :, None, None, None], 1)
 
 
-def matched_tokens(own_BT: torch.Tensor, donor_BT: torch.Tensor) -> torch.Tensor:
-    """For each token of an example, the index of the donor's token at the same position; padding may be on either side.
+def matched_tokens(number_BT: torch.Tensor, donor_BT: torch.Tensor) -> torch.Tensor:
+    """For each token's number, the index of the donor's token of that number; padding may be on either side.
 
     Example:
-        >>> matched_tokens(torch.tensor([[True, True, True]]), torch.tensor([[False, True, True]])).tolist()
+        >>> matched_tokens(torch.tensor([[0, 1, 2]]), torch.tensor([[False, True, True]])).tolist()
         [[1, 2, 1]]
     """
-    number = (own_BT.long().cumsum(1) - 1).clamp_min(0)
     places = torch.argsort((~donor_BT).long(), dim=1, stable=True)  # real tokens first, in order
-    return places.gather(1, number % donor_BT.sum(1, keepdim=True).clamp_min(1))
+    return places.gather(1, number_BT % donor_BT.sum(1, keepdim=True).clamp_min(1))
 
 
 def head_outputs(subject: Subject, task: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import Heads, stacks_of
+from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.heads.modules import evaluating, positions, remembered
 from headwise.models.batching import Encoded
 from headwise.models.causality import is_causal
@@ -147,6 +148,42 @@ class LanguageModel(Subject):
         """The prompt with its correct choice, in one forward."""
         right = batch["label"][:, None] + 1 if "label" in batch else 1
         return self.reader.inputs(batch, right)
+
+    def numbers(self, batch: Batch, real_BT: torch.Tensor) -> torch.Tensor:
+        """Tokens of prompt and any choice, and of what is generated, by their columns (see `by_token`)."""
+        size = batch["input_ids"].shape[1] + self.longest
+        return torch.arange(size, device=real_BT.device).expand(len(real_BT), size)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that any task generates."""
+        return max((task.kind.longest for task in self.tasks.values() if isinstance(task.kind, Generation)), default=0)
+
+    def by_token(self) -> AbstractContextManager[Any]:
+        return self.reader.by_token()
+
+    def fitted(self, reference: torch.Tensor | None, width: int) -> torch.Tensor | None:
+        return reference if reference is None or reference.ndim < 5 else reference[:, :width]
+
+    @contextmanager
+    def gated(
+        self,
+        gates: torch.Tensor,
+        reference: torch.Tensor | None = None,
+        batch: Batch | None = None,
+        heads: Heads | None = None,
+    ) -> Iterator[Heads]:
+        """As of any subject; references of tokens are laid on each forward, whatever choice it reads."""
+        heads = heads or self.attention
+        if reference is None or reference.ndim < 5:
+            with gated(self.model, gates, reference, heads=heads):
+                yield heads
+            return
+        if self.reader.form == "seq2seq":
+            hint = "close='mean'"
+            raise HeadwiseError("references of tokens for a model with an encoder and a decoder", "one stack", hint)
+        with self.reader.by_token(lambda width: gated(self.model, gates, self.fitted(reference, width), heads=heads)):
+            yield heads
 
     @property
     def form(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +99,7 @@ class Reader:
                 seen, "a model that predicts words: AutoModelForCausalLM, …ForMaskedLM or …ForSeq2SeqLM"
             )
         self.cache = cache and form == "causal" and self._branches()
+        self._around: Callable[[int], AbstractContextManager[Any]] | None = None
 
     def likelihoods(self, batch: Batch) -> Likelihoods:
         """The log-likelihood of every choice of every row."""
@@ -241,8 +242,19 @@ class Reader:
     def _forward(self, inputs: dict[str, Any], wanted: list[Wanted], use_cache: bool = False) -> Any:
         if "use_cache" in self.accepted:
             inputs = inputs | {"use_cache": use_cache}
-        with only(self.model, _places(wanted)):
+        width = next(inputs[name] for name in ("input_ids", "decoder_input_ids") if name in inputs).shape[1]
+        with only(self.model, _places(wanted)), self._around(width) if self._around else nullcontext():
             return self.model(**inputs)
+
+    @contextmanager
+    def by_token(self, around: Callable[[int], AbstractContextManager[Any]] | None = None) -> Iterator[None]:
+        """Inside, column i of every forward is token i: padding on the right and no cache; each is ``around`` one."""
+        before = self.cache, self._around
+        self.cache, self._around = False, around
+        try:
+            yield
+        finally:
+            self.cache, self._around = before
 
     def _reads(self, output: Any, wanted: list[Wanted]) -> Iterator[Read]:
         """Sums over places; the vocabulary is summed up once for each place, whatever number of choices read it."""

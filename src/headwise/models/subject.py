@@ -110,6 +110,18 @@ class Subject(nn.Module):
         """
         return None
 
+    def numbers(self, batch: Batch, real_BT: torch.Tensor) -> torch.Tensor:
+        """The number of the token in each column of the backbone's forwards, (B, T): references of tokens go by it."""
+        return (real_BT.long().cumsum(1) - 1).clamp_min(0)
+
+    def by_token(self) -> AbstractContextManager[Any]:
+        """Inside, columns of all forwards are what `numbers` says."""
+        return nullcontext()
+
+    def fitted(self, reference: torch.Tensor | None, width: int) -> torch.Tensor | None:
+        """A reference for a forward of so many tokens."""
+        return reference
+
     def gated(
         self,
         gates: torch.Tensor,

@@ -6,6 +6,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import reference_of
 from headwise.heads.gates import touched
+from headwise.heads.splitting import summed
 from headwise.scoring.moments import Moments
 from headwise.scoring.result import Importance
 from headwise.scoring.sample import Sample, averaged
@@ -33,12 +35,13 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         values_BTHD = z_BTHD.detach()  # a hook that holds z itself creates a reference cycle that is never freed
         if reference is not None:
-            values_BTHD = values_BTHD - reference_of(reference, sites[layer], values_BTHD)
+            own = sample.model.fitted(reference, values_BTHD.shape[1])
+            values_BTHD = values_BTHD - reference_of(own, sites[layer], values_BTHD)
 
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
             dtype = torch.float32 if grad_BTHD.dtype != torch.float64 else None
-            product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].kept, sample)
+            product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].here, sample)
             product = product if example is None else _summed(product, example)
             before = products[layer]
             if before is not None:  # long rows have one forward per window
@@ -49,10 +52,12 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         z_BTHD.register_hook(score)
         return z_BTHD
 
-    with torch.enable_grad(), touched(sample.model.backbone, touch, sample.heads):
+    by_token = sample.model.by_token() if reference is not None and reference.ndim == 5 else nullcontext()
+    with torch.enable_grad(), by_token, touched(sample.model.backbone, touch, sample.heads):
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
-    return torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
+    whole = torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
+    return summed(whole, sample.heads.share)
 
 
 def _summed(rows: torch.Tensor, example: torch.Tensor) -> torch.Tensor:

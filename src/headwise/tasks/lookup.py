@@ -16,7 +16,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.catalog.blimp import blimp
-from headwise.tasks.catalog.known import Finder, Known, data_folder
+from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
@@ -24,6 +24,7 @@ from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.metrics import bio_spans
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
+from headwise.tasks.readers.harness import PREFIX, harness_task
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import Kind, Row, Task
@@ -76,8 +77,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
             ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
-            ``blimp.anaphor_agreement`` (a phenomenon or paradigm), ``copying``. ``sst2@prompt`` is a task for language
-            models, with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm), ``copying``, ``lm-eval:arc_easy`` (any task of
+            lm-evaluation-harness). ``sst2@prompt`` is a task for language models, with options as in
+            ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -86,6 +88,8 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         'accuracy'
     """
     refuse_data(name)
+    if name.startswith(PREFIX):
+        return harness_task(name, data_folder(data))
     base, at, options = name.partition("@")
     if at:
         return prompted(get(base, data, sources), name=name, **options_of(options))
@@ -100,10 +104,18 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     entry = known(name)
     if isinstance(entry, Task):
         return entry
-    source = Finder(entry, data_folder(data), tuple(sources))
+    source: Any = _source(entry, data, sources)
     kind = make_kind(entry.kind, source.labels, entry.options)
     source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def _source(entry: Known, data: str | Path | None, sources: tuple[str, ...]) -> Finder | Paired:
+    """Where a task's rows are: its own files, or those of the task that it is made from."""
+    found = Finder(entry, data_folder(data), tuple(sources))
+    if entry.made_from and found.origin == NOT_FOUND:
+        return Paired(Finder(catalog[entry.made_from], found.data, found.order), entry.labels)
+    return found
 
 
 def refuse_data(name: Any) -> None:
@@ -116,7 +128,7 @@ def refuse_data(name: Any) -> None:
 def is_known(name: str) -> bool:
     """Whether `get` knows a name, without looking for its data."""
     name = name.partition("@")[0]
-    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name == "copying" or name in catalog
+    return name.startswith(("corpus.", "probing.", "ud.", "blimp.", PREFIX)) or name == "copying" or name in catalog
 
 
 def _corpus(name: str) -> tuple[str, str]:
@@ -126,6 +138,32 @@ def _corpus(name: str) -> tuple[str, str]:
         raise unknown("corpus task", name, known)
     _, short, language = [*name.split("."), "en"][:3]
     return short, language
+
+
+@dataclass(frozen=True)
+class Paired:
+    """AG-Pair's rows, made from those of AG's News where its own files are not there (Li et al. 2023)."""
+
+    news: Finder
+    labels: tuple[str, ...]
+
+    @cached_property
+    def made(self) -> dict[str, list[Row]]:
+        from headwise.tasks.builders import ag_pair
+
+        return {split: ag_pair(self.news.read(split)) for split in self.news.splits}
+
+    def read(self, split: str) -> list[Row]:
+        return list(self.made["test" if split == "dev" and "dev" not in self.made else split])
+
+    @property
+    def splits(self) -> list[str]:
+        return self.news.splits
+
+    @property
+    def origin(self) -> str:
+        there = self.news.origin
+        return there if there == NOT_FOUND else f"made from {there}"
 
 
 @dataclass(frozen=True)
@@ -172,8 +210,8 @@ def describe(
     """What ``headwise tasks`` shows of a task; by name it needs neither data nor torch."""
     if isinstance(task, str) and task.startswith("corpus."):
         return _described_corpus(task)
-    if isinstance(task, str) and not task.startswith("probing.") and isinstance(entry := known(task), Known):
-        source = Finder(entry, data_folder(data), tuple(sources))
+    if isinstance(task, str) and not task.startswith(("probing.", PREFIX)) and isinstance(entry := known(task), Known):
+        source = _source(entry, data, sources)
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()

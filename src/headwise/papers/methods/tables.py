@@ -44,7 +44,7 @@ def method_table(records: Records, model: str, split: str) -> Table | None:
             mine, base = records.contrast(model, method, PLAIN, column, split)
             found = over_seeds(mine, base) if method != PLAIN else None
             rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
-            tests.append(np.nan if found is None else float(found.p))
+            tests.append(np.nan if found is None else float(np.asarray(found.p)))
     for row, p in zip(rows, adjust(np.array(tests))):
         row.insert(-1, None if np.isnan(p) else float(p))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
@@ -70,7 +70,34 @@ def untouched_table(records: Records) -> Table | None:
             if other == model and values:
                 rows.append([model, split, f"trained, {method}", *mean_sd(values), len(values)])
     rows.sort(key=lambda row: (row[0], row[1]))
-    note = "Spearman's correlation of predicted and gold similarity, in percent. What is untouched was not trained on this task's "
-    note += "rows here; an encoder trained for similarity may have seen such pairs before."
+    note = (
+        "Spearman's correlation of predicted and gold similarity, in percent. Untouched encoders were not trained on "
+    )
+    note += "this task's rows here; an encoder trained for similarity may have seen such pairs before."
     columns = ["model", "split", "way", "r", "sd", "seeds"]
     return table("Similarity: trained against untouched", columns, rows, note) if rows else None
+
+
+def drawn(records: Records) -> Any:
+    """Similarity on development and test rows: dots are seeds, lines the untouched encoder."""
+    import matplotlib.pyplot as plt
+
+    models = list(records.untrained)
+    figure, axes = plt.subplots(1, len(models), figsize=(4.2 * len(models), 2.8), squeeze=False, layout="constrained")
+    for axis, model in zip(axes[0], models):
+        record, place = records.untrained[model], 0
+        task, ticks = record.config["task"], []
+        for split in ("dev", "test"):
+            for (other, method, side), scores in records.scores.items():
+                values = [row[task] for row in scores.values() if task in row]
+                if (other, side) == (model, split) and values:
+                    axis.scatter([place] * len(values), values, s=12, alpha=0.7)
+                    ticks.append(f"{method}\n{split}")
+                    for pooling, style in (("mean", "-"), ("cls", ":")):
+                        level = 100 * record.result[f"{pooling} {split}"]["spearman"]
+                        axis.plot([place - 0.35, place + 0.35], [level] * 2, style, color="0.4")
+                        axis.annotate(f"untouched, {pooling}", (place + 0.37, level), va="center", fontsize=7)
+                    place += 1
+        axis.set(title=model, ylabel="Spearman's correlation, %", xticks=range(place), xlim=(-0.6, place - 0.2))
+        axis.set_xticklabels(ticks)
+    return figure
