@@ -86,7 +86,8 @@ def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "CORPUS", ("corpus.sentiment", "corpus.topic"))
     study = make(tmp_path / "out")
     plan = replace(study.settings.plan, max_examples=32)
-    study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
+    shares = {"alpha": 0.3, "fractions": (0.3,)}  # a tenth of eight heads is none
+    study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=(), **shares)
     found = study.run()
     assert (tmp_path / "out" / "study.json").exists() and found["verdict"] and found["iat"] and found["prune"]
 
