@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from headwise.heads.samples import samples
 
 SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
     (r"^(num_|n_)?(encoder_|decoder_|hidden_|text_|vision_|transformer_|backbone_)*(layers|layer|blocks)$", 2),
@@ -78,6 +83,7 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "donut-swin": SWIN,
     "maskformer-swin": SWIN,
 }
+BACKBONES: dict[str, dict[str, Any]] = {}
 EMPTY = {"head_dim": 8, "vocab_size": 96}  # left to others, or to a checkpoint
 LARGEST = 100_000_000  # parameters
 TOKEN = re.compile(r"_token_id$|_token_index$")
@@ -135,36 +141,84 @@ def parts(config: Any) -> list[Any]:
 
 
 def build(family: str, **settings: Any) -> Any:
-    """A tiny model with random weights, none of them zero."""
-    import transformers
-
+    """A tiny model with random weights, none of them zero: the first way to make it small after which it runs."""
     whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
     ways = [lambda config: config] if whole else [shrunk, shallow]
-    failure = None
+    failure, idle = None, None
     for way in ways:
         torch.manual_seed(0)
         try:
-            config = way(transformers.AutoConfig.for_model(family, **(whole or {})))
+            config = way(whole(family) if callable(whole) else started(family, **(whole or {})))
             for name, value in own.items():
                 setattr(config, name, value)
-            return _random(config)
+            model = _random(config)
         except Exception as error:
             failure = failure or error
+            continue
+        if len(ways) == 1 or runs(model):
+            return model
+        idle = idle or model
+    if idle is not None:
+        return idle
     raise failure or ValueError(family)
 
 
-def _random(config: Any) -> Any:
-    import transformers
+def started(family: str, **settings: Any) -> Any:
+    """The configuration of a type."""
+    from transformers import AutoConfig
 
+    return AutoConfig.for_model(family, **{**BACKBONES.get(family, {}), **settings})
+
+
+def runs(model: Any) -> bool:
+    """Whether some sample goes through a model."""
+    try:
+        for inputs in samples(model):
+            try:
+                with torch.no_grad():
+                    model(**inputs)
+            except Exception:
+                continue
+            return True
+    except Exception:
+        return False
+    return False
+
+
+def _random(config: Any) -> Any:
+    kind = model_class(config)
     with torch.device("meta"):
-        size = sum(p.numel() for p in transformers.AutoModel.from_config(config).parameters())
+        size = sum(p.numel() for p in kind(copy.deepcopy(config)).parameters())
     if size > LARGEST:
         raise ValueError(f"{size:,} parameters")
-    model = transformers.AutoModel.from_config(config)
+    model = kind(config)
     for parameter in model.parameters():
-        scale = 0.1 if parameter.ndim < 2 else 0.5 * parameter.shape[-1] ** -0.5
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * (parameter.numel() / len(parameter)) ** -0.5
         parameter.data += scale * torch.randn_like(parameter)
     return model.float().eval()
+
+
+def model_class(config: Any) -> Any:
+    """The base model of a configuration; of a part's configuration the model of that part."""
+    from transformers import MODEL_MAPPING, PreTrainedModel
+
+    if type(config) in MODEL_MAPPING:
+        found = MODEL_MAPPING[type(config)]
+        return found[0] if isinstance(found, tuple) else found
+    package = type(config).__module__.rpartition(".")[0]
+    folder = Path(importlib.import_module(package).__file__).parent
+    kinds = [
+        kind
+        for file in sorted(folder.glob("modeling_*.py"))
+        for kind in vars(importlib.import_module(f"{package}.{file.stem}")).values()
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__.startswith(package)
+        if kind.config_class is type(config)
+        and "forward" in vars(kind)
+        and not kind.__name__.endswith("PreTrainedModel")
+    ]
+    if not kinds:
+        raise ValueError(f"no model takes a {type(config).__name__}")
+    return min(kinds, key=lambda kind: ("For" in kind.__name__, not kind.__name__.endswith("Model")))
 
 
 def shallow(config: Any) -> Any:

@@ -34,10 +34,10 @@ MEANING = {
 
 
 def types() -> list[str]:
-    """Every type that has a base model."""
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+    """Every type that has a configuration: models, and parts that are models of their own."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    return sorted(MODEL_MAPPING_NAMES)
+    return sorted(CONFIG_MAPPING_NAMES)
 
 
 def judge(family: str) -> tuple[str, str]:

@@ -69,7 +69,10 @@ def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
         for bit in range(max(recording.sizes, default=0).bit_length()):
             recording.start(bit)
             recording.forward(inputs)
-    return recording.judged()
+        found = recording.judged()
+        if found.refused:  # else no projection but the sites noticed anything
+            recording.confirm(found, inputs)
+    return found
 
 
 class _Recording:
@@ -86,6 +89,10 @@ class _Recording:
         self.outputs: dict[Call, Any] = {}
         self.codes: dict[Call, torch.Tensor] = {}  # (W,): the number of the head that closes a column
         self.mixed: dict[Call, torch.Tensor] = {}  # (W,): columns that changed and are not zero
+        self.infinite: set[Call] = set()  # inputs with infinite numbers or NaN
+        self.alone: range | None = None  # the attention calls that are closed; None: all of them
+        self.sites: set[Call] = set()  # whose outputs are put back where only some calls are closed
+        self.noticed: list[str] = []  # projections beside them whose inputs changed
         self._restart()
 
     def start(self, bit: int) -> None:
@@ -121,6 +128,8 @@ class _Recording:
             return out
         if number >= len(self.sizes) or heads != self.sizes[number]:
             return out
+        if self.alone is not None and number not in self.alone:
+            return out
         opened = 1 - ((torch.arange(1, heads + 1) >> self.bit) & 1)
         shape = [1] * out.ndim
         shape[axis] = heads
@@ -140,6 +149,8 @@ class _Recording:
             then = self.inputs.get(call)
             if then is None or then.shape != given.shape or torch.equal(then, given):
                 return None
+            if self.alone is not None:
+                return self._put_back(call, then, given, projects)
             self._compared(call, then, given)
             return self.outputs[call] if projects else None
 
@@ -148,13 +159,37 @@ class _Recording:
     def _compared(self, call: Call, then: torch.Tensor, now: torch.Tensor) -> None:
         """Which columns of a changed input are closed, and which are neither closed nor as they were."""
         then, now = then.flatten(0, -2), now.flatten(0, -2)
+        if not then.isfinite().all():
+            self.infinite.add(call)
         zero = (now == 0).all(0) & (then != 0).any(0)
-        rounding = 1e-2 if then.dtype in (torch.float16, torch.bfloat16) else 1e-5
-        same = ((then - now).abs() <= rounding * then.abs().amax()).all(0)
+        same = ((then - now).abs() <= _rounding(then) * then.abs().amax()).all(0)
         codes = self.codes.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.long))
         mixed = self.mixed.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.bool))
         codes += zero.long().cpu() << (self.bit or 0)
         mixed |= ~(zero | same).cpu()
+
+    def _put_back(self, call: Call, then: torch.Tensor, now: torch.Tensor, projects: bool) -> Any:
+        if call in self.sites:
+            return self.outputs[call]
+        if projects and not torch.allclose(then, now, rtol=1e-3, atol=_rounding(then) * float(then.abs().amax())):
+            self.noticed.append(call[0])
+        return None
+
+    def confirm(self, found: Trace, inputs: dict[str, Any]) -> None:
+        """Withdraw sites beside which heads pass: with a site's output put back, no other projection may notice."""
+        counts = sorted(set(self.before.values()))
+        for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in found.proofs):
+            own = [proof for proof in found.proofs if self.before[proof.name, proof.call] == count]
+            if not all(proof.projection for proof in own):
+                continue
+            self.alone = range(max((c for c in counts if c < count), default=0), count)
+            self.sites, self.noticed = {(proof.name, proof.call) for proof in own}, []
+            self.start(0)
+            self.forward(inputs)
+            if self.noticed:
+                why = f"heads pass beside it: {self.noticed[0]} notices too when they are closed"
+                found.refused |= {proof.name: why for proof in own}
+                found.proofs = [proof for proof in found.proofs if proof not in own]
 
     def judged(self) -> Trace:
         """The modules that stand to the law, and those that do not."""
@@ -182,6 +217,8 @@ class _Recording:
         silent = (self.inputs[call].flatten(0, -2) == 0).all(0).cpu()
         if self.axes.option and heads < 2:
             return None, "one head on an unusual axis proves nothing"
+        if call in self.infinite:
+            return None, "its input has infinite numbers or NaN on the sample"
         if mixed.any():
             return (
                 None,
@@ -196,6 +233,11 @@ class _Recording:
         if not size or not ((codes[start:stop] == expected) | silent[start:stop]).all():
             return None, f"its input does not divide into {heads} slices, one for each head"
         return Proof(*call, heads, size, start, input_width(self.watched[call[0]]) is not None), ""
+
+
+def _rounding(values: torch.Tensor) -> float:
+    """How far numbers may differ that are the same but for rounding, as a fraction of the largest."""
+    return 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-5
 
 
 class _Axes:
