@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -55,6 +56,19 @@ NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state
 ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_rank": 8, "num_key_value_heads": 4}
 PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
 GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
+RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 16, 32], "depths": [1, 1, 1, 1]}
+DETR = {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False, "d_model": 32, "num_queries": 10}
+DETR |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+DETR |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+ONE = DETR | {"backbone_config": RESNET | {"out_features": ["stage4"]}}
+THREE_SCALES = DETR | {"backbone_config": RESNET | {"out_features": ["stage2", "stage3", "stage4"]}}
+VIT = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 32, "image_size": 32}
+VIT |= {"patch_size": 8, "out_features": ["stage1", "stage2", "stage3", "stage4"], "reshape_hidden_states": False}
+DEPTH = {"backbone": None, "reassemble_hidden_size": 32, "fusion_hidden_size": 16, "patch_size": 8}
+DEPTH |= {"neck_hidden_sizes": [16, 16, 16, 16], "backbone_config": {"model_type": "dinov2"} | VIT}
+PERCEIVER = {"d_latents": 32, "d_model": 32, "num_latents": 8, "num_blocks": 1, "num_self_attends_per_block": 2}
+PERCEIVER |= {"num_self_attention_heads": 4, "num_cross_attention_heads": 4, "vocab_size": 96}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1}
 WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which derives more from them
     "granitemoehybrid": HYBRID | {"shared_intermediate_size": 32},
     "zamba2": TEXT | ZAMBA | {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
@@ -63,6 +77,12 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
     "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
     "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": TEXT | MOE | {"layer_types": ["conv", "full_attention", "conv"]},
+    "nemotron": TEXT,
+    "perceiver": PERCEIVER,
+    **dict.fromkeys(["detr", "conditional_detr", "dab-detr", "table-transformer"], ONE),
+    "deformable_detr": THREE_SCALES,
+    **dict.fromkeys(["depth_anything", "prompt_depth_anything"], DEPTH),
 }
 OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
@@ -76,6 +96,14 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "deepseek_v2": {"num_experts_per_tok": 2},
     "esm": {"pad_token_id": 1, "mask_token_id": 2},
     "xmod": {"default_language": "en_XX"},
+    "mllama": {
+        "text_config.cross_attention_layers": [1],
+        "vision_config.intermediate_layers_indices": [0, 1],
+        "vision_config.vision_output_dim": 96,
+    },
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    "mllama_text_model": {"cross_attention_layers": [1]},
+    "vitpose_backbone": {"image_size": [32, 32]},
     "yolos": {"image_size": [32, 32]},
     "swin": SWIN,
     "swinv2": SWIN,
@@ -83,7 +111,6 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "donut-swin": SWIN,
     "maskformer-swin": SWIN,
 }
-BACKBONES: dict[str, dict[str, Any]] = {}
 EMPTY = {"head_dim": 8, "vocab_size": 96}  # left to others, or to a checkpoint
 LARGEST = 100_000_000  # parameters
 TOKEN = re.compile(r"_token_id$|_token_index$")
@@ -142,15 +169,18 @@ def parts(config: Any) -> list[Any]:
 
 def build(family: str, **settings: Any) -> Any:
     """A tiny model with random weights, none of them zero: the first way to make it small after which it runs."""
+    from transformers import AutoConfig
+
     whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
     ways = [lambda config: config] if whole else [shrunk, shallow]
     failure, idle = None, None
     for way in ways:
         torch.manual_seed(0)
         try:
-            config = way(whole(family) if callable(whole) else started(family, **(whole or {})))
+            config = way(AutoConfig.for_model(family, **(whole or {})))
             for name, value in own.items():
-                setattr(config, name, value)
+                *inner, last = name.split(".")
+                setattr(functools.reduce(getattr, inner, config), last, value)
             model = _random(config)
         except Exception as error:
             failure = failure or error
@@ -161,13 +191,6 @@ def build(family: str, **settings: Any) -> Any:
     if idle is not None:
         return idle
     raise failure or ValueError(family)
-
-
-def started(family: str, **settings: Any) -> Any:
-    """The configuration of a type."""
-    from transformers import AutoConfig
-
-    return AutoConfig.for_model(family, **{**BACKBONES.get(family, {}), **settings})
 
 
 def runs(model: Any) -> bool:

@@ -75,7 +75,7 @@ def _run(model: nn.Module, heads: Heads) -> tuple[nn.Module, dict[str, Any], dic
             continue
         for inputs in tried:
             try:
-                groups = _groups(runner, inputs, heads)
+                groups = _groups(runner, inputs, heads) if len(_values(runner, inputs)) else {}
             except Exception:
                 continue
             if all(site.layer in groups for site in heads.sites if site.kept):
@@ -126,7 +126,8 @@ def _closed_inside(
         number, calls[0] = calls[0], calls[0] + 1
         if number not in group:
             return out
-        axes = [axis for axis in (1, 2, 0) if axis < out.ndim - 1 and out.shape[axis] == heads]
+        order = (0, 1) if out.ndim == 3 else (1, 2, 0)
+        axes = [axis for axis in order if axis < out.ndim - 1 and out.shape[axis] == heads]
         if not axes:
             return out
         hits[0] += 1

@@ -28,34 +28,9 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
     """
     accepted = inspect.signature(model.forward).parameters
     config: Any = getattr(model, "config", None)
-    fixed: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
-    crosses = getattr(config, "add_cross_attention", False) or "query_embeds" in accepted
-    if "encoder_hidden_states" in accepted and crosses:
-        fixed["encoder_hidden_states"] = _noise(1, LENGTH, _first(config, "encoder_hidden_size") or _width(config))
-    choices: dict[str, list[dict[str, Any]]] = {}
-    if "input_ids" in accepted:
-        choices["text"] = [{"input_ids": ids} for ids in _texts(model)]
-    if "decoder_input_ids" in accepted and getattr(config, "is_encoder_decoder", True):
-        choices["decoder"] = [{"decoder_input_ids": token_ids(model)[:1]}]
-    for name, make in SENSES.items():
-        if name in accepted:
-            choices[name] = [{name: value} for value in make(config)]
-    if "input_features_mask" in accepted:
-        choices["input_features"] = [_masked(each) for each in choices.get("input_features", [])]
-    if "bbox" in accepted:
-        choices["bbox"] = [{"bbox": torch.ones(1, LENGTH, 4, dtype=torch.long)}]
-    if accepted.keys() & GRIDS.keys() and "input_ids" not in accepted:
-        choices = {"patches": list(_patches(config, accepted))}
-    if "spatial_shapes" in accepted:
-        choices |= {"pixel_values": list(_flat_patches(config))}
-    if "prompt_pixel_values" in accepted:  # above the picture, which is the lower half
-        choices["pixel_values"] = [{"pixel_values": _upper(next(_pictures(config)))}]
-    for name, make in COMPANIONS.items():
-        if name in accepted and name not in fixed:
-            fixed[name] = make(config)
-    if not choices and fixed.keys() & COMPANIONS.keys():
-        choices = {"companions": [{"use_cache": False}] if "use_cache" in accepted else [{}]}
-    if not choices:
+    fixed = _fixed(config, accepted)
+    choices = _choices(model, config, accepted)
+    if not choices and fixed.keys() <= {"use_cache"}:
         known = [name for name in ("inputs_embeds", "hidden_states") if name in accepted]
         choices = {name: [{name: _noise(1, LENGTH, _width(config))}] for name in known[:1]}
     others = {name: each for name, each in choices.items() if not name.startswith(("pixel", "input_"))}
@@ -66,13 +41,54 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
                 yield {name: _like(model, value) for name, value in inputs.items()}
 
 
+def _fixed(config: Any, accepted: Iterable[str]) -> dict[str, Any]:
+    """What is the same in every sample."""
+    found: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    if "encoder_hidden_states" in accepted:
+        width = _first(config, "encoder_hidden_size", "cross_hidden_size") or _width(config)
+        if getattr(config, "add_cross_attention", False) or "query_embeds" in accepted:
+            found["encoder_hidden_states"] = _noise(1, LENGTH, width)
+    return found | {name: make(config) for name, make in COMPANIONS.items() if name in accepted and name not in found}
+
+
+def _choices(model: Any, config: Any, accepted: Any) -> dict[str, list[dict[str, Any]]]:
+    """What may be tried for every sense that a forward takes."""
+    choices: dict[str, list[dict[str, Any]]] = {}
+    if "input_ids" in accepted:
+        choices["text"] = [{"input_ids": ids} for ids in _texts(model)]
+    if "decoder_input_ids" in accepted and getattr(config, "is_encoder_decoder", True):
+        choices["decoder"] = [{"decoder_input_ids": token_ids(model)[:1]}]
+    for name, make in SENSES.items():
+        if name in accepted:
+            choices[name] = [{name: value} for value in make(config)]
+    if "input_features_mask" in accepted:
+        choices["input_features"] = [_masked(each) for each in choices.get("input_features", [])]
+    if "feature_lens" in accepted:
+        choices["input_features"] = [_measured(each) for each in choices.get("input_features", [])]
+    if "bbox" in accepted:
+        choices["bbox"] = [{"bbox": torch.ones(1, LENGTH, 4, dtype=torch.long)}]
+    if accepted.keys() & GRIDS.keys() and "input_ids" not in accepted:
+        choices = {"patches": list(_patches(config, accepted))}
+    if "spatial_shapes" in accepted:
+        choices |= {"pixel_values": list(_flat_patches(config))}
+    if "prompt_pixel_values" in accepted:  # above the picture, which is the lower half
+        choices["pixel_values"] = [{"pixel_values": _upper(next(_pictures(config)))}]
+    if "aspect_ratio_ids" in accepted:  # Mllama's pictures are tiles
+        mask = {"cross_attention_mask": _tile_mask(config, 1, LENGTH)} if "cross_attention_mask" in accepted else {}
+        choices["pixel_values"] = [{"pixel_values": _tiles(config), **mask}]
+    elif "cross_attention_states" in accepted:
+        choices["states"] = [{"cross_attention_states": _noise(1, LENGTH, _width(config))}]
+    return choices
+
+
 def _texts(model: Any) -> Iterator[torch.Tensor]:
     """One text; for models that read several streams of tokens, as many."""
     ids = token_ids(model)[:1]
     yield ids
-    streams = getattr(model.config, "num_codebooks", None)
+    streams = _first(model.config, "num_codebooks", "num_channels")
     for number in (streams + 1, streams) if isinstance(streams, int) else ():
         yield ids[..., None].repeat(1, 1, number)
+        yield ids.repeat(number, 1)
 
 
 def token_ids(model: Any) -> torch.Tensor:
@@ -136,6 +152,7 @@ def _pictures(config: Any) -> Iterator[torch.Tensor]:
     yield _noise(1, 1, channels, height, width)
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 2
     yield _noise(1, frames, channels, height, width)
+    yield _noise(1, channels, 4 * height, 4 * width)
 
 
 def _patches(config: Any, accepted: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -183,8 +200,32 @@ def _rows(*sizes: str) -> Callable[[Any], torch.Tensor]:
     return lambda config: _noise(1, LENGTH, _first(config, *sizes) or _width(config))
 
 
+def _measured(features: dict[str, Any]) -> dict[str, Any]:
+    """Spectra of all examples, one after the other, and how long each is."""
+    found = features["input_features"][0]
+    return {"input_features": found, "feature_lens": torch.tensor([found.shape[-1]])}
+
+
 def _upper(picture: torch.Tensor) -> torch.Tensor:
     return picture[..., : picture.shape[-2] // 2, :]
+
+
+def _tiles(config: Any) -> torch.Tensor:
+    """One picture of one example, in tiles."""
+    config = getattr(config, "vision_config", None) or config
+    return _noise(1, 1, config.max_num_tiles, config.num_channels, config.image_size, config.image_size)
+
+
+def _tile_mask(config: Any, *sizes: int) -> torch.Tensor:
+    config = getattr(config, "vision_config", None) or config
+    return torch.ones(*sizes, 1, config.max_num_tiles, dtype=torch.long)
+
+
+def _flattened(config: Any) -> torch.Tensor:
+    """Patches with their row and column before their pixels, as Pix2Struct reads them."""
+    side, channels = _first(config, "patch_size") or 16, _first(config, "num_channels") or 3
+    places = torch.cartesian_prod(torch.arange(1.0, 5), torch.arange(1.0, 5))
+    return torch.cat([places, _noise(16, side * side * channels)], 1)[None]
 
 
 # What comes with a text or a picture, or instead of one.
@@ -214,6 +255,14 @@ COMPANIONS: dict[str, Callable[[Any], torch.Tensor]] = {
     "rewards": lambda config: _noise(1, LENGTH, 1),
     "returns_to_go": lambda config: _noise(1, LENGTH, 1),
     "timesteps": lambda config: torch.arange(LENGTH)[None],
+    "aspect_ratio_ids": lambda config: torch.ones(1, 1, dtype=torch.long),
+    "aspect_ratio_mask": lambda config: _tile_mask(config, 1),
+    "flattened_patches": _flattened,
+    "image": lambda config: next(_pictures(config)),
+    "context": _rows("hidden_size"),
+    "last_hidden_state": _rows("input_size"),
+    "inputs": _rows("d_model"),
+    "patch_embeds": lambda config: _noise(1, 4, 4, _width(config)),
 }
 
 
