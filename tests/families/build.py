@@ -57,7 +57,13 @@ ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_ra
 PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
 GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
 RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 16, 32], "depths": [1, 1, 1, 1]}
-DETR = {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False, "d_model": 32, "num_queries": 10}
+DETR = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "use_pretrained_backbone": False,
+    "d_model": 32,
+    "num_queries": 10,
+}
 DETR |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 DETR |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 ONE = DETR | {"backbone_config": RESNET | {"out_features": ["stage4"]}}
@@ -216,7 +222,7 @@ def _random(config: Any) -> Any:
         raise ValueError(f"{size:,} parameters")
     model = kind(config)
     for parameter in model.parameters():
-        scale = 0.1 if parameter.ndim < 2 else 0.5 * (parameter.numel() / len(parameter)) ** -0.5
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * max(parameter[0].numel(), 1) ** -0.5
         parameter.data += scale * torch.randn_like(parameter)
     return model.float().eval()
 

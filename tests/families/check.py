@@ -94,8 +94,10 @@ def _runners(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
 def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads) -> dict[int, list[int]]:
     calls, groups, last = [0], {}, [0]
     by_module: dict[int, list[int]] = {}
+    starts: dict[nn.Module, int] = {}
+    inside = {site.module: site.layer for site in heads.sites if site.inside}
     for site in heads.sites:
-        if site.kept:
+        if site.kept and not site.inside:
             by_module.setdefault(id(site.module), []).append(site.layer)
 
     def attended(out: torch.Tensor) -> torch.Tensor:
@@ -108,7 +110,16 @@ def _groups(runner: nn.Module, inputs: dict[str, Any], heads: Heads) -> dict[int
             groups.setdefault(layer, []).extend(range(min(last[0], calls[0] - 1), calls[0]))
         last[0] = calls[0]
 
+    def entered(module: nn.Module, *_: Any) -> None:
+        starts[module] = calls[0]
+
+    def left(module: nn.Module, *_: Any) -> None:
+        groups.setdefault(inside[module], []).extend(range(starts[module], calls[0]))
+
     with ExitStack() as stack, torch.no_grad(), _Attention(attended):
+        for module in inside:
+            stack.callback(module.register_forward_pre_hook(entered).remove)
+            stack.callback(module.register_forward_hook(left).remove)
         modules = [module for module in runner.modules() if isinstance(module, nn.Linear) or id(module) in by_module]
         for module in modules:
             stack.callback(module.register_forward_pre_hook(hook).remove)

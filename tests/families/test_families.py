@@ -16,7 +16,8 @@ FAST = (
     "cpmant ctrl cvt deberta-v2 deepseek_v3 distilbert falcon falcon_h1 gemma3_text gemma4_text glm4 glpn "
     "gpt2 gpt_neox gpt_oss granite granitemoehybrid jamba kosmos-2 led lfm2 llama longformer minimax "
     "mixtral mllama modernbert mpnet nemotron_h olmo3 olmo_hybrid pegasus_x phi3 qwen2_vl qwen3_5 "
-    "qwen3_next recurrent_gemma roberta siglip smollm3 swin t5 vit vit_mae whisper xlm zamba2"
+    "qwen3_next recurrent_gemma roberta siglip smollm3 swin t5 vit vit_mae whisper xlm zamba2 "
+    "detr d_fine idefics jetmoe lilt lxmert mllama_text_model squeezebert timesfm wavlm xlnet"
 )
 
 
@@ -26,9 +27,7 @@ def test_gates_close_heads(family):
     assert kind == "right", why
 
 
-@pytest.mark.parametrize(
-    "family", ["diffllama", "nystromformer", "xlnet", "wavlm", "squeezebert", "mamba", "fnet", "resnet"]
-)
+@pytest.mark.parametrize("family", ["diffllama", "mamba", "fnet", "resnet"])
 def test_what_cannot_be_reached_is_refused(family):
     kind, why = verdict(build(family))
     assert kind == "refused" and why

@@ -187,8 +187,10 @@ def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], l
 def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
     if placed is None:
         return Site(layer, "", None, None, (), {})
-    module, attention = model.get_submodule(placed.name), model.get_submodule(placed.name.rpartition(".")[0])
-    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, placed.head_dim, placed.start)
+    module = model.get_submodule(placed.name)
+    attention = module if placed.inside else model.get_submodule(placed.name.rpartition(".")[0])
+    about = {"head_dim": placed.head_dim, "start": placed.start, "inside": placed.inside}
+    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, **about)
 
 
 def is_cut(model: nn.Module) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 
 from headwise.errors import first_line
 from headwise.heads.families import CROSS_MARKS, EXACT, declared_causal, text_config
+from headwise.heads.inside import found_inside
 from headwise.heads.samples import samples
 from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
@@ -36,6 +37,7 @@ class Placed:
     heads: int
     head_dim: int
     start: int
+    inside: bool = False
 
 
 @dataclass
@@ -119,7 +121,9 @@ def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, 
     try:
         for inputs in tried:
             try:
-                return inputs, trace(model, inputs), ""
+                found = trace(model, inputs)
+                found_inside(model, inputs, found)
+                return inputs, found, ""
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # a sample that does not fit fails anywhere in a model
@@ -222,7 +226,7 @@ def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) ->
         members = sorted(members, key=lambda each: (each[1].call, order.get(each[0], 0)))
         numbers, layers = list(range(len(members))), len(members)
     placed = [
-        Placed(number, name, proof.heads, proof.head_dim, proof.start)
+        Placed(number, name, proof.heads, proof.head_dim, proof.start, proof.inside)
         for number, (name, proof) in zip(numbers, members)
     ]
     return sorted(placed, key=lambda each: each.layer), layers

@@ -26,6 +26,9 @@ class Site:
     head_dim: int = 0
     start: int = 0  # of the first head's slice in the module's input
     group: int = 1  # heads that share one key and value, before any cut
+    inside: bool = (
+        False  # the module makes the attention call, and its heads are reached there (`headwise.heads.inside`)
+    )
 
     def owners(self, part: Part) -> list[tuple[int, ...]]:
         """For every row of a part the heads it belongs to, by their original numbers: one head, or those of a group."""

@@ -35,6 +35,7 @@ class Proof:
     head_dim: int
     start: int  # where the first head's slice begins
     projection: bool  # else a norm, say, that stands between the heads and their projection
+    inside: bool = False  # the module makes the attention call, and heads are reached there
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Trace:
     proofs: list[Proof] = field(default_factory=list)  # in the order of the forward
     refused: dict[str, str] = field(default_factory=dict)  # names of modules that read heads otherwise, and how
     calls: int = 0  # of attention
+    left: set[int] = field(default_factory=set)  # numbers of the attention calls whose heads no site holds
+    behind: dict[str, set[int]] = field(default_factory=dict)  # of refused modules: the attention calls before them
     reached: set[str] = field(default_factory=set)  # names of the modules that the forward called
 
 
@@ -56,6 +59,7 @@ def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
             found, again = again, found
         known = {(proof.name, proof.call) for proof in found.proofs}
         found.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
+        found.left &= again.left
     proven = {proof.name for proof in found.proofs}
     found.refused = {name: why for name, why in found.refused.items() if name not in proven}
     return found
@@ -70,8 +74,9 @@ def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
             recording.start(bit)
             recording.forward(inputs)
         found = recording.judged()
-        if found.refused:  # else no projection but the sites noticed anything
-            recording.confirm(found, inputs)
+        recording.confirm(found, inputs)
+    found.left = set(range(found.calls)).difference(*(recording.between[p.name, p.call] for p in found.proofs))
+    found.behind = {name: set(recording.between[name, call]) for name, call in recording.codes if name in found.refused}
     return found
 
 
@@ -92,6 +97,7 @@ class _Recording:
         self.infinite: set[Call] = set()  # inputs with infinite numbers or NaN
         self.alone: range | None = None  # the attention calls that are closed; None: all of them
         self.sites: set[Call] = set()  # whose outputs are put back where only some calls are closed
+        self.read: set[str] = set()  # of these the ones whose inputs changed
         self.noticed: list[str] = []  # projections beside them whose inputs changed
         self._restart()
 
@@ -170,6 +176,7 @@ class _Recording:
 
     def _put_back(self, call: Call, then: torch.Tensor, now: torch.Tensor, projects: bool) -> Any:
         if call in self.sites:
+            self.read.add(call[0])
             return self.outputs[call]
         if projects and not torch.allclose(then, now, rtol=1e-3, atol=_rounding(then) * float(then.abs().amax())):
             self.noticed.append(call[0])
@@ -177,19 +184,28 @@ class _Recording:
 
     def confirm(self, found: Trace, inputs: dict[str, Any]) -> None:
         """Withdraw sites beside which heads pass: with a site's output put back, no other projection may notice."""
-        counts = sorted(set(self.before.values()))
         for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in found.proofs):
             own = [proof for proof in found.proofs if self.before[proof.name, proof.call] == count]
-            if not all(proof.projection for proof in own):
-                continue
-            self.alone = range(max((c for c in counts if c < count), default=0), count)
-            self.sites, self.noticed = {(proof.name, proof.call) for proof in own}, []
-            self.start(0)
-            self.forward(inputs)
-            if self.noticed:
-                why = f"heads pass beside it: {self.noticed[0]} notices too when they are closed"
-                found.refused |= {proof.name: why for proof in own}
-                found.proofs = [proof for proof in found.proofs if proof not in own]
+            if not all(proof.projection for proof in own) or (len(own) == 1 and not found.refused):
+                continue  # nothing but the site noticed anything
+            calls = self.between[own[0].name, own[0].call]
+            for alone in [calls] if len(own) == 1 else [range(n, n + 1) for n in calls]:
+                self.alone, self.sites = alone, {(proof.name, proof.call) for proof in own}
+                self.noticed, self.read = [], set()
+                self.start(0)
+                self.forward(inputs)
+                others = self.noticed or sorted(self.read)[1:]  # two sites may not share heads
+                if others:
+                    why = f"heads pass beside it: {others[0]} notices too when they are closed"
+                    found.refused |= {proof.name: why for proof in own}
+                    found.proofs = [proof for proof in found.proofs if proof not in own]
+                    break
+
+    @property
+    def between(self) -> dict[Call, range]:
+        """Of every module's call, the attention calls since any other module's."""
+        counts = [0, *sorted(set(self.before.values()))]
+        return {call: range(counts[max(counts.index(n) - 1, 0)], n) for call, n in self.before.items()}
 
     def judged(self) -> Trace:
         """The modules that stand to the law, and those that do not."""
