@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from headwise.heads.proven import towers
 from headwise.heads.samples import samples
 
 SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
@@ -90,6 +92,7 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "deformable_detr": THREE_SCALES,
     **dict.fromkeys(["depth_anything", "prompt_depth_anything"], DEPTH),
 }
+LLAMA4 = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}
 OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
     "bamba": MAMBA | {"attn_layer_indices": [1], "attn_rotary_emb": 8},
@@ -107,6 +110,8 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
         "vision_config.intermediate_layers_indices": [0, 1],
         "vision_config.vision_output_dim": 96,
     },
+    "llama4": {f"vision_config.{name}": size for name, size in LLAMA4.items()},
+    "llama4_vision_model": LLAMA4,
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
     "mllama_text_model": {"cross_attention_layers": [1]},
     "vitpose_backbone": {"image_size": [32, 32]},
@@ -191,12 +196,21 @@ def build(family: str, **settings: Any) -> Any:
         except Exception as error:
             failure = failure or error
             continue
-        if len(ways) == 1 or runs(model):
+        if len(ways) == 1 or runs(model) or all(runs(part) for part in _outermost(model)):
             return model
         idle = idle or model
     if idle is not None:
         return idle
     raise failure or ValueError(family)
+
+
+def _outermost(model: Any) -> list[Any]:
+    """The models inside a model that are in no other; itself where there are none."""
+    found: dict[str, Any] = {}
+    for name, tower in towers(model):
+        if not any(name.startswith(f"{other}.") for other in found):
+            found[name] = tower
+    return list(found.values()) or [model]
 
 
 def runs(model: Any) -> bool:
@@ -222,7 +236,7 @@ def _random(config: Any) -> Any:
         raise ValueError(f"{size:,} parameters")
     model = kind(config)
     for parameter in model.parameters():
-        scale = 0.1 if parameter.ndim < 2 else 0.5 * max(parameter[0].numel(), 1) ** -0.5
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * max(math.prod(parameter.shape[1:]), 1) ** -0.5
         parameter.data += scale * torch.randn_like(parameter)
     return model.float().eval()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
+from headwise.heads.cutting import fold, prune
 from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.heads.samples import samples
 from headwise.heads.tracing import _Attention
@@ -36,7 +38,11 @@ def verdict(model: nn.Module) -> tuple[str, str]:
         if wrong:
             return "wrong", f"{heads.stack}: {wrong}"
         present = [site for site in heads.sites if site.kept]
-        words.append(f"{heads.stack} {len(present)}/{heads.num_layers} x {heads.num_heads} x {heads.head_dim}")
+        cut, wrong = _cut(model, heads) if heads.exact else (False, "")
+        if wrong:
+            return "wrong", f"{heads.stack}: {wrong}"
+        size = f"{len(present)}/{heads.num_layers} x {heads.num_heads} x {heads.head_dim}"
+        words.append(f"{heads.stack} {size}{', cut' if cut else ''}")
     return "right", "; ".join(words)
 
 
@@ -64,6 +70,26 @@ def _wrong(model: nn.Module, heads: Heads) -> str:
                 why = f"differs by {min(seen):.2g}" if seen else f"no attention call has {len(site.kept)} heads"
                 return f"layer {site.layer}, head {head}: {why}"
     return ""
+
+
+def _cut(model: nn.Module, heads: Heads) -> tuple[bool, str]:
+    """Whether single heads can be cut; and what is wrong if a cut or a folded copy is not the gated model."""
+    present = [site for site in heads.sites if site.kept]
+    gone = torch.zeros(heads.shape, dtype=torch.bool)
+    gone[present[0].layer, present[0].kept[-1]] = gone[present[-1].layer, present[-1].kept[0]] = True
+    runner, inputs, _ = _run(model, heads)
+    name = next(name for name, module in model.named_modules() if module is runner)
+    with gated(model, (~gone).float(), heads=heads):
+        expected = _values(runner, inputs)
+    for form in (fold, prune):
+        try:
+            mask = (~gone).float() if form is fold else gone
+            found = _values(form(copy.deepcopy(model), mask, heads.stack).get_submodule(name), inputs)
+        except HeadwiseError:  # its code does not run with fewer heads, or weights are not plain
+            return False, ""
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
+            return False, f"{form.__name__} differs by {float((found - expected).abs().max()):.2g}"
+    return True, ""
 
 
 def _run(model: nn.Module, heads: Heads) -> tuple[nn.Module, dict[str, Any], dict[int, list[int]]]:

@@ -79,7 +79,8 @@ def _sliced(model: nn.Module, fields: dict[str, Any], slices: dict[str, dict[str
             site = replace(site, parts=parts, attention=scope, group=len(site.kept) // len(parts["k"].rows))
         sites.append(site)
     exact = not fields["shared"] and all(site.name in slices for site in sites if site.kept)
-    return fields | {"sites": tuple(sites), "exact": exact}
+    groups = max(len(site.kept) // site.group for site in sites) if exact else fields["num_kv_heads"]
+    return fields | {"sites": tuple(sites), "exact": exact, "num_kv_heads": groups}
 
 
 def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
@@ -298,11 +299,8 @@ def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseEr
 def _stack_config(model: nn.Module, stack: str):
     """The part of the configuration that speaks of this stack."""
     config = getattr(model, "config", None)  # modules in plain torch have none
-    if stack == "text":
-        return getattr(config, "text_config", config)
-    if stack == "vision":
-        return getattr(config, "vision_config", config)
-    return config
+    own = getattr(config, f"{stack}_config", None)  # text, vision, audio, qformer
+    return config if own is None or isinstance(own, dict) else own
 
 
 def _number(config, stack: str, what: str) -> int | None:

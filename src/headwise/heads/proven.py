@@ -98,7 +98,7 @@ def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
     """What a forward of the whole shows, and one of every tower that it does not reach."""
     inputs, whole, why = _first(model, [sample] if sample is not None else samples(model))
     found, ran = whole or Trace(), {"": inputs}
-    for name, tower in _towers(model):
+    for name, tower in towers(model):
         if any(reached.startswith(f"{name}.") for reached in found.reached):
             continue
         inputs, own, _ = _first(tower, samples(tower))
@@ -152,7 +152,7 @@ def _sliced(
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     """The outermost models inside a model that have attention and that no sample went through."""
     found: list[str] = []
-    for name, tower in _towers(model):
+    for name, tower in towers(model):
         inside = any(name.startswith(f"{other}.") for other in found)
         if inside or any(each.startswith(f"{name}.") for each in reached):
             continue
@@ -161,7 +161,7 @@ def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     return found
 
 
-def _towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Models inside a model, outer ones first."""
     for name, module in model.named_modules():
         if name and hasattr(module, "config") and hasattr(module, "main_input_name"):
