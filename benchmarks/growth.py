@@ -96,7 +96,7 @@ def jobs_of(size: Size, number: int) -> Callable[[], object]:
         ends: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             jobs = [Job("growth:nothing", {"n": n}) for n in range(number + 1)]
-            run(jobs, folder, workers=1, told=lambda job, state, word: ends.append(time.perf_counter()))
+            run(jobs, folder, workers=1, on_change=lambda job, state, word: ends.append(time.perf_counter()))
         return ends[-1] - ends[-2 * number]
 
     return sweep

@@ -104,7 +104,7 @@ def converged_rows(task: str, sentences: int, repeat: int) -> list[Row]:
     same, took = reached_by(vectors, labels, best)
     near = [name for name in same if took[name] <= 3 * min(took.values())]  # the rest is no peer
     ways = [lambda name=name: scikit_learn(vectors, labels, name) for name in near]
-    fast, *slow = fastest([lambda: fit("sklearn", vectors, labels), *ways], repeat)
+    fast, *slow = fastest([lambda: fit("sklearn", vectors, labels, standardize=False), *ways], repeat)
     about = f"{len(labels.train)} sentences of {task}, {labels.classes} classes"
     rows = [
         row(f"scikit-learn, {name} / converged, {about}", s / fast, same=same[name], peer="scikit-learn")
@@ -225,7 +225,7 @@ def end_to_end(sentences: int) -> list[Row]:
             protocol=protocol,
             precision="bf16",
             shared="keep",
-            say=lambda line, marks=marks, start=start: marks.append(time.perf_counter() - start),
+            log=lambda line, marks=marks, start=start: marks.append(time.perf_counter() - start),
         )
         spent = time.perf_counter() - start
         rows += [

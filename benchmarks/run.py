@@ -40,6 +40,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
         "probing": [*CPU, "--sentences", "80", "--repeat", "1", "--threads", "1"],
         "records": ["--records", "20"],
+        "starting": ["--rows", "500", "--repeats", "1"],
         "training": ["--rows", "32", "--repeats", "2", "--threads", "1"],
     },
     "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},

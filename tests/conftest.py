@@ -38,6 +38,14 @@ def private_cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
+def importable(monkeypatch):
+    """Workers in other processes find the works of tests."""
+    support = str(Path(__file__).parent / "support")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([support, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
+
+@pytest.fixture
 def data_folder() -> Path:
     """The folder of real samples."""
     folder = os.environ.get("HEADWISE_DATA")

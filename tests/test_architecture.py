@@ -104,6 +104,10 @@ ONLY = {
 }
 
 
+# modules named in a text: of a registry's entry, of `import_module`, of a plug-in
+NAMED = re.compile(r'(?<=")headwise\.[\w.]+(?=:\w+"|",\)  # plug-ins)|(?<=import_module\(")headwise\.[\w.]+')
+
+
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
@@ -119,7 +123,7 @@ def imported(path: Path, named: bool = True) -> list[str]:
     """Everything a file imports, inside functions too, and places named in registries; not what types alone need."""
     tree = ast.parse(path.read_text())
     typing_only: set[int] = set()
-    targets = re.findall(r'"(headwise\.[\w.]+)(?::\w+"|",\)  # plug-ins)', path.read_text()) if named else []
+    targets = NAMED.findall(path.read_text()) if named else []
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             typing_only |= {id(child) for child in ast.walk(node)}

@@ -209,7 +209,9 @@ def probe_record(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]], 
     label = labels(made)[asked]
     rows = {side: [{"text": each.text, "label": label(each)} for each in found] for side, found in made.items()}
     task = Task(asked, Classify(tuple(sorted({row["label"] for row in rows["train"]}))), Rows(**rows), "accuracy")
-    found = probe(encoder, task, tokenizer=tokenizer, protocol="sklearn", max_length=LENGTH, cache=kept)
+    found = probe(
+        encoder, task, tokenizer=tokenizer, protocol="sklearn", standardize=False, max_length=LENGTH, cache=kept
+    )
     result = {"classes": len(task.kind.labels), "chance": found.chance, "sizes": found.about["sizes"]}
     result |= {"notes": found.about["notes"], "cut": found.about["cut"], "utilization": utilize(found).to_record()}
     arrays = {"test": found.accuracy, "dev": found.dev, "layers": found.layers, "layers_dev": found.layers_dev}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {  # imported when first asked for
+_PLACES = {  # imported on first use
     "errors": ("HeadwiseError",),
     "heads.gates": ("Heads", "gated", "captured"),
     "heads.selection": ("top", "bottom"),

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class HeadwiseError(ValueError):
-    """A mistake of use or of data, told as what was seen, what was expected and the next step.
+    """An error in usage or data: what was seen, what was expected, and the next step.
 
     Example:
         >>> raise HeadwiseError("gates of shape (2, 3)", "(6, 12)", "pass torch.ones(6, 12)")
@@ -26,11 +26,11 @@ class HeadwiseError(ValueError):
 
 
 class HeadwiseWarning(UserWarning):
-    """Something went on, but is not what was published or asked for; it is recorded too."""
+    """Execution continued but differs from what was requested or published; the difference is recorded."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
-    """The error for a name that does not exist, with the nearest ones first."""
+    """The error for an unknown name; the closest known names come first."""
     known = sorted(map(str, known))
     near = get_close_matches(str(name), known, n=3, cutoff=0.5)
     listed = ", ".join(known[:40]) + (f" and {len(known) - 40} more" if len(known) > 40 else "")
@@ -42,17 +42,17 @@ def unknown(what: str, name: object, known: Iterable[str]) -> HeadwiseError:
 
 
 def option(name: str, value: str) -> str:
-    """What to type in Python, and on the command line, which shows the same errors."""
+    """What to type in Python and, because it shows the same errors, on the command line."""
     return f'{name}="{value}" (--{name.replace("_", "-")} {value})'
 
 
 def install(extra: str) -> str:
-    """What to type for an extra: headwise is on no package index yet."""
+    """How to install an extra; headwise is not on a package index yet."""
     return f'pip install -e ".[{extra}]" in the source folder of headwise'
 
 
 def missing_extra(package: str, extra: str, purpose: str, otherwise: str = "") -> HeadwiseError:
-    """The error for an optional library that is not installed, maybe with a way around it."""
+    """The error for an optional library that is not installed, with an alternative if there is one."""
     seen = f"{purpose} needs the package {package!r}, which is not installed"
     return HeadwiseError(seen, hint=install(extra) + (f", or {otherwise}" if otherwise else ""))
 

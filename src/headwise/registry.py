@@ -1,4 +1,4 @@
-"""Names for things that can be added from outside: one door for built-ins and plug-ins."""
+"""Registries: built-ins and plug-ins are added in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHIPPED = ("headwise.papers",)  # plug-ins that come with headwise
 
 
 class Registry(Generic[T]):
-    """A table from names to objects; an object may be given late as ``"module:attribute"``.
+    """A table from names to objects; an object may be given as ``"module:attribute"`` and is imported on first use.
 
     Example:
         >>> estimators = Registry("estimator")
@@ -39,10 +39,10 @@ class Registry(Generic[T]):
         return register
 
     def add(self, name: str, entry: T | str) -> None:
-        """Register an object, or the place it will be imported from when first asked for."""
+        """Register an object, or the place to import it from on first use."""
         old = self._entries.get(name)
         if old is not None and old is not entry and not isinstance(old, str):
-            raise HeadwiseError(f"{self.what} {name!r} is registered twice", "a name of its own")
+            raise HeadwiseError(f"{self.what} {name!r} is registered twice", "a unique name")
         self._entries[name] = entry
 
     def __getitem__(self, name: str) -> T:
@@ -72,7 +72,7 @@ class Registry(Generic[T]):
 
 
 def load_plugins() -> None:
-    """Import every plug-in once, shipped or installed; importing one registers its entries."""
+    """Import every plug-in once; importing it registers its entries."""
     if not Registry._plugins_loaded:
         Registry._plugins_loaded = True
         for module in SHIPPED:

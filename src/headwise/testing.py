@@ -1,4 +1,4 @@
-"""Small models for tests: random ones of every family, built from configurations without a download."""
+"""Small models for tests, built from configurations: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def toy_model(count: int = 2, family: str = "bert", seed: int = 0, rows: int = 9
 
 
 def no_dropout(model: Any) -> Any:
-    """The model, with nothing left to chance: dropout modules and the rates that attention reads are 0."""
+    """The model with all dropout rates set to 0, those read by attention included."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -258,7 +258,7 @@ def no_dropout(model: Any) -> Any:
 
 
 def layers_run_again(model: Any) -> Any:
-    """The model, with layers that keep no activations and run again in the backward pass (checkpointing)."""
+    """The model with activation checkpointing: layers run again in the backward pass."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # its name from transformers 5.23 on
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     return model
@@ -292,9 +292,9 @@ def playground(folder: str | Path) -> Path:
 def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any, dict[str, torch.Tensor]]:
     """A trained two-task model in which one known head carries each task, and the heads' masks.
 
-    Training asks for the right answer while the other heads are closed at random, and for no opinion while the
-    planted head is closed. The others stay active: they have weights, outputs and gradients. ``shared`` plants one
-    head for both tasks.
+    Training rewards the right answer while other heads are closed at random, and uniform predictions while the planted
+    head is closed. The other heads stay active: they have weights, outputs and gradients. ``shared`` plants one head
+    for both tasks.
     """
     from headwise.training.loop import fit
     from headwise.training.methods.method import Method

@@ -717,7 +717,7 @@ def test_a_place_that_cannot_be_written_is_told_before_any_work(headwise, place,
     refused(headwise(f"{line} in-the-way/here"), "in-the-way is a file")
     refused(headwise(f"{line} {'a' * 300}/here"), "File name too long")
     monkeypatch.setattr("os.access", lambda path, mode, **_: not mode & os.W_OK)
-    refused(headwise(f"{line} new/here"), "no right to write in", str(place))
+    refused(headwise(f"{line} new/here"), "no permission to write in", str(place))
     assert not (place / "new").exists()
 
 
@@ -761,7 +761,7 @@ def test_a_failure_is_one_line_and_code_1(headwise, monkeypatch):
     refused(headwise("heads bert-tiny"), "RuntimeError: the disk is full", code=1)
 
 
-@pytest.mark.parametrize("said", ["", "stopped at step 3 of 9; the same command goes on from there"])
+@pytest.mark.parametrize("said", ["", "stopped at step 3 of 9; run the same command to resume"])
 def test_a_stop_by_hand_is_130_and_says_what_is_kept(headwise, monkeypatch, said):
     def stopped(*args):
         raise KeyboardInterrupt(said)
@@ -817,7 +817,7 @@ def test_sigterm_in_a_training_is_143_and_a_checkpoint(place):
     running.terminate()
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 143, errors.decode()
-    assert b"Traceback" not in errors and b"goes on from there" in errors
+    assert b"Traceback" not in errors and b"run the same command to resume" in errors
     assert list((place / "runs/ended/checkpoints").iterdir())
 
 
@@ -831,14 +831,6 @@ def test_sigterm_elsewhere_is_one_line_and_143(headwise, monkeypatch):
 
 
 # -- many runs
-
-
-@pytest.fixture
-def importable(monkeypatch):
-    """Workers find the works of these tests."""
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
-    )
 
 
 def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):

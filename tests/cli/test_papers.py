@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -38,14 +37,6 @@ def refused(result, *words, code=2):
     """Nothing on standard output, one line of error with these words."""
     assert result[0] == code and not result[1]
     assert result[2].count("\n") == 1 and all(word in result[2] for word in words), result[2]
-
-
-@pytest.fixture
-def importable(monkeypatch):
-    """Workers find the works of these tests."""
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
-    )
 
 
 class Halves:

@@ -19,6 +19,7 @@ ENGINES = [
     "local",
     pytest.param("ray", marks=pytest.mark.skipif(not find_spec("ray"), reason="the extra ray is absent")),
 ]
+pytestmark = pytest.mark.usefixtures("importable")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

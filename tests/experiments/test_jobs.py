@@ -28,7 +28,7 @@ def test_a_grid_has_every_combination():
 
 
 BAD_AXES = [({"a": 3}, "list"), ({"a": []}, "list"), ({"by.x": [1]}, "no field 'x'")]
-BAD_AXES += [({"plan": {"seed": [0, 1]}}, '"plan.seed" ='), ({"plan.seed": [0, 1], "plan": [{"lr": 1}]}, "undoes")]
+BAD_AXES += [({"plan": {"seed": [0, 1]}}, '"plan.seed" ='), ({"plan.seed": [0, 1], "plan": [{"lr": 1}]}, "overwrites")]
 
 
 @pytest.mark.parametrize("axes, word", BAD_AXES)

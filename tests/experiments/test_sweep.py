@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from handiwork import job, notes
@@ -30,12 +29,7 @@ ENGINES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """Workers find the works of these tests."""
-    here = str(Path(__file__).parents[1] / "support")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+pytestmark = pytest.mark.usefixtures("importable")
 
 
 def hashes(results: Results) -> dict[str, str]:
@@ -78,7 +72,7 @@ def test_a_killed_worker_changes_nothing(tmp_path, engine):
 def test_what_is_done_is_not_done_again(tmp_path):
     run(three(), tmp_path, workers=2)
     seen = []
-    run([*three(), job("square", 7)], tmp_path, workers=2, told=lambda one, state, word: seen.append(state))
+    run([*three(), job("square", 7)], tmp_path, workers=2, on_change=lambda one, state, word: seen.append(state))
     assert notes(tmp_path) == ["done 2", "done 3", "done 7"] and seen.count("found") == 3
 
 
@@ -93,10 +87,10 @@ def test_a_model_that_is_gone_is_made_again_when_a_job_asks_for_it(tmp_path):
         [job("read", n, after=(kept,), of=kept.key) for n in (1, 2)],
         tmp_path,
         workers=1,
-        told=lambda one, state, word: told.append((one.key, word)) if state == "again" else None,
+        on_change=lambda one, state, word: told.append((one.key, word)) if state == "again" else None,
     )
     assert notes(tmp_path) == ["kept 5", "kept 5"] and not swept.failed and len(list(swept.results)) == 3
-    assert [key for key, word in told if "its model is gone" in word] == [kept.key]
+    assert [key for key, word in told if "its model no longer exists" in word] == [kept.key]
 
 
 def test_memory_that_others_hold_is_waited_for(tmp_path):
@@ -115,7 +109,7 @@ def test_a_failure_is_kept_with_its_log_and_stops_only_what_stands_on_it(tmp_pat
     last = job("total", 1, after=(after,), of=[after.key])
     states = {}
     everything = [bad, after, last, job("square", 4)]
-    swept = run(everything, tmp_path, workers=2, told=lambda one, s, _: states.update({one.key: s}))
+    swept = run(everything, tmp_path, workers=2, on_change=lambda one, s, _: states.update({one.key: s}))
     assert [states[one.key] for one in everything] == ["failed", "skipped", "skipped", "done"]
     assert "no such luck" in swept.failed[bad.key][1] and len(swept.done) == 1
     assert "before the fall" in log_of(tmp_path, bad).read_text() and "Traceback" in log_of(tmp_path, bad).read_text()

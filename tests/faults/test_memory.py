@@ -48,7 +48,7 @@ def test_evaluation_goes_on_in_smaller_batches(small):
     gates[1, 0, 0] = gates[2, 1, 3] = 0
     whole = evaluate(model, "toy0", gates)
     small(model.encoder, 128)
-    with pytest.warns(HeadwiseWarning, match="out of memory: going on with 128 tokens"):
+    with pytest.warns(HeadwiseWarning, match="out of device memory: continuing with 128 tokens"):
         parts = evaluate(model, "toy0", gates, tokens=512)
     assert [a.predictions for a in whole] == [b.predictions for b in parts]
 
@@ -57,7 +57,7 @@ def test_importance_goes_on_in_smaller_batches(small):
     model = toy_model()
     whole = importance(model, "toy0", examples=64)
     small(model.encoder, 128)
-    with pytest.warns(HeadwiseWarning, match="out of memory"):
+    with pytest.warns(HeadwiseWarning, match="out of device memory"):
         parts = importance(model, "toy0", examples=64, tokens=512)
     assert torch.allclose(whole.scores, parts.scores, atol=1e-6) and parts.examples == 64
 

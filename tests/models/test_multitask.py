@@ -17,7 +17,7 @@ from headwise.heads.gates import Heads, captured, gated
 from headwise.heads.modules import positions
 from headwise.models.batching import encode
 from headwise.models.folders import load
-from headwise.models.multitask import MultiTaskModel, default_device, pool
+from headwise.models.multitask import MultiTaskModel, pool
 from headwise.papers.mesh.meta import Meta
 from headwise.pruning.export import export
 from headwise.tasks.kinds.classify import Classify, Regress
@@ -363,28 +363,3 @@ def test_tasks_that_share_a_head_come_back_without_the_one_that_gave_it(tmp_path
 def test_an_input_has_a_sub_word_or_more():
     with pytest.raises(HeadwiseError, match="max_length=-3; expected 1 or more"):
         toy_model(max_length=-3)
-
-
-# -- devices
-
-
-@pytest.mark.parametrize("asked", ["gpu9", "cuda:99", "meta", "CPU"])
-def test_a_device_that_is_not_there_is_refused(asked):
-    with pytest.raises(HeadwiseError, match=f"no device '{asked}' here; expected one of: cpu"):
-        default_device(asked)
-    with pytest.raises(HeadwiseError, match="no device"):
-        fit(toy_model(), Plan(steps=1), device=asked)
-
-
-def test_devices_that_are_there_are_named_and_taken(monkeypatch):
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    assert [str(default_device(asked)) for asked in (None, "cpu", "cuda", "cuda:1")] == [
-        "cuda",
-        "cpu",
-        "cuda",
-        "cuda:1",
-    ]
-    with pytest.raises(HeadwiseError, match="one of: cpu, cuda, cuda:0, cuda:1"):
-        default_device("cuda:2")

@@ -56,7 +56,7 @@ def test_refuses_a_damaged_file(tmp_path, how):
 
 def test_refuses_what_was_made_from_something_else(tmp_path):
     written(tmp_path / "f", key="another model")
-    with pytest.raises(HeadwiseError, match="something else"):
+    with pytest.raises(HeadwiseError, match="computed from other inputs"):
         mapped.read(tmp_path / "f", "k")
 
 

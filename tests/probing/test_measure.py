@@ -114,9 +114,9 @@ def test_the_best_n(plant):
 def test_names_and_options_are_checked_before_a_sentence_is_read(plant):
     task, said = marked(60), []
     with pytest.raises(HeadwiseError, match="protocol"):
-        probe(plant[0], task, tokenizer=plant[1], protocol="sklern", say=said.append)
+        probe(plant[0], task, tokenizer=plant[1], protocol="sklern", log=said.append)
     with pytest.raises(HeadwiseError, match="no option 'tenacity'"):
-        probe(plant[0], task, tokenizer=plant[1], tenacity=3, say=said.append)
+        probe(plant[0], task, tokenizer=plant[1], tenacity=3, log=said.append)
     assert not said
     with pytest.raises(HeadwiseError, match="folds"):
         probe(plant[0], task, tokenizer=plant[1], folds=1)

@@ -16,8 +16,4 @@ def study() -> dict:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
-    if not (chromium.BROWSER and chromium.DRIVER):
-        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
-    window = chromium.Chromium(tmp_path_factory.mktemp("chromium"))
-    yield window
-    window.close()
+    yield from chromium.opened(tmp_path_factory.mktemp("chromium"))

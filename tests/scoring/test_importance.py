@@ -268,7 +268,7 @@ def test_a_part_of_the_batches_is_no_longer_than_the_whole():
     for seed in range(30):
         items = np.random.default_rng(seed).permutation(len(data))
         sample = Sample(model, "toy0", data, items, Heads.of(model.encoder), 64, seed)
-        batches = [batch["attention_mask"].sum(1) for _, batch, _ in sample.batches()]
+        batches = [batch["attention_mask"].sum(1) for _, batch, *_ in sample.batches()]
         assert sum(map(len, batches)) == len(data)
         firsts.append(float(torch.cat(batches[: len(batches) // 4]).float().mean()))
     assert np.mean(firsts) == pytest.approx(data.lengths.mean(), rel=0.05)

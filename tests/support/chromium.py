@@ -11,8 +11,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ENTER, ESCAPE, UP, DOWN, LEFT, RIGHT = "\ue007", "\ue00c", "\ue013", "\ue015", "\ue012", "\ue014"
 BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
@@ -70,10 +73,12 @@ class Chromium:
         self.process.terminate()
         self.process.wait(timeout=20)
 
-    def open(self, page: Path, fragment: str = "") -> None:
+    def open(self, page: Path | str, fragment: str = "") -> None:
+        """Open a file, or an address."""
         self._call("POST", "/url", {"url": "about:blank"})
         self.console(), self.requests()
-        self._call("POST", "/url", {"url": page.resolve().as_uri() + fragment})
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self._call("POST", "/url", {"url": address + fragment})
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
@@ -127,6 +132,32 @@ class Chromium:
         time.sleep(0.3)
         path.write_bytes(base64.b64decode(self.devtools("Page.captureScreenshot", format="png")["data"]))
         return path
+
+
+def opened(profile: Path) -> Iterator[Chromium]:
+    """A window for a fixture; where there is no browser, its tests are skipped."""
+    if not (BROWSER and DRIVER):
+        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+    window = Chromium(profile)
+    yield window
+    window.close()
+
+
+def axe(window: Chromium) -> list[str]:
+    """What axe-core finds serious or critical in the page; HEADWISE_AXE names its axe.min.js (npm install axe-core)."""
+    places = (os.environ.get("HEADWISE_AXE", ""), "node_modules/axe-core/axe.min.js")
+    source = next((Path(place) for place in places if place and Path(place).is_file()), None)
+    if source is None:
+        pytest.skip("needs axe-core: npm install axe-core, or HEADWISE_AXE=.../axe.min.js")
+    window.run(source.read_text() + "\nwindow.axe = axe;")
+    window._call("POST", "/timeouts", {"script": 60_000})
+    found = window._call(
+        "POST",
+        "/execute/async",
+        {"script": "const done = arguments[0]; axe.run().then((r) => done(r.violations))", "args": []},
+    )
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    return [f"{each['id']}: {[node['target'] for node in each['nodes']][:4]}" for each in serious]
 
 
 def _free_port() -> int:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.tasks import get, split_by_item
 from headwise.tasks.kinds.classify import Classify
-from headwise.tasks.leakage import Overlap, leakage, normalised
+from headwise.tasks.leakage import Overlap, leakage
+from headwise.tasks.readers.shape import normalised
 from headwise.tasks.task import Rows, Task
 
 

@@ -189,7 +189,7 @@ def test_what_cannot_be_recorded_is_trained_as_it_is(recorded, monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(passes, "_Recording", refuse)
-    with pytest.warns(UserWarning, match="without replay: operation not permitted"):
+    with pytest.warns(UserWarning, match="without CUDA graphs: operation not permitted"):
         fit(toy_model(), PLANS["plain"])
 
 
@@ -205,7 +205,7 @@ def test_what_waits_for_the_device_is_not_even_tried(recorded):
     assert {r.task for r in recorded} == {"toy0", "toy1"}
     recorded.clear()
     model.head("toy0").register_forward_hook(_wait)
-    with pytest.warns(HeadwiseWarning, match="toy0 is trained without replay: _local_scalar_dense waits"):
+    with pytest.warns(HeadwiseWarning, match="toy0 is trained without CUDA graphs: _local_scalar_dense synchronizes"):
         fit(model, PLANS["plain"])
     assert {r.task for r in recorded} == {"toy1"}
 
@@ -328,7 +328,7 @@ def replays_seen(monkeypatch):
 def test_tasks_that_wait_for_the_device_train_on_an_accelerator():
     model = toy_model()  # with dropout, which a recording that breaks off would spoil
     model.head("toy0").register_forward_hook(_wait)
-    with pytest.warns(HeadwiseWarning, match="toy0 is trained without replay"):
+    with pytest.warns(HeadwiseWarning, match="toy0 is trained without CUDA graphs"):
         fit(model, PLANS["plain"])
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
@@ -376,7 +376,7 @@ def test_an_encoder_whose_tables_change_is_trained_without_replay(monkeypatch):
     toy = toy_model()
     toy.encoder.embeddings.register_forward_hook(_tables_drawn_anew)
     seen = replays_seen(monkeypatch)
-    with pytest.warns(HeadwiseWarning, match="without replay: what it copies to the device is never the same"):
+    with pytest.warns(HeadwiseWarning, match="without CUDA graphs: it copies different data to the device each time"):
         trained = fit(no_dropout(toy), PLANS["plain"])
     assert not seen and all(np.isfinite(losses).all() for losses in trained.losses.values())
 

@@ -57,10 +57,10 @@ def test_a_second_training_of_one_model_is_not_taken_for_its_first(tmp_path):
     after = weights(model)
     fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
     assert same(weights(model), after), "its own is read back"
-    with pytest.raises(HeadwiseError, match="other weights at the start"):
+    with pytest.raises(HeadwiseError, match="different initial weights"):
         fit(toy_model(), PLAN.with_(steps=3), out=tmp_path / "second")
     other_words(model)
-    with pytest.raises(HeadwiseError, match="other weights at the start"):
+    with pytest.raises(HeadwiseError, match="different initial weights"):
         fit(model, PLAN.with_(steps=3), out=tmp_path / "second")
 
 
@@ -68,7 +68,7 @@ def test_training_anew_into_a_folder_begins_from_the_weights_there_are(tmp_path)
     model = toy_model()
     fit(model, PLAN.with_(steps=3), out=tmp_path)
     fit(model, PLAN.with_(steps=3), out=tmp_path, resume=False)
-    with pytest.raises(HeadwiseError, match="other weights at the start"):
+    with pytest.raises(HeadwiseError, match="different initial weights"):
         fit(toy_model(), PLAN.with_(steps=3), out=tmp_path)
 
 
@@ -270,14 +270,14 @@ def frozen(model):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (lambda: toy_model(seed=1), "other weights at the start"),
-        (lambda: other_words(toy_model()), "other weights at the start"),
-        (lambda: other_output_heads(toy_model()), "other weights at the start"),
-        (lambda: without_a_head(toy_model()), "other weights at the start"),
-        (lambda: frozen(toy_model()), "other frozen parameters"),
-        (lambda: no_dropout(toy_model()), "other dropout"),
+        (lambda: toy_model(seed=1), "different initial weights"),
+        (lambda: other_words(toy_model()), "different initial weights"),
+        (lambda: other_output_heads(toy_model()), "different initial weights"),
+        (lambda: without_a_head(toy_model()), "different initial weights"),
+        (lambda: frozen(toy_model()), "different frozen parameters"),
+        (lambda: no_dropout(toy_model()), "different dropout"),
         (lambda: toy_model(pooling="mean"), "pooling: cls then, mean now"),
-        (lambda: flipped(toy_model()), "other training rows of toy0; other training rows of toy1"),
+        (lambda: flipped(toy_model()), "different training rows of toy0; different training rows of toy1"),
     ],
     ids=["weights", "words", "output heads", "cut heads", "frozen", "dropout", "pooling", "labels"],
 )

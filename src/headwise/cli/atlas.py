@@ -40,7 +40,7 @@ def roles(
     Example: headwise roles bert-base-uncased --role induction
     """
     from headwise.atlas.measure import roles as measure
-    from headwise.models.multitask import default_device
+    from headwise.models.device import default_device
 
     folder = writable(out) if out else None
     rows = _rows(task, texts, data, examples)

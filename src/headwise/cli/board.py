@@ -40,7 +40,7 @@ class Board:
         if self.live:
             self.live.stop()
 
-    def told(self, job: Job, state: str, word: str) -> None:
+    def changed(self, job: Job, state: str, word: str) -> None:
         """A job changed."""
         before = self.states.get(job.key)
         self.states[job.key] = (job, state, time.perf_counter())

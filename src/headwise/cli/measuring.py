@@ -195,8 +195,8 @@ def probe(
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
     from headwise.heads.gates import Heads
+    from headwise.models.device import default_device
     from headwise.models.loading import name_of
-    from headwise.models.multitask import default_device
     from headwise.probing import probe as measure
     from headwise.probing.splits import to_probe
     from headwise.reporting.probes import write_probes
@@ -211,7 +211,7 @@ def probe(
     how |= {"precision": precision, "cache": cache, "seed": seed}
     found = {}
     for one in chosen:
-        found[one.name] = measure(encoder, one, tokenizer=tokenizer, say=screen.say, **how)
+        found[one.name] = measure(encoder, one, tokenizer=tokenizer, log=screen.say, **how)
         screen.say(str(found[one.name]))
     made = {name: result.to_record() for name, result in found.items()}
     h = Heads.of(encoder)

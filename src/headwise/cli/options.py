@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError, unknown
 def _device(asked: str | None) -> str | None:
     """The device asked for, if it is there: told before any work."""
     if asked:
-        from headwise.models.multitask import default_device
+        from headwise.models.device import default_device
 
         default_device(asked)
     return asked
@@ -85,7 +85,7 @@ def writable(path: Path, file: bool = False) -> Path:
     except OSError as error:  # a name too long, a folder one may not look into
         seen, there = f"{path}: {error.strerror}", place
     if not seen and not os.access(there, os.W_OK | os.X_OK):
-        seen = f"no right to write in {there}"
+        seen = f"no permission to write in {there}"
     if seen:
         raise HeadwiseError(seen, f"a {'file' if file else 'folder'} that can be written", "another place to write to")
     return path
@@ -126,9 +126,12 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
     """A model that headwise trained, with its tasks or some of them; own files may be given anew."""
     from headwise import tasks as catalog
     from headwise.io.files import read_json
+    from headwise.models.device import default_device
     from headwise.models.folders import ABOUT
-    from headwise.models.multitask import MultiTaskModel, default_device
+    from headwise.models.loading import trained_folder
+    from headwise.models.multitask import MultiTaskModel
 
+    path = trained_folder(path)
     if not (path / ABOUT).exists():
         raise HeadwiseError(f"{path} holds no model of headwise train or study", f"a folder with {ABOUT}")
     about = read_json(path / ABOUT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,10 @@ from headwise.errors import HeadwiseError
 @app.command()
 @with_plan
 def recipe(
-    name: Annotated[str, typer.Argument(help="specialization, anatomy, stem_cell or mesh; with --tables also all")],
+    name: Annotated[
+        str,
+        typer.Argument(help="specialization, anatomy, stem_cell, mesh, together or methods; with --tables also all"),
+    ],
     size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
     model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; may be repeated")] = [],  # noqa: B006
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds (default: the recipe's)")] = None,
@@ -42,6 +46,9 @@ def recipe(
         Path | None, typer.Option(help="write the page from these records, a folder or a .parquet file; run nothing")
     ] = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="run what is missing, or only write the page")] = True,
+    registered: Annotated[
+        Path | None, typer.Option(help="a plan of tests named before the run; only its endpoints are primary")
+    ] = None,
     dry: Annotated[bool, typer.Option("--list", help="list the jobs, run nothing")] = False,
     engine: EngineOption = "local",
     workers: WorkersOption = None,
@@ -68,7 +75,10 @@ def recipe(
     if tables:
         _list_items(name, scale, records, pages, as_json)
         return
-    chosen, folder, run = recipes[name], out or Path("runs") / f"{name}-{size}", run and records is None
+    chosen, run = recipes[name], run and records is None
+    if registered:
+        chosen, scale = _registered(registered, name, scale, None if records else out, run and not dry)
+    folder = out or Path("runs") / f"{name}-{scale.size}"
     result: dict[str, Any] = {}
     if not dry:
         writable(pages or folder)
@@ -92,6 +102,22 @@ def recipe(
     if as_json:
         print(machine(result))
     raise typer.Exit(int(bool(result.get("failed"))))
+
+
+def _registered(path: Path, name: str, scale: Any, out: Path | None, run: bool) -> tuple[Any, Any]:
+    """The recipe and scale of a registered plan, which is remembered beside the run."""
+    from headwise.papers.recipe import recipes
+    from headwise.papers.registered import Registered, with_registered
+
+    plan = Registered.read(path)
+    if plan.recipe != name or (scale.seeds and scale.seeds != plan.seeds) or scale.plan:
+        seen = f"--registered {path} with another recipe, other seeds or flags of the training plan"
+        raise HeadwiseError(seen, "what the plan says", f"headwise recipe {plan.recipe} --registered {path}")
+    if scale.models and (missing := [model for model in plan.models if model not in scale.models]):
+        raise HeadwiseError(f"no --model for {', '.join(missing)}", "every model of the plan", "--model NAME=FOLDER")
+    folder = out or Path("runs") / f"{name}-{plan.size}"
+    when = plan.remember(folder) if run else ""
+    return with_registered(recipes[name], plan, when), replace(scale, size=plan.size, seeds=plan.seeds)
 
 
 def _chosen(recipe: Any, scale: Any, only: list[str]) -> list[Any]:

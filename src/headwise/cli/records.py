@@ -72,7 +72,7 @@ def run_jobs(jobs: list[Any], out: Path, as_json: bool, **options: Any) -> dict[
 
     screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
-        swept = run(jobs, out, told=board.told, **options)
+        swept = run(jobs, out, on_change=board.changed, **options)
     scores = {job.title: scores_of(swept.results[job.key]) for job in swept.done}
     rows = [{"job": title, **values} for title, values in scores.items() if values]
     screen.scores(rows) if rows else None

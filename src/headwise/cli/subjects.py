@@ -23,8 +23,8 @@ def measured_model(
 ) -> tuple[Any, list[str]]:
     """The model, given as argument or as ``--model``, on its device, and the names of the tasks to measure."""
     from headwise import tasks as catalog
+    from headwise.models.device import default_device
     from headwise.models.folders import ABOUT
-    from headwise.models.multitask import default_device
     from headwise.models.opening import open_subject
 
     model = given or option

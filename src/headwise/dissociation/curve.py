@@ -1,4 +1,4 @@
-"""One task's lesion curve: its score while more and more of its own heads are closed, beside random heads.
+"""One task's lesion curve: its score as more of its own heads are closed, compared with random heads.
 
 Arrays: F fractions of heads, R random sets.
 """
@@ -27,7 +27,7 @@ class LesionCurve:
 
     Example:
         >>> curve = lesion_curve(model, "sst2", importance(model, "sst2"))
-        >>> curve.p  # of each fraction: random sets that harm as much, Holm-adjusted
+        >>> curve.p  # per fraction: how often random sets harm as much, Holm-adjusted
     """
 
     task: str
@@ -85,11 +85,11 @@ def lesion_curve(
         scores: its importance, ``(L, H)``.
         fractions: of all heads, to close.
         close: what closed heads return (see `evaluate`).
-        random: random sets of as many heads, at every fraction.
+        random: number of random sets of the same size, at every fraction.
         split: which split is measured.
-        limit: a seeded sample of this many rows.
+        limit: use a seeded sample of this many rows.
         seed: of the random sets.
-        log: called with a line when all is measured.
+        log: called with one line at the end.
     """
     values = scores.scores if isinstance(scores, Importance) else scores
     shape = model.attention.shape

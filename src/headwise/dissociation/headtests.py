@@ -1,7 +1,7 @@
-"""Do a task's own heads matter more than other sets of as many heads would? Exact tests over head sets (no torch).
+"""Do a task's own heads matter more than other sets of the same size? Exact tests over head sets (no torch).
 
-Under the null a task's own heads are a set like any other: relative performances under the own sets and under random
-sets are then exchangeable, and any of them could have stood in any place. Ties count against the claim.
+Under the null hypothesis a task's own heads are a set like any other, so relative performances under own and random
+sets are exchangeable. Ties count against the claim.
 
 Arrays: T tasks (rows), T own sets then R random ones (columns), M sets for each task with its own heads per layer.
 """
@@ -17,11 +17,11 @@ import numpy as np
 
 from headwise.dissociation.equations import gaps, mean_defined, per_task
 
-ALL_WAYS = 20_000  # up to here every way to deal the sets is tried
-DRAWS = 9_999  # beyond it, this many
+ALL_WAYS = 20_000  # up to this number, all assignments are enumerated
+DRAWS = 9_999  # otherwise this many are drawn
 CELLS = 4_000_000
-FEWEST, MOST = 20, 100  # sets in a test by default
-NEEDED = 10  # sets without which there is no test
+FEWEST, MOST = 20, 100  # default number of sets in a test
+NEEDED = 10  # minimum number of sets for a test
 
 
 class HeadTests(NamedTuple):
@@ -52,8 +52,8 @@ def layer_sets(tasks: int) -> int:
 def over_random(rp: np.ndarray) -> HeadTests:
     """Tests against random sets of the same size, from relative performances ``(T, T + R)``.
 
-    Of a pair: among the R + 2 scores of A, the share of ordered pairs that differ by D_A(B) or more. Of a task and of
-    the mean: the share of ways to deal all T + R sets to the tasks that give this D or more.
+    For a pair: among the R + 2 scores of A, the fraction of ordered pairs that differ by D_A(B) or more. For a task and
+    the mean: the fraction of assignments of the T + R sets to tasks that give this D or more.
     """
     tasks, sets = rp.shape
     if sets - tasks < NEEDED:
@@ -68,9 +68,9 @@ def over_random(rp: np.ndarray) -> HeadTests:
 
 
 def over_layers(rp: np.ndarray, matched: np.ndarray) -> HeadTests:
-    """Tests against sets with as many heads of each layer, from ``(T, T)`` and ``(T, T, M)``: task, whose layers, draw.
+    """Tests against sets with as many heads per layer, from ``(T, T)`` and ``(T, T, M)``: task, whose layers, draw.
 
-    Each own set may be any of itself and its matched ones, independently of the others.
+    Each own set is exchanged with its matched sets, independently of the others.
     """
     tasks, sets = len(rp), matched.shape[-1]
     if sets < NEEDED:
@@ -92,7 +92,7 @@ def _tested(rp: np.ndarray, drawn: np.ndarray, pairs: np.ndarray) -> HeadTests:
 
 
 def _reached(observed: np.ndarray, null: np.ndarray) -> float:
-    """The share of the ways, the observed one among them, that give as much or more."""
+    """The fraction of assignments, including the observed one, that give at least as much."""
     if np.isnan(observed) or np.isnan(null).any():
         return math.nan
     return float((null >= observed - 1e-12).mean())
@@ -104,7 +104,7 @@ def _unknown(tasks: int) -> HeadTests:
 
 @lru_cache(maxsize=8)
 def _deals(tasks: int, sets: int) -> np.ndarray:
-    """Which set is whose, (N, T): every way to deal them, or the observed one and draws."""
+    """Assignments of sets to tasks, (N, T): all of them, or the observed one and random draws."""
     if math.perm(sets, tasks) <= ALL_WAYS:
         return np.array(list(permutations(range(sets), tasks)))
     drawn = np.random.default_rng(0).random((_draws(tasks), sets)).argsort(1)[:, :tasks]
@@ -113,7 +113,7 @@ def _deals(tasks: int, sets: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _choices(tasks: int, sets: int) -> np.ndarray:
-    """Which of its sets each task has, (N, T): every choice, or the observed one and draws."""
+    """Choices of one set per task, (N, T): all of them, or the observed one and random draws."""
     if sets**tasks <= ALL_WAYS:
         return np.array(list(product(range(sets), repeat=tasks)))
     drawn = np.random.default_rng(0).integers(sets, size=(_draws(tasks), tasks))

@@ -43,18 +43,18 @@ def dissociate(
     Args:
         model: trained on the tasks.
         scores: each task's importance, ``{task: (L, H)}``; two tasks or more.
-        fractions: shares of the heads to close; several give D(α) and lesion curves from the same pass.
+        fractions: fractions of heads to close; several give D(α) and lesion curves from the same pass.
         close: what closed heads return: "zero", their "mean" output, "resample" or "optimal" (see `evaluate`). Where
             zero drives a task to chance, gentler references can show specialization that the floor hides.
-        random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
+        random: number of random sets of the same size, closed at every fraction, for p-values. The default grows with
             the number of tasks, from 20 to 100, so that a pair's p-value can fall below 0.05 after Holm.
-        matched: random sets with each task's number of heads per layer, closed at ``alpha`` only: they answer whether
-            more than the layer matters. The default grows from 20 too, and is 0 beside too few random sets for a test.
-        alpha: the fraction that claims are made at, or the nearest of ``fractions``.
-        keep_per_layer: heads per layer that random controls leave (the released code leaves one).
-        split: measured on this split.
-        limit: on a seeded sample of this many rows.
-        resamples: bootstrap draws over examples, for intervals and p-values; without it enough for so many tasks.
+        matched: number of random sets with each task's number of heads per layer, closed at ``alpha`` only; they test
+            whether more than the layer matters. The default grows from 20 too; 0 if there are too few random sets.
+        alpha: the fraction of the main test, or the nearest of ``fractions``.
+        keep_per_layer: heads per layer that random controls keep open (the released code keeps one).
+        split: the split to measure on.
+        limit: use a seeded sample of this many rows.
+        resamples: bootstrap draws over examples (default: enough for the number of tasks).
         seed: of the random controls and the bootstrap.
         undefined: what to do with a task that scores 0 without a lesion: "refuse", or "leave" it without D.
         log: called with a line for every task measured.
@@ -66,7 +66,7 @@ def dissociate(
     grid = [float(f) for f in ([fractions] if isinstance(fractions, (int, float)) else fractions)]
     tasks, maps = list(scores), [score.scores if isinstance(score, Importance) else score for score in scores.values()]
     if len(tasks) < 2:
-        raise HeadwiseError(f"one task, {tasks}", "two tasks or more: heads come apart between tasks")
+        raise HeadwiseError(f"one task, {tasks}", "two tasks or more")
     random = random_sets(len(tasks)) if random is None else random
     matched = (layer_sets(len(tasks)) if random >= NEEDED else 0) if matched is None else matched
     if not grid or random < 0 or matched < 0:
@@ -125,7 +125,7 @@ def _assembled(
         return result
     accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
     floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
-    floors = [floor if floor < 1 else np.nan for floor in floors]  # answers of one class leave no room above chance
+    floors = [floor if floor < 1 else np.nan for floor in floors]  # with one class there is nothing above chance
     on = [[s.on("accuracy") for s in beside[t]] if ok else beside[t] for t, ok in zip(tasks, classes)]
     return result.beside(
         counts=accuracy,
@@ -144,7 +144,7 @@ def _matched(beside: dict[str, list[Score]]) -> np.ndarray:
 
 
 def _laid(values: list, fractions: int) -> np.ndarray:
-    """One value for no lesion and one per fraction and lesion, as (F, K): no lesion stands first in every row."""
+    """Values as (F, K), with that of no lesion first in every row."""
     rest = np.asarray(values[1:]).reshape(fractions, -1, *np.shape(values[0]))
     first = np.broadcast_to(np.asarray(values[0]), (fractions, 1, *np.shape(values[0])))
     return np.concatenate([first, rest], 1)
@@ -154,7 +154,7 @@ def lesion_counts(scores: list[Score], fractions: int, name: str | None = None) 
     """A task's counts under every lesion, (n, F, K, s)."""
     metric = metrics[name or scores[0].metric]
     each = [metric.counts(score.predictions, score.golds) for score in scores]
-    if len({count.shape[-1] for count in each}) > 1:  # a lesion named a class nobody else did: count all in one table
+    if len({count.shape[-1] for count in each}) > 1:  # some class only occurs under some lesions: one table
         golds = scores[0].golds
         every = metric.counts([p for score in scores for p in score.predictions], golds * len(scores))
         each = list(every.reshape(len(scores), len(golds), -1))
@@ -172,7 +172,7 @@ def null_matrices(
     limit: int | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Performances ``(draws, T, T)`` with the tasks' heads dealt anew: the null of `Dissociation.permutation_test`."""
+    """Performances ``(draws, T, T)`` with the tasks' heads reassigned: the null of `Dissociation.permutation_test`."""
     maps = [score.scores if isinstance(score, Importance) else score for score in scores.values()]
     masks = torch.stack([top(scores, fraction) for scores in maps])
     dealt = torch.stack([relabelled(masks, 1000 * seed + i) for i in range(draws)])  # (draws, T, L, H)

@@ -1,7 +1,7 @@
-"""How far tasks' heads come apart: lesion each task's heads, measure every task, compare (Li et al. 2023, Eq. 5-7).
+"""Dissociation of tasks by lesions of their heads (Li et al. 2023, Eq. 5-7).
 
 Arrays: F fractions of heads, T tasks (rows), K lesions (columns: none, each task's heads, random controls), R draws.
-All numbers are shares, not percent; only ``print`` shows percent.
+All numbers are fractions; only ``print`` shows percent.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Dissociation(Shown):
     tasks: tuple[str, ...]
     fractions: tuple[float, ...]
     performance: np.ndarray  # (F, T, K)
-    rows: RowTests  # what the examples say about it
+    rows: RowTests  # uncertainty over rows
     collapsed: np.ndarray  # (F, T, K) bool: the lesion drives all predictions into one class
     level: float
     matched: np.ndarray  # (T, T, M): at the default fraction, under M sets with each task's number of heads per layer
     tied: np.ndarray  # (F, T) bool: scores tie at the cut, so the task's top heads are undefined
     default: float  # the fraction shown first
-    on: Mapping[str, Dissociation] = field(default_factory=dict)  # the same lesions by other scores
+    on: Mapping[str, Dissociation] = field(default_factory=dict)  # the same lesions by other metrics
 
     @classmethod
     def of(
@@ -86,10 +86,11 @@ class Dissociation(Shown):
         level: float = 0.95,
         undefined: str = "refuse",
     ) -> Dissociation:
-        """From performances ``(F, T, K)``, or from each task's counts, which bring intervals and tests over rows.
+        """Build from performances ``(F, T, K)``, or from each task's counts, which add intervals and tests over rows.
 
-        A task that scores 0 or less without a lesion has no relative performance: an error, or (``undefined="leave"``)
-        no D for it; the mean leaves it out. The default fraction is 0.3, or the nearest; ``matched`` sets are at it.
+        A task that scores 0 or less without a lesion has no relative performance: this raises, or with
+        ``undefined="leave"`` the task has no D and is excluded from the mean. The default fraction is 0.3 or the
+        nearest; ``matched`` sets belong to it.
         """
         if len(tasks) < 2:
             raise HeadwiseError(f"{len(tasks)} task", "two tasks or more")
@@ -120,11 +121,10 @@ class Dissociation(Shown):
         resamples: int | None = None,
         seed: int = 0,
     ) -> Dissociation:
-        """This result with D on accuracy beside it, and on (accuracy - chance) / (1 - chance) where chance is given.
+        """This result plus D on accuracy and, given chance, on (accuracy - chance) / (1 - chance).
 
-        A task without accuracy (a NaN row, or None for its counts) and a task not above chance have no D there;
-        the mean leaves them out. With counts, above chance is what stays so in all but a fortieth of the draws:
-        a little more than nothing is no measure of what a lesion takes away.
+        Tasks without accuracy (a NaN row, or None as counts) or not above chance have no D there and are excluded from
+        the mean. With counts, a task is above chance if 97.5 % of the bootstrap draws are.
         """
         how = (resamples or draws_for(len(self.tasks)), seed, self.level)
         values, rows = _measured(accuracy, counts, *how)
@@ -161,7 +161,7 @@ class Dissociation(Shown):
         return ("none", *self.tasks, *(f"random {i + 1}" for i in range(self.random)))
 
     def at(self, fraction: float | None = None) -> int:
-        """The place of a fraction; without one, of the default."""
+        """The index of a fraction (default: the default fraction)."""
         wanted = self.default if fraction is None else fraction
         near = np.flatnonzero(np.isclose(self.fractions, wanted))
         if not len(near):
@@ -187,7 +187,7 @@ class Dissociation(Shown):
         d, (a, b) = pairwise(self.performance[f]), np.triu_indices(len(self.tasks), 1)
         heads, layers = self._heads(f)
         tests = {"p": heads.pairs, "p_rows": self.rows.pairs(d, f), "p_layers": layers.pairs}
-        joint = {name: adjust(self._told(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
+        joint = {name: adjust(self._testable(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
         found = {}
         for number, (i, j) in enumerate(zip(a, b)):
             pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
@@ -210,8 +210,8 @@ class Dissociation(Shown):
                 reasons[task] = f"only {self.random} random head sets were closed; {NEEDED} are needed"
         return reasons
 
-    def _told(self, f: int, p: np.ndarray) -> np.ndarray:
-        """P-values (T,) or (T, T) without those of tasks with few rows or ties at the cut; a tie spoils a pair."""
+    def _testable(self, f: int, p: np.ndarray) -> np.ndarray:
+        """P-values (T,) or (T, T), NaN for tasks with few rows or ties at the cut and for pairs with them."""
         silent = self.rows.few | self.tied[f]
         return np.where(silent if p.ndim == 1 else silent[:, None] | silent, np.nan, p)
 
@@ -220,7 +220,7 @@ class Dissociation(Shown):
         return {}
 
     def _heads(self, f: int) -> tuple[HeadTests, HeadTests]:
-        """Tests over random head sets, and over sets matched by layer, which were closed at the default fraction."""
+        """Tests over random head sets and, at the default fraction, over sets matched by layer."""
         if f not in self._tests:
             tasks, rp = len(self.tasks), relative(self.performance[f])[:, 1:]
             base = self.performance[f][:, :1, None]
@@ -232,7 +232,7 @@ class Dissociation(Shown):
     def best(self) -> dict[str | tuple[str, str], float]:
         """The fraction with the highest D of each task and each pair (chosen on the data shown, so optimistic).
 
-        Tasks and pairs without a D are left out.
+        Tasks and pairs without a D are omitted.
         """
         d, (a, b) = pairwise(self.performance), np.triu_indices(len(self.tasks), 1)
         curves: dict = dict(zip(self.tasks, per_task(d).T))
@@ -249,8 +249,7 @@ class Dissociation(Shown):
     def permutation_test(self, null: np.ndarray, fraction: float | None = None) -> dict[str, Any]:
         """P-values of D and of each D_i against P_i(H'_j) of relabelled heads, ``(N, T, T)``.
 
-        ``headwise.heads.selection.relabelled`` deals the heads of the tasks anew; N deals are N * T lesions of one
-        pass.
+        ``headwise.heads.selection.relabelled`` reassigns the heads of the tasks; N draws are N * T lesions in one pass.
         """
         base = self.performance[self.at(fraction)][:, :1]
         null = np.asarray(null, float)
@@ -296,7 +295,7 @@ class Dissociation(Shown):
         }
 
     def _cells(self, f: int) -> dict[str, dict[str, Any]]:
-        """How much every task changes under every task's lesion, on the same rows."""
+        """The change of every task under every task's lesion, on the same rows."""
         value, low, high, p = self.rows.change[:, f]
         together = np.stack([value, low, high, p, adjust(p.ravel()).reshape(p.shape)], -1)
         names = ("change", "low", "high", "p", "p_holm")
@@ -309,8 +308,8 @@ class Dissociation(Shown):
         f = self.at(fraction)
         d, base, (heads, layers) = self.scores(fraction), self.performance[f, :, 0], self._heads(f)
         each, mean = self.rows.tasks(d, base, f, self.level), self.rows.mean(d, base, f, self.level)
-        p, silent = self._told(f, heads.tasks), (self.rows.few | self.tied[f])[~np.isnan(d)].any()
-        columns = [d, each.low, each.high, p, adjust(p), self._told(f, each.p), self._told(f, layers.tasks)]  # type: ignore[arg-type]
+        p, silent = self._testable(f, heads.tasks), (self.rows.few | self.tied[f])[~np.isnan(d)].any()
+        columns = [d, each.low, each.high, p, adjust(p), self._testable(f, each.p), self._testable(f, layers.tasks)]  # type: ignore[arg-type]
         over = [math.nan] * 3 if silent else [heads.mean, mean.p, layers.mean]
         names = ("value", "low", "high", "p", "p_holm", "p_rows", "p_layers")
         total = dict(zip((*names[:4], *names[5:]), finite(np.array([mean.value, mean.low, mean.high, *over], float))))
@@ -339,7 +338,7 @@ class Dissociation(Shown):
         return "\n".join([*table, *note, mean, *pairs, *self._about_p(d)])
 
     def _about_p(self, d: Mapping[str, Any]) -> list[str]:
-        """What p-values are over, and which tasks have none."""
+        """The null hypothesis of the p-values, and the tasks without one."""
         without = [f"no p for {task}: {why}" for task, why in self.withheld().items() if self.rows.n.any()]
         if all(cell["p"] is None for cell in (d["mean"], *d["pairs"])):
             return without
@@ -357,7 +356,7 @@ class Dissociation(Shown):
 
 
 def _measured(performance: Any, counts: Any, resamples: int, seed: int, level: float) -> tuple[np.ndarray, RowTests]:
-    """Performances ``(F, T, K)`` and what rows say about them; a task whose counts are None is NaN."""
+    """Performances ``(F, T, K)`` and their uncertainty over rows; a task whose counts are None is NaN."""
     known = [c for c in counts or () if c is not None]
     if (performance is None) == (not known):
         raise HeadwiseError("performances and counts both given, or neither", "one of them")
@@ -369,14 +368,14 @@ def _measured(performance: Any, counts: Any, resamples: int, seed: int, level: f
 
 
 def _lifted(task: Counts | None, chance: float) -> Counts | None:
-    """Accuracy above chance; None where there is no chance to be above."""
+    """Accuracy above chance; None without chance."""
     if task is None or np.isnan(chance):
         return None
     return Counts(task.counts, lambda sums: (task.value(sums) - chance) / (1 - chance))
 
 
 def _whose(d: Mapping[str, Any]) -> str:
-    """The tasks that a mean is of, where they are not all: means over different tasks are not to be compared."""
+    """Names the tasks of a mean if not all have one: means over different tasks are not comparable."""
     known = [task for task, cell in d["tasks"].items() if cell["value"] is not None]
     return f" (of {', '.join(known)})" if 0 < len(known) < len(d["tasks"]) else ""
 

@@ -1,4 +1,4 @@
-"""What the rows of tasks say about their lesions: intervals of cells, changes with p-values, draws of D (no torch).
+"""Uncertainty of lesions over rows: intervals of cells, changes with p-values, draws of D (no torch).
 
 Arrays: n rows, F fractions, T tasks (rows), K lesions (columns: none, each task's heads, random controls), R draws.
 """
@@ -36,7 +36,7 @@ class RowTests:
 
     @classmethod
     def unknown(cls, performance: np.ndarray) -> RowTests:
-        """Of performances ``(F, T, K)`` whose rows are not known."""
+        """For performances ``(F, T, K)`` without rows."""
         fractions, tasks, _ = performance.shape
         blank = np.full(performance.shape, np.nan)
         samples = np.empty((0, fractions, tasks, 1 + tasks))
@@ -48,7 +48,7 @@ class RowTests:
     def of(
         cls, counts: Sequence[Counts | None], resamples: int, seed: int, level: float
     ) -> tuple[np.ndarray, RowTests]:
-        """Performances ``(F, T, K)`` and what their rows say; a task without counts (None) is NaN."""
+        """Performances ``(F, T, K)`` and their uncertainty; a task without counts (None) is NaN."""
         known = [task for task in counts if task is not None]
         blank = [np.full(shape, np.nan) for shape in _shapes(known[0].counts.shape[1:3], len(counts), resamples)]
         parts = [
@@ -93,13 +93,13 @@ class RowTests:
 
 
 def _shapes(cells: tuple[int, int], tasks: int, resamples: int) -> list[tuple[int, ...]]:
-    """Of what `_of_task` gives."""
+    """From the results of `_of_task`."""
     fractions = cells[0]
     return [cells, cells, cells, (resamples, fractions, 1 + tasks), (4, fractions, tasks)]
 
 
 def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: float) -> list[Any]:
-    """Of one task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T)."""
+    """One task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T)."""
     counts, value = np.asarray(task.counts, float), task.value
     cells = bootstrap(counts, value, resamples, seed, level)
     named = counts[:, :, : 1 + tasks]
@@ -110,5 +110,5 @@ def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: f
 
 
 def _exchanges(tasks: int) -> int:
-    """Draws with which a cell's p-value can fall below 0.05 after Holm over all cells, with room to spare."""
+    """The number of draws with which a cell's p-value can fall well below 0.05 after Holm over all cells."""
     return min(10_000, max(2_000, 100 * tasks**2))

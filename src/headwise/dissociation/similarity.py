@@ -1,4 +1,4 @@
-"""How alike tasks are: by their sentence vectors, their fit to brain data, their transfer, or their heads (no torch).
+"""Similarity of tasks: by sentence vectors, fit to brain data, transfer, or heads (no torch).
 
 Every measure is a registered function from one thing per task to a ``Similarity``. Sentence vectors are arrays
 ``(sentences, width)``, one per task, the same sentences in the same order.
@@ -31,7 +31,7 @@ class Similarity:
     matrix: np.ndarray
 
     def pairs(self) -> dict[tuple[str, str], float]:
-        """The similarity of every two tasks."""
+        """The similarity of each pair of tasks."""
         places = combinations(range(len(self.tasks)), 2)
         return {(self.tasks[i], self.tasks[j]): float(self.matrix[i, j]) for i, j in places}
 
@@ -66,7 +66,7 @@ class Similarity:
 
 @dataclass(frozen=True)
 class Against:
-    """The scatter of D over similarity, its correlation and line, and the p-value that knows pairs share tasks."""
+    """D against similarity: points, correlation and line, and a p-value that accounts for shared tasks."""
 
     by: str
     pairs: tuple[tuple[str, str], ...]
@@ -76,7 +76,7 @@ class Against:
     p_mantel: float
 
     def to_record(self) -> dict[str, Any]:
-        """As the part ``similarity`` of a study has it: points, and the fit of this measure."""
+        """The part ``similarity`` of study.json: points, and the fit of this measure."""
         cells = zip(self.pairs, self.similarity, self.d)
         points = [{"a": a, "b": b, "similarity": x, "d": float(d), "measure": self.by} for (a, b), x, d in cells]
         return {"points": points, "fits": {self.by: asdict(self.fit) | {"p_mantel": self.p_mantel}}}
@@ -86,14 +86,14 @@ class Against:
 
 
 def mantel(matrix: np.ndarray, values: np.ndarray, how: str = "pearson", rounds: int = 4999, seed: int = 0) -> float:
-    """Two-sided p-value of a correlation over pairs by exchanging tasks (Mantel 1967); all orders up to seven tasks.
+    """Two-sided p-value of a correlation over pairs by permuting tasks (Mantel 1967); exact up to seven tasks.
 
-    Ten pairs of five tasks are not ten independent points, which the p-value of a correlation takes them for.
+    Ten pairs of five tasks are not ten independent points, as an ordinary correlation test assumes.
     """
     upper = np.triu_indices(len(matrix), 1)
     ranked = scipy_stats.rankdata if how == "spearman" else np.asarray
     x = ranked(matrix[upper])
-    full = np.zeros(matrix.shape)  # whatever numbers the matrix has
+    full = np.zeros(matrix.shape)  # of the values in the matrix
     full[upper] = ranked(values)
     full += full.T
     if len(matrix) <= 7:
@@ -102,14 +102,14 @@ def mantel(matrix: np.ndarray, values: np.ndarray, how: str = "pearson", rounds:
         generator = np.random.default_rng(seed)
         orders = np.array([np.arange(len(matrix)), *(generator.permutation(len(matrix)) for _ in range(rounds))])
     null = np.abs([np.corrcoef(x, full[np.ix_(order, order)][upper])[0, 1] for order in orders])
-    return float(p_value(null[0], null[1:]))  # the first order changes nothing: it is the observed one
+    return float(p_value(null[0], null[1:]))  # the first order is the observed one
 
 
 similarity: Registry[Callable[..., Similarity]] = Registry("similarity")
 
 
 def _symmetric(by: str, tasks: Sequence[str], measure: Callable[[int, int], float]) -> Similarity:
-    """A matrix from a symmetric measure of two tasks, by their places."""
+    """A matrix from a symmetric function of two task indices."""
     matrix = np.eye(len(tasks))
     for i, j in combinations(range(len(tasks)), 2):
         matrix[i, j] = matrix[j, i] = measure(i, j)
@@ -156,9 +156,9 @@ SECOND_ORDER: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
 
 @similarity("cra")
 def cra(vectors: Mapping[str, Any], rdm: str = "correlation", compare: str = "spearman") -> Similarity:
-    """Cognitive representation analytics: how alike the distances between sentences are under two tasks.
+    """Cognitive representation analytics: similarity of the distances between sentences under two tasks.
 
-    ``rdm`` is the distance between two sentences, ``compare`` the likeness of two tasks' lists of distances
+    ``rdm`` is the distance between two sentences, ``compare`` the similarity of two tasks' lists of distances
     (``jaccard``, of weights, also sees their scale).
     """
     arrays = _vectors(vectors, least=3)
@@ -182,15 +182,15 @@ def cnm(
     voxels: int | None = 5000,
     seed: int = 0,
 ) -> Similarity:
-    """Cognitive-neural mapping: how alike the voxels are that two tasks' sentence vectors predict.
+    """Cognitive-neural mapping: similarity of the voxels that two tasks' sentence vectors predict.
 
     Args:
         vectors: one array ``(sentences, width)`` per task.
         brain: one array ``(sentences, voxels)`` per subject, measured while reading the same sentences.
         model: ``ridge`` or ``mlp`` (one hidden layer of 200 or 400, chosen by three folds).
         folds: a voxel's score is the correlation of its values with predictions from the other folds.
-        voxels: keep the voxels of each subject best predicted by ridge, averaged over tasks, so that none is
-            favoured; scores on voxels chosen so are optimistic, their likeness is what counts. None keeps all.
+        voxels: keep this many voxels per subject, best predicted by ridge on average over tasks (default: all). Scores
+            on selected voxels are optimistic; only their similarity is interpreted.
         seed: of the folds and the network.
     """
     arrays = _vectors(vectors, least=2 * folds)
@@ -212,7 +212,7 @@ def cnm(
 
 
 def _encode(x: np.ndarray, y: np.ndarray, model: str, folds: int, seed: int) -> np.ndarray:
-    """The correlation of every voxel with its cross-validated prediction; 0 for a voxel that never moves."""
+    """The correlation of every voxel with its cross-validated prediction; 0 for a constant voxel."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import KFold, cross_val_predict
 
@@ -248,7 +248,7 @@ ENCODERS: dict[str, Callable[[int], Any]] = {"ridge": _ridge, "mlp": _mlp}
 
 
 def tournament(scores: Any) -> np.ndarray:
-    """W_ij: on what share of the examples source i beats source j, ties half; scores ``(sources, examples)``."""
+    """W_ij: the fraction of examples on which source i beats source j, ties half; scores ``(sources, examples)``."""
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
         raise HeadwiseError(f"scores of shape {scores.shape}", "(sources, examples)")
@@ -265,11 +265,11 @@ def priorities(wins: Any) -> np.ndarray:
 
 @similarity("ahp")
 def ahp(scores: Mapping[str, Any]) -> Similarity:
-    """Analytic hierarchy process (Zamir et al. 2018): tasks are alike that transfer well to each other.
+    """Analytic hierarchy process (Zamir et al. 2018): tasks are similar if they transfer well to each other.
 
     ``scores[target]`` is ``(sources, examples)``: how well each source's model, tuned on the target, does on each
-    held-out example of it; sources in the order of the targets. A source that was not run (its row NaN, as the
-    target itself may be) takes no part. The two directions of a pair are averaged.
+    held-out example; sources are in the order of the targets. A source that was not run has a row of NaN and is
+    ignored. The two directions of a pair are averaged.
     """
     tasks = tuple(scores)
     transfer = np.full((len(tasks), len(tasks)), np.nan)  # source, target
@@ -299,7 +299,7 @@ def head_overlap(masks: Mapping[str, Any]) -> Similarity:
 
 @similarity("rank")
 def rank_correlation(scores: Mapping[str, Any]) -> Similarity:
-    """Spearman correlation of two tasks' head scores ``(L, H)``; heads cut in either (NaN) are left out."""
+    """Spearman correlation of two tasks' head scores ``(L, H)``; heads cut in either (NaN) are ignored."""
     flat = [np.asarray(score, float).ravel() for score in scores.values()]
     if len({score.shape for score in flat}) != 1:
         raise HeadwiseError(f"scores of sizes {[score.size for score in flat]}", "one shape for all")

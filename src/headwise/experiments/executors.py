@@ -1,4 +1,4 @@
-"""Where the jobs of a sweep run: processes of this machine, or the tasks of a Ray cluster."""
+"""Executors of a sweep: local processes, or tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from headwise.io import system
 from headwise.io.files import plain
 from headwise.registry import Registry
 
-# One thread to a job: the same sums on every machine, and no cores fought over. Logs hold no bars.
+# One thread per job: the same sums on every machine, and no competition for cores. No bars in logs.
 ALONE = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
-SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of an accelerator's processors; read under NVIDIA's MPS alone
-ROUND = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # whether factors of float32 products have ten bits, on NVIDIA's alone
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # fraction of an accelerator's processors; only read under NVIDIA MPS
+ROUND = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # TF32 products; only on NVIDIA
 
 
 class Engine(Protocol):
-    """Where jobs run."""
+    """Runs jobs."""
 
     def free(self) -> bool:
-        """Whether it takes one more job now."""
+        """Whether another job can be submitted now."""
         ...
 
     def submit(self, job: Job) -> None: ...
 
     def finished(self) -> Iterator[tuple[Job, str]]:
-        """Jobs that ended since, each with its error or ""; waits a moment where there are none."""
+        """Jobs that ended since the last call, each with its error or ""; waits briefly if there are none."""
         ...
 
     def stop(self) -> None:
-        """End all work; jobs under way save what they can."""
+        """Stop all jobs; running ones save what they can."""
         ...
 
 
 def surroundings(workers: int) -> dict[str, str]:
-    """Variables of a worker's process, one of so many that share an accelerator.
+    """Environment variables of one of several workers that share an accelerator.
 
-    A kernel of a small encoder spreads over all processors for some microseconds, and those of other jobs wait for it.
-    Kept to a part each, about four to a processor, fifteen trainings of MiniLM's size made 1,180 steps a second on one
-    H200 in place of 666. Float32 products are rounded (TF32), as they are the dearest part of lesions and of structured
-    output heads, and bypass the tensor cores otherwise.
+    A kernel of a small encoder occupies all processors for a few microseconds while kernels of other jobs wait. With a
+    part of the processors for each job (about four jobs per processor), fifteen trainings of MiniLM's size reached
+    1,180 steps a second on one H200 instead of 666. Float32 products use TF32: they dominate lesions and structured
+    output heads, and full precision does not use the tensor cores.
     """
     share = os.environ.get(SHARE) or str(max(1, min(100, 400 // workers)))
     return ALONE | {SHARE: share, ROUND: os.environ.get(ROUND) or "1"}
@@ -63,9 +63,9 @@ def log_of(root: Path, job: Job) -> Path:
 
 
 def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
-    """Do one job in this process, its output going to its log; the error, or ""."""
+    """Run one job in this process, with output to its log; returns the error, or ""."""
     job = Job(record["work"], record["config"], record["at"])
-    with _logged(log_of(Path(root), job)), contextlib.chdir("."):  # the next job starts where this one did
+    with _logged(log_of(Path(root), job)), contextlib.chdir("."):  # the next job starts in the same folder
         print(f"{time.strftime('%F %T')} {job.title}", flush=True)
         try:
             perform(job, root, device)
@@ -73,7 +73,7 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
             return "KeyboardInterrupt: stopped"
         except Exception:
             traceback.print_exc()
-            # Names of files may hold bytes that are no text, and could not be written down.
+            # File names may contain bytes that cannot be encoded as text.
             return traceback.format_exc().encode(errors="backslashreplace").decode()
         finally:
             release_memory()
@@ -81,8 +81,8 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
 
 
 def release_memory() -> None:
-    """Give back what a job held: this process does the next job too, and others share the accelerator with it."""
-    gc.collect()  # models, optimizers and recordings refer to each other
+    """Free the memory of a job: this process runs the next job, and others share the accelerator."""
+    gc.collect()  # models, optimizers and recordings are in reference cycles
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -90,7 +90,7 @@ def release_memory() -> None:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Everything this process prints goes to a file, also what compiled code prints."""
+    """Redirect all output of this process to a file, that of compiled code included."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(1), os.dup(2)]
     try:
@@ -108,12 +108,12 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 class Local:
-    """Processes of this machine, each ready for one job after the other."""
+    """Local processes, each running one job after another."""
 
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
         if address:
             raise HeadwiseError(f"address={address!r} with the local engine", 'engine="ray"', "--engine ray")
-        self.root, self.workers, self.device = root.absolute(), workers, device  # jobs may go to other folders
+        self.root, self.workers, self.device = root.absolute(), workers, device  # jobs may change the working directory
         self.around = surroundings(workers)
         self.idle: list[_Process] = []
         self.busy: dict[Any, tuple[_Process, Job]] = {}
@@ -126,7 +126,7 @@ class Local:
         self.busy[process.pipe] = (process, job)
 
     def _sent(self, record: dict[str, Any]) -> _Process:
-        """The process that has the job now; one that died while it was idle is passed over."""
+        """Send the job to an idle process; processes that died while idle are skipped."""
         while self.idle:
             process = self.idle.pop()
             with contextlib.suppress(ConnectionError):
@@ -138,14 +138,14 @@ class Local:
 
     def finished(self) -> Iterator[tuple[Job, str]]:
         spoken = wait(list(self.busy), timeout=1.0)
-        # A process that a job started may hold the pipe open after its worker died.
+        # A child process of a job may keep the pipe open after its worker died.
         dead = [pipe for pipe, (process, _) in self.busy.items() if not process.process.is_alive()]
         for pipe in dict.fromkeys([*spoken, *dead]):
             process, job = self.busy.pop(pipe)
             yield job, self._heard(process)
 
     def _heard(self, process: _Process) -> str:
-        """The error of a job that ended, or how its process did."""
+        """The error of a finished job, or the exit code of its process."""
         with contextlib.suppress(EOFError, ConnectionError):
             if process.pipe.poll():
                 error = process.pipe.recv()
@@ -166,7 +166,7 @@ class Local:
 
 class _Process:
     def __init__(self, root: Path, device: str | None, around: Mapping[str, str]):
-        context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA is broken
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, str(root), device, os.getpid()), daemon=True)
         with _environment(around):
@@ -174,7 +174,7 @@ class _Process:
         other.close()
 
     def interrupt(self) -> None:
-        """As by Ctrl-C: a training writes a checkpoint."""
+        """Stop as Ctrl-C would: a training writes a checkpoint."""
         if self.process.pid and self.process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
@@ -182,7 +182,7 @@ class _Process:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Inside, these variables are set: what starts inherits them, and this process has its own back."""
+    """Set environment variables inside the block, for child processes; restored afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -193,8 +193,8 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
-    """A worker's life: jobs come through the pipe until it closes, or the parent is gone."""
-    system.leave_process_group()  # Ctrl-C reaches the parent alone, which passes it on
+    """The main function of a worker: runs jobs from the pipe until it closes or the parent dies."""
+    system.leave_process_group()  # only the parent receives Ctrl-C; it forwards it
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -208,7 +208,7 @@ def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
 
 
 class Ray:
-    """Tasks of a Ray cluster: a running one by its address, else one started for the occasion."""
+    """Tasks on a Ray cluster: the one at ``address``, or a temporary one."""
 
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
         try:
@@ -237,13 +237,13 @@ class Ray:
             job = self.busy.pop(reference)
             try:
                 yield job, self.ray.get(reference)
-            except self.ray.exceptions.RayError as lost:  # a worker or a node went away
+            except self.ray.exceptions.RayError as lost:  # a worker or node was lost
                 yield job, f"{type(lost).__name__}: {str(lost).splitlines()[0]}"
 
     def stop(self) -> None:
         for reference in self.busy:
             self.ray.cancel(reference)
-        if self.busy:  # cancelled is as by Ctrl-C: a training writes a checkpoint
+        if self.busy:  # cancelling is like Ctrl-C: a training writes a checkpoint
             self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=30)
         if self.started:
             self.ray.shutdown()

@@ -1,4 +1,4 @@
-"""A job: a named piece of work, all that determines its result, and the jobs it stands on."""
+"""A job: a named work, everything that determines its result, and the jobs it depends on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Made = dict[str, Any] | tuple[dict[str, Any], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of a sweep; two jobs with the same work and config are the same job.
+    """A job of a sweep; two jobs with the same work and config are the same job.
 
     Example:
         >>> Job("train", {"model": "m", "tasks": {"sst2": None}, "plan": {"seed": 1}}).title
@@ -36,18 +36,18 @@ class Job:
     work: str
     config: dict[str, Any]
     at: dict[str, str] = field(default_factory=dict, compare=False)
-    """Where things lie on this machine, a model's folder by its name and ``data``; not part of what the job is."""
+    """Paths on this machine: model folders by name, and ``data``; not part of the job's identity."""
     after: tuple[Job, ...] = field(default=(), compare=False)
-    """Jobs whose records or models this one reads."""
+    """The jobs whose records or models this one reads."""
 
     @cached_property
     def key(self) -> str:
-        """The name of its record."""
+        """The key of its record."""
         return Results.key(self.work, self.config, works.version(self.work))
 
     @property
     def title(self) -> str:
-        """A few words for people."""
+        """A short human-readable title."""
         if "title" in self.at:
             return self.at["title"]
         method, plan, tasks = (self.config.get(name) or "" for name in ("method", "plan", "tasks"))
@@ -58,17 +58,17 @@ class Job:
         return " ".join(str(part) for part in parts if part)
 
     def to_record(self) -> dict[str, Any]:
-        """As plain data, for a worker in another process."""
+        """Plain data for a worker in another process."""
         return {"work": self.work, "config": plain(self.config), "at": dict(self.at)}
 
 
 def in_order(jobs: Sequence[Job]) -> list[Job]:
-    """All jobs and those they stand on, each once, a job after what it needs."""
+    """All jobs and their dependencies, each once, dependencies first."""
     found: dict[str, Job] = {}
 
     def visit(job: Job, above: tuple[str, ...]) -> None:
         if job.key in above:
-            raise HeadwiseError(f"the job {job.title!r} stands on itself")
+            raise HeadwiseError(f"circular dependency: job {job.title!r} depends on itself")
         if job.key not in found:
             for earlier in job.after:
                 visit(earlier, (*above, job.key))
@@ -80,54 +80,54 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
 
 
 class Place:
-    """What a work sees: its config, the records before it, and folders of its own."""
+    """What a work sees: its config, the records of its dependencies, and its folders."""
 
     def __init__(self, job: Job, root: str | Path, device: str | None = None):
         self.job, self.root, self.device = job, Path(root), device
-        self.progress = Lines()  # a job's output is its log
+        self.progress = Lines()  # the output of a job is its log
         self.config, self.at = job.config, job.at
         self.results = Results(self.root / "records")
 
     @property
     def folder(self) -> Path:
-        """Its own folder: checkpoints lie here, and a job that is run again goes on from them."""
+        """The folder of the job, with the checkpoints from which an interrupted job resumes."""
         return self.root / "work" / self.job.key
 
     @property
     def kept(self) -> Path:
-        """Where it saves a model that later jobs read."""
+        """The folder for a model that later jobs read."""
         return self.model_of(self.job.key)
 
     @property
     def record(self) -> Record | None:
-        """What it left when it was done."""
+        """The record of the job, or None."""
         return self.results.find(self.job.work, self.config, works.version(self.job.work))
 
     def lost(self, record: Record) -> bool:
-        """Whether it kept a model that is no longer here: records travel, models often do not."""
+        """Whether it saved a model that no longer exists here; records are often copied without models."""
         return record.about.get("kept", False) and not self.kept.is_dir()
 
     def model_of(self, key: str) -> Path:
         return self.root / "models" / key
 
     def before(self, key: str) -> Record:
-        """The record of a job this one stands on."""
+        """The record of a dependency."""
         return self.results[key]
 
-    def told(self, line: str) -> None:
-        """Say something in the job's log."""
+    def log(self, line: str) -> None:
+        """Write a line to the job's log."""
         print(line, flush=True)
 
     def task(self, name: str) -> Task:
         return task_named(name, self.at)
 
     def encoder(self, name: str) -> str:
-        """The folder, or Hub name, of a model's name."""
+        """The folder of a model, or its name on the Hub."""
         return self.at.get(name, name)
 
 
 def task_named(name: str, at: Mapping[str, str]) -> Task:
-    """A task of the catalog, or of one's own file: ``mine=reviews.csv:text,label``."""
+    """A task of the catalog, or from a file: ``mine=reviews.csv:text,label``."""
     from headwise import tasks as catalog
     from headwise.tasks.catalog.known import data_folder
 
@@ -136,7 +136,7 @@ def task_named(name: str, at: Mapping[str, str]) -> Task:
 
 @lru_cache(maxsize=64)
 def _known(name: str, data: Path | None) -> Task:
-    """Read once in a process: a worker does many jobs on the same tasks."""
+    """A task, cached per process: a worker runs many jobs on the same tasks."""
     from headwise import tasks as catalog
 
     return catalog.get(name, data)
@@ -146,9 +146,9 @@ Work = Callable[[Place], Made]
 
 
 class Works(Registry[Work]):
-    """Works by name, each with the version of its results: raise it when a corrected work gives other results.
+    """Works by name, with the version of their results: raise it when a fix changes results.
 
-    A name belongs into every record's key, so it stays when the code moves.
+    The name is part of every record's key, so it must not change when code moves.
 
     Example:
         >>> @works("count", version=2)
@@ -168,31 +168,32 @@ class Works(Registry[Work]):
         super().add(name, entry)
 
     def version(self, name: str) -> int:
-        """Of a work given by its place, ``module:function``, always 1: register it to be able to raise it."""
+        """The version of a work; always 1 for ``module:function``, which is not registered."""
         if name not in self:
-            load_plugins()  # one of which may bring it
+            load_plugins()  # a plug-in may register it
         return self._versions.get(name, 1)
 
 
 works = Works()
 works.add("train", "headwise.experiments.works:train")
-works.add("lesions", "headwise.experiments.works:lesions", version=2)  # 1 tested development rows alone
+works.add("lesions", "headwise.experiments.works:lesions", version=2)  # version 1 tested development rows only
 works.add("study", "headwise.experiments.works:study")
+works.add("tune", "headwise.experiments.tuning:tune")
 
 
 def work_named(name: str) -> Work:
-    """A registered work, or any function by its place: ``mypackage.module:function``."""
+    """A registered work, or a function given as ``mypackage.module:function``."""
     if ":" not in name:
         return works[name]
     module, _, function = name.partition(":")
     try:
         return getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:  # no module, or no name of one
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # not a module
         raise HeadwiseError(f"the work {name!r}: {error}", "module:function that workers can import") from None
 
 
 def perform(job: Job, root: str | Path, device: str | None = None) -> str:
-    """Do a job, unless it is done or another process is at it, and save the record; its key."""
+    """Run a job unless it is done or running elsewhere, save its record and return the key."""
     place = Place(job, root, device)
     with locked(place.root / "locks" / job.key):
         record = place.record
@@ -200,7 +201,7 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
             began = time.perf_counter()
             made = work_named(job.work)(place)
             result, arrays = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-            if not isinstance(result, Mapping):  # a record of it could not be read again
+            if not isinstance(result, Mapping):  # records must be plain data
                 seen = f"the work {job.work!r} returned a {type(result).__name__}"
                 raise HeadwiseError(seen, "a dict, or a dict and arrays by name", "return {}")
             about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
@@ -209,21 +210,21 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
 
 
 def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """A config for every combination; an axis names a field, with dots for inner ones.
+    """All combinations of a config; an axis names a field, with dots for nested ones.
 
     Example:
-        >>> [one["plan"]["seed"] for one in grid({"plan": {"lr": 1e-4}}, {"plan.seed": [0, 1]})]
+        >>> [config["plan"]["seed"] for config in grid({"plan": {"lr": 1e-4}}, {"plan.seed": [0, 1]})]
         [0, 1]
     """
     configs = [plain(config)]
     for place, (name, values) in enumerate(axes.items()):
-        if isinstance(values, Mapping) and values:  # TOML takes a bare dot for a table
+        if isinstance(values, Mapping) and values:  # TOML reads a bare dot as a table
             hint = f'"{name}.{next(iter(values))}" = […], in quotes'
             raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values", hint)
         if not isinstance(values, list | tuple) or not values:
             raise HeadwiseError(f"the axis {name!r} has {values!r}", "a list of values")
         for undone in (other for other in list(axes)[:place] if other.startswith(f"{name}.")):
-            raise HeadwiseError(f"the axis {name!r} undoes {undone!r} before it", f"{name!r} first, then {undone!r}")
+            raise HeadwiseError(f"the axis {name!r} overwrites {undone!r}", f"{name!r} first, then {undone!r}")
         configs = [_with(one, name, value) for one in configs for value in values]
     return configs
 

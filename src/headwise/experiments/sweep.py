@@ -1,4 +1,4 @@
-"""Many jobs: on this machine's cores and accelerator, or on a Ray cluster; what is done is never done again."""
+"""Run many jobs locally or on a Ray cluster; finished jobs are never run again."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headwise.io.records import Results
 from headwise.io.stopping import raised
 from headwise.io.toml import read_toml
 
-Told = Callable[[Job, str, str], None]
-"""Called when a job changes: the job, one of `STATES`, and a word more."""
+OnChange = Callable[[Job, str, str], None]
+"""Called when a job changes state: the job, one of `STATES`, and a detail."""
 STATES = ("waiting", "found", "running", "done", "again", "failed", "skipped")
 
 
 @dataclass
 class Swept:
-    """What a sweep left: its records, and the jobs that failed, with their logs."""
+    """The result of a sweep: its records and the jobs that failed."""
 
     results: Results
     done: list[Job] = field(default_factory=list)
     failed: dict[str, tuple[Job, str]] = field(default_factory=dict)
-    """By key: the job, and the last line of its error."""
+    """The failed jobs by key, with the last line of the error."""
 
     def __str__(self) -> str:
         lines = [f"{len(self.done)} jobs done, {len(self.failed)} not: records in {self.results.root}"]
@@ -47,19 +47,19 @@ def run(
     retries: int = 1,
     device: str | None = None,
     address: str | None = None,
-    told: Told = lambda job, state, word: None,
+    on_change: OnChange = lambda job, state, word: None,
 ) -> Swept:
-    """Run all jobs, and those they stand on; those whose records are there are not run again.
+    """Run all jobs and their dependencies; jobs with a record are not run again.
 
     Args:
-        jobs: from a recipe, or `read`.
+        jobs: from a recipe or `read`.
         out: folder for records, models, logs and failures.
-        engine: "local" processes, or "ray".
-        workers: jobs at a time; one for every core, or eight that share an accelerator.
-        retries: how often a job whose process died, or that failed by something else than its own input, begins again.
+        engine: "local" (processes) or "ray".
+        workers: parallel jobs (default: one per core, or eight sharing an accelerator).
+        retries: how often a job is retried after its process died or it failed for a reason other than its input.
         device: "cpu" keeps jobs off the accelerator.
-        address: of a running Ray cluster; one is started for the occasion without.
-        told: hears of every change.
+        address: of a running Ray cluster (default: a temporary one is started).
+        on_change: called for every change of state.
 
     Example:
         >>> swept = run(read("grid.toml"), out="runs/grid")
@@ -71,7 +71,7 @@ def run(
         raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
     tries = dict.fromkeys((job.key for job in everything), 0)
-    queue = _Queue(_unfinished(everything, swept, told))
+    queue = _Queue(_unfinished(everything, swept, on_change))
     if not queue.left:
         return swept
     pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
@@ -81,25 +81,25 @@ def run(
         while queue.left:
             while pool.free() and (job := queue.next()):
                 pool.submit(job)
-                told(job, "running", "")
+                on_change(job, "running", "")
             for job, error in pool.finished():
-                crowded = len(queue.under_way) > 1 and "OutOfMemoryError" in _last_line(error)
+                crowded = len(queue.running) > 1 and "OutOfMemoryError" in _last_line(error)
                 tries[job.key] += not crowded
                 if error and tries[job.key] <= retries and not _final(error):
-                    told(job, "again", _last_line(error))
+                    on_change(job, "again", _last_line(error))
                     queue.later(job) if crowded else queue.again(job)
                     continue
-                _note(root, job, error, swept, told)
+                _note(root, job, error, swept, on_change)
                 for given_up in queue.ended(job, bool(error)):
-                    why = "left out: a job it stands on failed"
+                    why = "skipped: a dependency failed"
                     swept.failed[given_up.key] = (given_up, why)
-                    told(given_up, "skipped", why)
+                    on_change(given_up, "skipped", why)
     return swept
 
 
-def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str, Job]:
-    """Jobs without a record, and those whose model such a job asks for and nobody has any more."""
-    asked, left, anew = set(), {}, set()
+def _unfinished(everything: Sequence[Job], swept: Swept, on_change: OnChange) -> dict[str, Job]:
+    """Jobs without a record, and jobs whose model is required by them but no longer exists."""
+    asked, left, rerun = set(), {}, set()
     for job in reversed(everything):
         place = Place(job, swept.results.root.parent)
         record = place.record
@@ -107,27 +107,27 @@ def _unfinished(everything: Sequence[Job], swept: Swept, told: Told) -> dict[str
             left[job.key] = job
             asked |= {before.key for before in job.after}
             if record:
-                anew.add(job.key)
+                rerun.add(job.key)
     for job in everything:
         if job.key not in left:
             swept.done.append(job)
-        if job.key in anew:
-            told(job, "again", "its model is gone, and a job goes on from it; its record stays as it is")
-        told(job, "waiting" if job.key in left else "found", "")
+        if job.key in rerun:
+            on_change(job, "again", "its model no longer exists and another job needs it; its record is kept")
+        on_change(job, "waiting" if job.key in left else "found", "")
     return {job.key: job for job in everything if job.key in left}
 
 
 class _Queue:
-    """Jobs that are not done, in order, and which of them can begin: a job that ends looks at those behind it alone."""
+    """Unfinished jobs in order, and which of them can start."""
 
     def __init__(self, jobs: Mapping[str, Job]):
-        self.left, self.under_way = dict(jobs), set[str]()
+        self.left, self.running = dict(jobs), set[str]()
         self._place = {key: place for place, key in enumerate(jobs)}
         self._behind: dict[str, list[Job]] = {}
         for job in jobs.values():
             for before in dict.fromkeys(one.key for one in job.after):
                 self._behind.setdefault(before, []).append(job)
-        self._able = [place for key, place in self._place.items() if not self._waits(jobs[key])]  # sorted, so a heap
+        self._able = [place for key, place in self._place.items() if not self._waits(jobs[key])]  # sorted, hence a heap
         self._crowded: list[Job] = []
         self._jobs = list(jobs.values())
 
@@ -135,23 +135,23 @@ class _Queue:
         return any(before.key in self.left for before in job.after)
 
     def next(self) -> Job | None:
-        """The first job whose predecessors are done, from now on under way."""
-        if not self.under_way:
+        """Take the first job whose dependencies are done; it is now running."""
+        if not self.running:
             self._make_way()
         if not self._able:
             return None
         job = self._jobs[heappop(self._able)]
-        self.under_way.add(job.key)
+        self.running.add(job.key)
         return job
 
     def again(self, job: Job) -> None:
-        """It can begin, for the first time or once more."""
-        self.under_way.discard(job.key)
+        """Make a job available, for the first time or again."""
+        self.running.discard(job.key)
         heappush(self._able, self._place[job.key])
 
     def later(self, job: Job) -> None:
-        """It can begin once more when a job that ran beside it has ended and left its memory."""
-        self.under_way.discard(job.key)
+        """Make a job available again after another job has ended and freed its memory."""
+        self.running.discard(job.key)
         self._crowded.append(job)
 
     def _make_way(self) -> None:
@@ -160,9 +160,9 @@ class _Queue:
             self.again(job)
 
     def ended(self, job: Job, failed: bool) -> list[Job]:
-        """Take a job out; where it failed, also all that stand on it: these."""
+        """Remove a job; if it failed, remove and return all jobs that depend on it."""
         del self.left[job.key]
-        self.under_way.discard(job.key)
+        self.running.discard(job.key)
         self._make_way()
         behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
         if not failed:
@@ -172,26 +172,26 @@ class _Queue:
             return []
         given_up: list[Job] = []
         for one in behind:
-            if one.key in self.left:  # not yet given up with another
+            if one.key in self.left:  # not already removed
                 given_up += [one, *self.ended(one, True)]
         return given_up
 
 
-def _note(root: Path, job: Job, error: str, swept: Swept, told: Told) -> None:
-    """Keep the news of a job that ended."""
+def _note(root: Path, job: Job, error: str, swept: Swept, on_change: OnChange) -> None:
+    """Record the outcome of a job."""
     paper = root / "failed" / f"{job.key}.json"
     if not error:
         paper.unlink(missing_ok=True)
         swept.done.append(job)
-        told(job, "done", "")
+        on_change(job, "done", "")
         return
     swept.failed[job.key] = (job, _last_line(error))
     write_json(paper, {"job": job.to_record(), "error": error, "log": str(log_of(root, job))})
-    told(job, "failed", _last_line(error))
+    on_change(job, "failed", _last_line(error))
 
 
 def _final(error: str) -> bool:
-    """Whether trying again would bring the same: the job's own input was refused."""
+    """Whether a retry is pointless because the job's input was rejected."""
     return _last_line(error).startswith(("headwise.errors.", "HeadwiseError"))
 
 
@@ -203,7 +203,7 @@ def _workers(device: str | None) -> int:
     import torch
 
     if device != "cpu" and torch.cuda.is_available():
-        return min(8, os.cpu_count() or 1)  # small encoders leave most of an accelerator idle
+        return min(8, os.cpu_count() or 1)  # small encoders use a fraction of an accelerator
     return os.cpu_count() or 1
 
 

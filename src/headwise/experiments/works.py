@@ -1,4 +1,4 @@
-"""Works that sweeps and recipes share: train, close heads, study."""
+"""Works shared by sweeps and recipes: train, dissociate, study."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.io.identity import data
 from headwise.measuring.evaluate import evaluate
 from headwise.models.causality import pooling_by_name
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.reporting import report
 from headwise.scoring.importance import importance
 from headwise.study.stages import Settings
 from headwise.study.study import Study
 from headwise.tasks.catalog.known import data_folder
-from headwise.tasks.leakage import splits_of
 from headwise.training import checkpoint
 from headwise.training.loop import branch_step, fit
 from headwise.training.methods import methods
@@ -46,32 +46,32 @@ def training(
     pooling: str | None = None,
     max_length: int = 128,
 ) -> Job:
-    """A job that trains tasks together in one model, with all that determines it.
+    """A job that trains one model on several tasks, with everything that determines it.
 
     Args:
-        model: its name; ``at[model]`` is its folder, else it is a Hub name.
-        tasks: names of the catalog.
-        plan: how.
-        method: ``{"name": "iat", "delta": 0.1}``, plain training without.
+        model: name of the model; ``at[model]`` is its folder (default: a Hub name).
+        tasks: names in the catalog.
+        plan: training settings.
+        method: for example ``{"name": "iat", "delta": 0.1}`` (default: plain training).
         at: folders by name, and ``data``.
         start: a training whose model this one starts from.
-        branch: a plain training of the same model, tasks and plan with a mark at the method's delta: this one goes on
-            from there, and what both have in common is trained once.
-        marks: shares of training, counted from its end, where others will branch off.
-        pooling: of the model. Default: last for causal models, cls otherwise, as its configuration behaves.
-        max_length: of the model.
+        branch: a plain training of the same model, tasks and plan with a mark at the method's delta; this training
+            branches from it.
+        marks: fractions of training, counted from its end, where others can branch.
+        pooling: pooling of the model (default: last for causal models, cls otherwise, as measured).
+        max_length: maximum number of tokens.
     """
     config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     pooling = pooling or pooling_by_name(model, at.get(model, model))
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
-    # Where it branches off, and the marks it leaves, change the way and not the result: no part of the config.
+    # Branches and marks do not change the result, so they are not part of the config.
     way = {"marks": ",".join(map(str, marks)), **({"branch": branch.key} if branch else {})}
     return Job("train", config, {**at, **way}, tuple(job for job in (start, branch) if job))
 
 
 def weights_of(model: str, at: Mapping[str, str]) -> str | None:
-    """The hash of a model's files, or its commit on the Hub; None where neither can be had here."""
+    """The hash of a model's files, or its commit on the Hub; None if neither is available."""
     return checkpoint_hash(at.get(model, model))
 
 
@@ -79,31 +79,31 @@ _digests: dict[tuple[str, str, bool], str | None] = {}
 
 
 def data_of(name: str, at: Mapping[str, str], whole: bool = False) -> str | None:
-    """The hash of a task's training and development rows, or of all; None for data that is not on this machine.
+    """The hash of a task's training and development rows, or of all; None if its data is not on this machine.
 
-    Rows are read once until the file of a task of one's own changes.
+    Rows are read again only if the user's file changes.
     """
     file = Path(name.partition("=")[2].rpartition(":")[0] or name.partition("=")[2])
     where = (name, _state(file.expanduser()) if "=" in name else str(data_folder(at.get("data"))), whole)
     if where not in _digests:
         try:
             task = task_named(name, at)
-            _digests[where] = data(task, splits_of(task) if whole else ("train", "dev"))
+            _digests[where] = data(task, task.splits if whole else ("train", "dev"))
         except HeadwiseError:
             _digests[where] = None
     return _digests[where]
 
 
 def _state(path: Path) -> str:
-    """What changes when files do: those of a folder, or a file and those beside it that begin with its name."""
+    """Names, times and sizes of the files in a folder, or of a file and its siblings that share its stem."""
     stem, beside = path.name.partition(".")[0], path.parent.iterdir() if path.parent.is_dir() else ()
     files = path.rglob("*") if path.is_dir() else (file for file in beside if file.name.startswith(stem))
     return str([(str(f.absolute()), f.stat().st_mtime_ns, f.stat().st_size) for f in sorted(files) if f.is_file()])
 
 
 def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
-    """A job as people write one: names of tasks, some fields of a plan; hashes and defaults are filled in."""
-    work_named(work)  # an unknown one is told before anything runs
+    """A job from user input: task names and some fields of a plan; hashes and defaults are filled in."""
+    work_named(work)  # unknown works raise before anything runs
     given = dict(config)
     if work not in ("train", "study"):
         return Job(work, given, dict(at))
@@ -121,7 +121,7 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
         _check_names(given, ("method", "pooling", "max_length"))
         if isinstance(given.get("method"), str):
             given["method"] = {"name": given["method"]}
-        method_of(given.get("method"))  # a wrong one is told before anything runs
+        method_of(given.get("method"))  # invalid methods raise before anything runs
         return training(model, tasks, plan, at=at, **given)
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
     full = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
@@ -135,7 +135,7 @@ def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> MultiTaskModel:
-    """The model of a training job: as kept under ``key``, or untrained with fresh output heads."""
+    """The model of a training job: the one saved under ``key``, or untrained with new output heads."""
     tasks = [place.task(name) for name in config["tasks"]]
     plan = Plan(**config["plan"])
     if key is not None:
@@ -147,7 +147,7 @@ def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> M
 
 
 def train(place: Place) -> dict[str, Any]:
-    """Train, keep the model, and score it on every task's development data."""
+    """Train, save the model, and evaluate it on the development data of every task."""
     config = place.config
     made = opened(place, config, config.get("start"))
     method = method_of(config["method"])
@@ -158,14 +158,14 @@ def train(place: Place) -> dict[str, Any]:
     scores = {name: scored(made, name) for name in made.tasks}
     home = place.folder / "checkpoints"
     stay = {checkpoint.place(home, branch_step(history.steps, share)) for share in marks}
-    for path in checkpoint.list_all(home):  # a sweep has many of them, and only marks are read again
+    for path in checkpoint.list_all(home):  # a sweep has many checkpoints, and only marks are read again
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
     return {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
 
 
 def method_of(settings: Mapping[str, Any] | None) -> Method:
-    """A method by its name and settings; plain training without."""
+    """A method by name and settings (default: plain training)."""
     if not settings:
         return Method()
     if not isinstance(settings, Mapping) or "name" not in settings:
@@ -185,7 +185,7 @@ def method_of(settings: Mapping[str, Any] | None) -> Method:
 
 
 def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, dict[str, list]]:
-    """At most so many points of every curve, the last among them, in five digits."""
+    """At most this many points of every curve, the last included, with five digits."""
     return {
         task: {
             name: short(values[:: -max(1, -(-len(values) // points))][::-1], digits=5) for name, values in curve.items()
@@ -195,7 +195,7 @@ def _thinned(curves: dict[str, dict[str, list]], points: int = 50) -> dict[str, 
 
 
 def short(value: Any, digits: int = 7) -> Any:
-    """Plain data with its numbers in so many digits, for records kept by the hundred; seven are what float32 holds."""
+    """Plain data with rounded numbers, to keep records small; float32 has seven digits."""
     if isinstance(value, Mapping):
         return {name: short(inner, digits) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -204,23 +204,23 @@ def short(value: Any, digits: int = 7) -> Any:
 
 
 def small(counts: np.ndarray) -> np.ndarray:
-    """Whole numbers in as few bytes as they need; shares, which some metrics count in, as float32."""
+    """Whole numbers in the smallest integer type; fractions, which some metrics count, as float32."""
     whole = counts.size and (counts >= 0).all() and (counts == counts.round()).all()
     return counts.astype(np.min_scalar_type(int(counts.max())) if whole else np.float32)
 
 
 def _branch(place: Place, method: Any) -> Path | None:
-    """The checkpoint where a method with a ``delta`` leaves the plain training."""
+    """The checkpoint where a method with ``delta`` branches from plain training."""
     if "branch" not in place.at:
         return None
     key = place.at["branch"]
     step = branch_step(place.before(key).result["steps"], method.delta)
     path = checkpoint.place(place.root / "work" / key / "checkpoints", step)
-    return path if path.is_dir() else None  # without it, what they have in common is trained again
+    return path if path.is_dir() else None  # otherwise the common part is trained again
 
 
 def scored(model: MultiTaskModel, task: str, split: str = "dev", limit: int | None = None) -> dict[str, Any]:
-    """A task's score with its interval over examples."""
+    """A task's score with its confidence interval over examples."""
     found = evaluate(model, task, split=split, limit=limit)
     low, high = found.interval()
     return {"metric": found.metric, "value": found.value, "low": low, "high": high, "n": found.examples}
@@ -237,32 +237,32 @@ def lesioning(
     dev: int | None = None,
     seed: int = 0,
 ) -> Job:
-    """A job that scores all heads of a training job's model for each of its tasks, closes them and measures."""
+    """A job that computes importance and dissociation for the model of a training job."""
     config = {"of": job.key, "training": job.config, "trained": trained, "by": by, "examples": examples}
     config |= {"fractions": list(fractions), "random": random, "dev": dev, "seed": seed}
     return Job("lesions", config, job.at, (job,) if trained else ())
 
 
 def lesions(place: Place) -> dict[str, Any]:
-    """Importance for every task, and the matrix of lesions."""
+    """Compute importance for every task and the lesion matrix."""
     c = place.config
     made = opened(place, c["training"], c["of"] if c["trained"] else None)
     found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
-    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
     scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
     return short(plain({"importance": scores, "dissociation": apart.to_record()}))
 
 
 def study(place: Place) -> dict[str, Any]:
-    """A whole study in the job's folder: config holds ``model``, ``tasks``, ``plan`` and any of `Settings`."""
+    """Run a study in the job's folder; config has ``model``, ``tasks``, ``plan`` and fields of `Settings`."""
     config = dict(place.config)
     model, tasks = config.pop("model"), [place.task(name) for name in config.pop("tasks")]
     config.pop("weights")
     plan = Plan(**config.pop("plan", {}))
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     settings = Settings(plan, **values)
-    options = {"log": place.told, "on_stage": lambda stage: place.told(stage.title), "progress": place.progress}
+    options = {"log": place.log, "on_stage": lambda stage: place.log(stage.title), "progress": place.progress}
     data = Study(place.encoder(model), tasks, settings, place.folder, device=place.device, **options).run()
     report(data, place.folder / "report.html")
     return {name: data.get(name) for name in ("verdict", "dissociation", "iat", "prune")}

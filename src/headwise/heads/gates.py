@@ -23,6 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 from headwise.heads.inside import reached_inside
+from headwise.heads.modules import forget, remembered
 
 __all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -84,7 +85,11 @@ class Heads:
             pattern: a glob for the names of the modules that read the heads' outputs; they must be proven ones.
             stack: which attention of a model that has several: encoder, decoder, cross, text, vision, ...
         """
-        return cls(**find(model, pattern, stack, sample))
+        if sample is not None:
+            forget(unwrap(model))
+            return cls(**find(model, pattern, stack, sample))
+        what = "heads", pattern, stack
+        return remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
 
     def require_exact(self, purpose: str) -> None:
         """Raise unless single heads' parameters can be told apart."""

@@ -1,14 +1,18 @@
-"""What any module with attention can be asked: how long its inputs may be, what it answers; and its mode, kept."""
+"""What any module with attention can be asked: how long its inputs may be, what it answers, what was found in it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+
+T = TypeVar("T")
+_remembered: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, Any]]] = WeakKeyDictionary()
 
 
 def positions(encoder: nn.Module) -> int:
@@ -48,3 +52,34 @@ def _tensors(answer: Any) -> Iterator[torch.Tensor]:
     elif isinstance(answer, dict | list | tuple):
         for part in answer.values() if isinstance(answer, dict) else answer:
             yield from _tensors(part)
+
+
+def remembered(model: nn.Module, what: Hashable, find: Callable[[], T], certain: Callable[[T], bool]) -> T:
+    """What was found in a model, found anew after its modules changed: heads were cut, adapters put in.
+
+    Only what is ``certain`` is remembered.
+    """
+    state, known = _state(model), _remembered.setdefault(model, {})
+    if known.get(what, (None,))[0] != state:
+        result = find()
+        if not certain(result):
+            return result
+        known[what] = _state(model), result
+    return known[what][1]
+
+
+def forget(model: nn.Module) -> None:
+    """Find anew whatever is asked next."""
+    _remembered.pop(model, None)
+
+
+def _state(model: nn.Module) -> int:
+    """A hash of a model's modules and of the shapes of their weights."""
+    parts, rest = [], [model]
+    while rest:
+        module = rest.pop()
+        weight = module._parameters.get("weight")
+        kept = getattr(module, "headwise_kept", None) if "headwise_kept" in module.__dict__ else None
+        parts.append((id(module), None if weight is None else (weight.shape, weight.device), kept))
+        rest += [child for child in module._modules.values() if child is not None]
+    return hash(tuple(parts))

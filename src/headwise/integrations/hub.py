@@ -18,10 +18,10 @@ from headwise.integrations.cards import model_card, results_card, without_places
 from headwise.io.files import read_json, write, write_json
 from headwise.io.records import Results
 from headwise.models.folders import ABOUT, at_root
+from headwise.models.loading import trained_folder
 from headwise.models.multitask import MultiTaskModel
 
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
 def push_to_hub(
@@ -57,7 +57,7 @@ def push_to_hub(
         at_root(folder)
         about = without_places(read_json(folder / ABOUT))
         write_json(folder / ABOUT, about)
-        opens = f'headwise.integrations.hub.from_pretrained("{repo}")'
+        opens = f'headwise.MultiTaskModel.from_pretrained("{repo}")'
         heads = Heads.of(model.encoder).alive
         counted = {"all": heads.numel(), "cut": int((~heads).sum())}
         settings = asdict(plan) if is_dataclass(plan) and not isinstance(plan, type) else plan
@@ -89,20 +89,7 @@ def from_pretrained(
         'good'
     """
     _require_name(repo)
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = Path(
-            snapshot_download(repo, revision=revision, token=token, endpoint=endpoint, allow_patterns=list(FILES))
-        )
-    except Exception as error:  # the library below has many; a user needs one line
-        raise HeadwiseError(
-            f"cannot read {repo!r} from the Hub: {first_line(error)}", "its name, and a network"
-        ) from error
-    if not (folder / ABOUT).exists():
-        hint = f'MultiTaskModel.from_pretrained("{repo}", tasks) starts training from it'
-        raise HeadwiseError(f"{repo!r} has no {ABOUT}", "a repository that headwise wrote", hint)
-    return MultiTaskModel.load(folder)
+    return MultiTaskModel.load(trained_folder(repo, revision, token, endpoint))
 
 
 def _upload(folder: Path, repo: str, kind: str, private: bool, token: str | None, endpoint: str | None) -> str:

@@ -1,1 +1,1 @@
-"""Files, records and what they are known by (no torch)."""
+"""Files, records and their identity (no torch)."""

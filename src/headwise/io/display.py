@@ -1,7 +1,7 @@
-"""How results show themselves: HTML tables and heat maps in a notebook, DataFrames, plots (no torch, no script).
+"""Results in a notebook: HTML tables, heat maps, DataFrames and plots (no torch, no script).
 
 ``RAMP`` is the sequential scale of notebook, page and figures: lightness rises in even steps (OKLCH 0.235 to 0.97) from
-indigo over teal to cream, so order survives any kind of colour vision and a grey print.
+indigo through teal to cream, so the order is visible in any kind of colour vision and in greyscale.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXT = "padding:2px 8px;text-align:right;font-size:90%"
 
 
 def heat_map(scores: Any, title: str = "", note: str = "", digits: int = 4) -> str:
-    """A (layers, heads) map as HTML: the first layer at the bottom, darker is more; each cell's number on hovering.
+    """A (layers, heads) map as HTML: first layer at the bottom, darker is larger, values on hover.
 
     Example:
         >>> heat_map([[0.1, 0.9]], "sst2").count("<td")
@@ -60,7 +60,7 @@ def _cell(value: float, low: float, high: float, said: str) -> str:
 
 
 def table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], title: str = "", note: str = "") -> str:
-    """A table as HTML; numbers with three digits, everything escaped."""
+    """An HTML table; numbers have three digits, and everything is escaped."""
     head = "".join(f"<th style='{TEXT}'>{escape(str(name))}</th>" for name in columns)
     body = "".join("<tr>" + "".join(f"<td style='{TEXT}'>{_word(v)}</td>" for v in row) + "</tr>" for row in rows)
     return _framed(title, f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", note)
@@ -82,10 +82,10 @@ def _framed(title: str, inner: str, note: str) -> str:
 
 
 class Shown:
-    """What every result offers beside its HTML: ``to_records()`` of its own, a DataFrame of them, and maybe a plot."""
+    """A result with ``to_records()``, as a DataFrame and, where there is one, a plot."""
 
     def to_records(self) -> list[dict[str, Any]]:
-        """One flat record for each thing that was measured."""
+        """One flat record per measurement."""
         raise NotImplementedError
 
     def to_frame(self) -> Any:
@@ -102,7 +102,7 @@ class Shown:
 
 
 def map_records(**maps: Any) -> list[dict[str, Any]]:
-    """Maps of shape (layers, heads) as records with ``layer`` and ``head``; maps that are None are left out.
+    """Maps of shape (layers, heads) as records with ``layer`` and ``head``; maps that are None are omitted.
 
     Example:
         >>> map_records(score=[[0.1, 0.9]])
@@ -115,7 +115,7 @@ def map_records(**maps: Any) -> list[dict[str, Any]]:
 
 
 def axes(ax: Any = None, size: tuple[float, float] = (4.0, 3.0)) -> Any:
-    """The axes given, or those of a new figure."""
+    """These axes, or those of a new figure."""
     if ax is not None:
         return ax
     try:
@@ -127,7 +127,7 @@ def axes(ax: Any = None, size: tuple[float, float] = (4.0, 3.0)) -> Any:
 
 
 def plot_map(scores: Any, title: str, ax: Any = None, label: str = "") -> Any:
-    """A (layers, heads) map: the first layer at the bottom, darker is more, cut heads white. Returns the axes."""
+    """Plot a (layers, heads) map: first layer at the bottom, darker is larger, cut heads white. Returns the axes."""
     rows = [[float(v) for v in row] for row in scores]
     size = (1.4 + 0.3 * max(len(row) for row in rows), 1.2 + 0.26 * len(rows))
     ax = axes(ax, size)
@@ -142,7 +142,7 @@ def plot_map(scores: Any, title: str, ax: Any = None, label: str = "") -> Any:
 
 
 def plot_matrix(values: Any, rows: Sequence[str], columns: Sequence[str], title: str, ax: Any = None) -> Any:
-    """A matrix of changes in percent points with its numbers: red is worse, blue is better. Returns the axes."""
+    """Plot a matrix of changes in percentage points: red is worse, blue is better. Returns the axes."""
     table = [[100 * float(v) for v in row] for row in values]
     ax = axes(ax, (1.6 + 0.8 * len(columns), 1.2 + 0.5 * len(rows)))
     reach = max((abs(v) for row in table for v in row if math.isfinite(v)), default=1.0) or 1.0
@@ -154,5 +154,5 @@ def plot_matrix(values: Any, rows: Sequence[str], columns: Sequence[str], title:
     ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
     ax.set_yticks(range(len(rows)), rows)
     ax.set(title=title)
-    ax.figure.colorbar(drawn, ax=ax, label="change, percent points")
+    ax.figure.colorbar(drawn, ax=ax, label="change, percentage points")
     return ax

@@ -1,4 +1,4 @@
-"""What is written to disk: content hashes, atomic writes, caches (no torch)."""
+"""Files: content hashes, atomic writes, caches and locks (no torch)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from safetensors.numpy import save as pack_arrays
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.io import system
 
-CONTENT = "sha256"  # of the arrays in a file, among what the file says of itself
+CONTENT = "sha256"  # the metadata field with the hash of a file's arrays
 BARE = frozenset((str, int, float, bool, type(None)))
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON would hold it: dataclasses as dicts, arrays as lists, paths as text."""
-    if type(value) in BARE:  # most of what there is: ten thousands of rows are hashed word by word
+    """The value in JSON types: dataclasses become dicts, arrays become lists, paths become text."""
+    if type(value) in BARE:  # the most common case: tens of thousands of rows are hashed word by word
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {"type": type(value).__name__, **plain(asdict(value))}
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
 
 
 def finite(value: Any, digits: int = 17) -> Any:
-    """Plain data as every program reads it: None for what is no number, floats cut to some digits (17 keep all)."""
+    """Plain data with None for NaN and infinity, and floats rounded to ``digits`` (17 keep every bit)."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, float):
@@ -65,7 +65,7 @@ def finite(value: Any, digits: int = 17) -> Any:
 
 
 def digest(*parts: Any, length: int = 16) -> str:
-    """A short content hash of plain values and arrays: the same content, the same name.
+    """A short content hash of plain values and arrays.
 
     Example:
         >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
@@ -91,7 +91,7 @@ def file_digest(path: Path, length: int = 16) -> str:
 
 
 def write(path: Path, content: bytes | str) -> Path:
-    """Write a file so that readers see the old content or the new, never a part."""
+    """Write a file atomically: readers see the old content or the new, never a part."""
     path = Path(path)
     if not path.name:
         raise HeadwiseError(f"{str(path)!r} as a file's name", "a path that ends in a name")
@@ -111,9 +111,9 @@ def write(path: Path, content: bytes | str) -> Path:
 
 @contextmanager
 def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A scratch folder that becomes ``path`` when the block ends well, and vanishes when it does not.
+    """A scratch folder that is renamed to ``path`` if the block succeeds, and is removed otherwise.
 
-    With ``replace`` it may take the place of another, and of what a link leads to.
+    With ``replace`` it may replace an existing folder, also through a symlink.
     """
     path = Path(path).resolve() if replace else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,23 +132,23 @@ def folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def require_new(path: Path) -> None:
-    """Raise where there is something already, be it a link that points nowhere."""
+    """Raise if the path exists, even as a dangling symlink."""
     if path.exists() or path.is_symlink():
-        raise HeadwiseError(f"{path} is there already", "a new folder", f"remove {path} or name another")
+        raise HeadwiseError(f"{path} already exists", "a new folder", f"remove {path} or name another")
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise where `folder` could not put a folder in place of what is there."""
+    """Raise if `folder` could not replace what exists at this path."""
     real = Path(path).resolve()
     there = next(place for place in real.parents if place.exists())
     if real.exists() and not real.is_dir():
         raise HeadwiseError(f"{path} is a file", "a folder, or nothing", f"remove {path} or name another")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise HeadwiseError(f"no right to write in {there}, where {path} leads", "a folder that can be replaced")
+        raise HeadwiseError(f"no permission to write in {there}, where {path} points", "a folder that can be replaced")
 
 
 def _take_place(scratch: Path, path: Path) -> None:
-    """Rename a folder over another that may be there: whoever looks, or dies, sees the old one or the new."""
+    """Rename a folder over another that may exist; at any moment there is the old one or the new."""
     try:
         scratch.rename(path)
     except OSError as error:
@@ -162,11 +162,11 @@ def _take_place(scratch: Path, path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """A file for people and programs: a line for each field of the outer levels, and one for all that is in it."""
+    """Write readable JSON: one line per field of the outer levels, with everything below on that line."""
     return write(path, _lines(plain(value), LEVELS) + "\n")
 
 
-LEVELS = 3  # of fields with lines of their own: those of a record, of its plan, and its scores
+LEVELS = 3  # levels with one line per field: a record, its plan, its scores
 
 
 def _lines(value: Any, levels: int, margin: str = "\n") -> str:
@@ -192,18 +192,18 @@ def read_json(path: Path) -> Any:
         ValueError,
         RecursionError,
         IsADirectoryError,
-    ) as error:  # no JSON, no text, numbers or nests past all reason
+    ) as error:  # not JSON, not text, huge numbers or absurd nesting
         raise HeadwiseError(f"{path} is not readable as JSON ({error})", "a file written by headwise") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> Path:
-    """Arrays as one safetensors file, with a few words of text about them and a hash of their content."""
+    """Write arrays as one safetensors file with metadata and a hash of their content."""
     dense = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return write(path, pack_arrays(dense, metadata={**(about or {}), CONTENT: _content(dense)}))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """What `write_arrays` wrote; HeadwiseError where the content is not what was written."""
+    """Read what `write_arrays` wrote; raise if the content was modified."""
     try:
         with safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -225,7 +225,7 @@ def tensor_names(path: Path) -> list[str]:
 
 
 def cache_folder(name: str) -> Path:
-    """Where things that can be made again are kept: ``$HEADWISE_CACHE`` or the user's cache folder."""
+    """The folder for files that can be recomputed: ``$HEADWISE_CACHE`` or the user's cache folder."""
     root = (
         os.environ.get("HEADWISE_CACHE")
         or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwise"
@@ -233,7 +233,7 @@ def cache_folder(name: str) -> Path:
     return Path(root) / name
 
 
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # of a file system without them
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}  # a file system without locks
 
 
 @contextmanager
@@ -268,6 +268,6 @@ def _lock_elsewhere(path: Path, wait: bool) -> int:
             raise
         hint = "choose a folder on another file system, or set TMPDIR to one"
         raise HeadwiseError(f"no file locks in {path.parent} and {folder}", "a file system with locks", hint) from error
-    seen = f"{path} cannot be locked on its file system: only processes of this machine are kept from using it"
+    seen = f"{path} cannot be locked on its file system: processes of other machines could use it"
     warnings.warn(f"{seen} at the same time", HeadwiseWarning, stacklevel=4)
     return descriptor

@@ -1,7 +1,7 @@
 """What determines a result, as short hashes: weights, tokenizers, data, files and settings (no torch at import).
 
-Run folders, records, caches and sweeps are known by `identity` alone, so that none of them can answer for another model
-or other data.
+Run folders, records, caches and sweeps are identified by `identity` alone, so none of them can be mistaken for that of
+another model or other data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.io.files import digest, plain
 
-# Fields that say where or by which version a file was written, not what is in it.
+# Fields that state where or by which version a file was written, not its content.
 PROVENANCE = frozenset(
     ("transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "is_local", "local_files_only")
 )
@@ -28,15 +28,15 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     *("vocab.txt", "vocab.json", "merges.txt", "preprocessor_config.json"),
 )
-RACY = 2_000_000_000  # nanoseconds in which a file may change again without a new time stamp
+RACY = 2_000_000_000  # nanoseconds within which a file may change again without a new time stamp
 
 _file_hashes: dict[tuple[str, int, int, int], str] = {}
 
 
 def identity(value: Any) -> Any:
-    """What a value is known by: models, tokenizers, tasks and files by a hash, everything else by its plain value.
+    """The identity of a value: a hash for models, tokenizers, tasks and files, the plain value for everything else.
 
-    Mappings and sequences keep their form, so that a reader of the result sees which part differs.
+    Mappings and sequences keep their structure, so the parts that differ can be seen.
 
     Example:
         >>> identity({"plan": {"lr": 1e-4}, "seed": 0})
@@ -76,7 +76,7 @@ def _tensor(tensor: Any) -> list[Any]:
     import torch
 
     whole = tensor.detach()
-    whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # one that is split over processes
+    whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # a tensor that is split over processes
     if whole.is_meta:
         raise HeadwiseError("a model on the meta device, which has no weights", "a model that is loaded")
     flat = whole.cpu().contiguous().reshape(-1)
@@ -85,7 +85,7 @@ def _tensor(tensor: Any) -> list[Any]:
 
 
 def settings(module: Any) -> dict[str, Any]:
-    """What decides how a module computes and trains beside its weights: configuration, dropout, frozen parameters."""
+    """Everything besides the weights that decides how a module computes and trains."""
     to_json = getattr(getattr(module, "config", None), "to_json_string", None)
     about = json.loads(to_json()) if to_json else {}
     about = {name: value for name, value in about.items() if name not in PROVENANCE and not name.endswith("dtype")}
@@ -94,7 +94,7 @@ def settings(module: Any) -> dict[str, Any]:
 
 
 def _dropout(module: Any) -> list[list[Any]]:
-    """The rates that modules hold, which callers change without the configuration."""
+    """The dropout rates of the modules, which callers can change without changing the configuration."""
     found = []
     for name, part in module.named_modules():
         rates = {key: rate for key, rate in vars(part).items() if "drop" in key.lower()}
@@ -105,9 +105,9 @@ def _dropout(module: Any) -> list[list[Any]]:
 
 
 def checkpoint(name: str | Path) -> str | None:
-    """A model that is not loaded yet: its folder's weights, configuration and tokenizer, or its commit on the Hub.
+    """The identity of a model that is not loaded: the files of its folder, or its commit on the Hub.
 
-    None for a Hub name whose commit cannot be told here: neither in the cache nor over the network.
+    None if the commit is unknown: neither in the cache nor available over the network.
     """
     folder = Path(name)
     if not folder.is_dir():
@@ -124,7 +124,7 @@ def checkpoint(name: str | Path) -> str | None:
 
 
 def _content(path: Path) -> str | None:
-    """The hash of a file, less what says who wrote it and, of a tokenizer, how it was last called."""
+    """The hash of a file without the fields that state who wrote it or how a tokenizer was last called."""
     if path.name == "tokenizer.json":
         rules = path.read_bytes()
         return hashlib.sha256(rules[max(0, rules.find(b'"added_tokens"', 0, 4096)) :]).hexdigest()
@@ -133,7 +133,7 @@ def _content(path: Path) -> str | None:
     try:
         return digest(_cleaned(json.loads(path.read_text(encoding="utf-8"))))
     except (ValueError, RecursionError):
-        return file_hash(path)  # loading it will say what is wrong
+        return file_hash(path)  # loading it reports what is wrong
 
 
 def _cleaned(value: Any) -> Any:
@@ -144,17 +144,17 @@ def _cleaned(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def hub_commit(name: str) -> str | None:
-    """The commit that a Hub name stands for now: the network's answer, or else the one in the cache."""
+    """The current commit of a Hub name, from the network or else from the cache."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     try:
         cached = try_to_load_from_cache(name, "config.json")
-    except ValueError:  # not even the form of a Hub name
+    except ValueError:  # not a valid Hub name
         return None
     if not constants.HF_HUB_OFFLINE:
         try:
             return HfApi().model_info(name, timeout=10).sha
-        except Exception:  # no network, no such name: loading it will say so
+        except Exception:  # no network or no such name: loading it reports this
             pass
     return Path(cached).parent.name if isinstance(cached, str) else None
 
@@ -163,7 +163,7 @@ def hub_commit(name: str) -> str | None:
 
 
 def tokenizer(value: Any) -> str | None:
-    """A tokenizer or image processor: its class, vocabulary, rules and special tokens; None where it tells none."""
+    """A tokenizer or image processor: its class, vocabulary, rules and special tokens; None if it exposes none."""
     backend = getattr(value, "backend_tokenizer", None)
     if not hasattr(backend, "to_str") and not hasattr(value, "save_pretrained"):
         return None
@@ -176,13 +176,13 @@ def tokenizer(value: Any) -> str | None:
 @lru_cache(maxsize=16)
 def _rules(kind: str, text: str, sides: str) -> str:
     rules = json.loads(text)
-    if "truncation" in rules:  # these two only remember the last call
+    if "truncation" in rules:  # these two only store the last call
         rules |= {"truncation": None, "padding": None}
     return digest(kind, rules, sides)
 
 
 def _saved(value: Any) -> str:
-    """What a tokenizer without a fast backend writes of itself, which its repr does not tell."""
+    """The files that a tokenizer without a fast backend saves; its repr does not show them."""
     with tempfile.TemporaryDirectory() as scratch:
         value.save_pretrained(scratch)
         files = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
@@ -190,8 +190,8 @@ def _saved(value: Any) -> str:
 
 
 def data(task: Any, splits: Sequence[str] = ("train", "dev")) -> str:
-    """A task's rows with what they mean: kind, labels and metric, and the content of the files that rows name."""
-    rows = {split: task.rows(split) for split in splits}
+    """A task's rows, kind, labels and metric, and the content of the files that rows name."""
+    rows = {split: list(task.rows(split)) for split in splits}
     parts = [plain(task.kind), task.metric, *rows.values()]
     named = getattr(task.kind, "files_of", None)
     if named is not None:
@@ -203,7 +203,7 @@ def data(task: Any, splits: Sequence[str] = ("train", "dev")) -> str:
 
 
 def file_hash(path: Path) -> str | None:
-    """The sha256 of a file, read again only when its size or time changes; None where there is no file."""
+    """The sha256 of a file, cached by size and time; None if there is no file."""
     path = Path(path)
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Where work shows itself: a bar in a terminal, plain lines in a file, nothing in a library call."""
+"""Progress: a bar in a terminal, plain lines in a file, nothing in library calls."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 
 
 class Progress:
-    """Shows nothing; the base of those that do."""
+    """Shows nothing; the base class of those that do."""
 
-    first = 0  # the step that training began at
+    first = 0  # the step at which training began
 
     def start(self, total: int, done: int, tasks: Sequence[str]) -> None:
-        """Training begins at step ``done`` of ``total``."""
+        """Called when training begins, at step ``done`` of ``total``."""
         self.first = done
 
     def advance(self, step: int, task: str, loss: float, tokens: int) -> None:
-        """A batch was trained on."""
+        """Called after each batch."""
 
     def scores(self, step: int, scores: Mapping[str, float]) -> None:
-        """An evaluation came out."""
+        """Called after each evaluation."""
 
     def stop(self) -> None:
-        """Training ends."""
+        """Called when training ends."""
 
 
 def quiet() -> Progress:
@@ -31,12 +31,12 @@ def quiet() -> Progress:
 
 
 def shown() -> Progress:
-    """A bar where a person watches, lines where output goes to a file."""
+    """A bar in a terminal, lines when output goes to a file."""
     return Bar() if sys.stderr.isatty() else Lines()
 
 
 class Lines(Progress):
-    """A line every tenth of the way."""
+    """Prints a line after every tenth of training."""
 
     def start(self, total: int, done: int, tasks: Sequence[str]) -> None:
         self.total, self.next, self.begun, self.tokens, self.first = total, done, time.perf_counter(), 0, done
@@ -49,10 +49,12 @@ class Lines(Progress):
             self.next = step + max(1, self.total // 10)
             spent = time.perf_counter() - self.begun
             left = spent / max(1, step - self.first) * (self.total - step)
-            told = f"  about {left:.0f} s left" if step > self.first + 1 else ""  # one step says nothing of the others
+            remaining = (
+                f"  about {left:.0f} s left" if step > self.first + 1 else ""
+            )  # one step does not predict the others
             losses = ", ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
             rate = self.tokens / max(spent, 1e-9)
-            line = f"  step {step}/{self.total}  loss: {losses}  {rate:,.0f} tokens/s{told}"
+            line = f"  step {step}/{self.total}  loss: {losses}  {rate:,.0f} tokens/s{remaining}"
             print(line, file=sys.stderr, flush=True)
 
     def scores(self, step: int, scores: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Records named by everything they depend on: saved, found, listed, compared, exported (no torch)."""
+"""Records identified by everything they depend on: saved, listed, compared and exported (no torch)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headwise.io.files import plain, write
 from headwise.io.spreadsheet import csv_text
 from headwise.io.storage import Folder, Packed, Record, flat, record_key, write_packed
 
-PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # of a configuration, what people know a record by
+PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # fields of a configuration by which people know a record
 
 
 class Results(Shown):
-    """A folder of records, or one file that `pack` wrote of such a folder, which is only read.
+    """A folder of records, or a read-only file written by `pack`.
 
     Example:
         >>> results = Results("results")
@@ -41,7 +41,7 @@ class Results(Shown):
 
     @staticmethod
     def key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
-        """The name of a record: a hash of the work, the version of its results and all that determines them."""
+        """The key of a record: a hash of the work, its version and everything that determines the result."""
         return record_key(work, config, version)
 
     def save(
@@ -53,15 +53,15 @@ class Results(Shown):
         beside: Mapping[str, Any] | None = None,
         version: int = 1,
     ) -> str:
-        """Write a record and return its key; a record that exists is kept.
+        """Write a record and return its key; an existing record is not overwritten.
 
         Args:
-            work: the registered name of what was done.
-            config: all that determines the result (`headwise.io.identity`).
+            work: registered name of the work.
+            config: everything that determines the result (`headwise.io.identity`).
             result: plain values.
-            arrays: stored beside them.
-            beside: added to ``about``, which holds versions and time and is no part of the key.
-            version: of the work's results, raised when a corrected work gives other results.
+            arrays: stored next to the result.
+            beside: added to ``about`` (versions and time), which is not part of the key.
+            version: version of the work; it is raised when a fix changes results.
         """
         key = self.key(work, config, version)
         if key not in self._store:
@@ -70,13 +70,13 @@ class Results(Shown):
         return key
 
     def find(self, work: str, config: Mapping[str, Any], version: int = 1) -> Record | None:
-        """The record of this configuration, if there is one."""
+        """The record of this configuration, or None."""
         key = self.key(work, config, version)
         return self._store.read(key) if key in self._store else None
 
     def __getitem__(self, key: str) -> Record:
-        """The record with this key, or with the only key that begins like this."""
-        if len(key) == 16 and key.isalnum() and key in self._store:  # no need to list all others
+        """The record with this key; an unambiguous prefix is enough."""
+        if len(key) == 16 and key.isalnum() and key in self._store:  # no need to list the others
             return self._store.read(key)
         names = self._store.keys()
         matching = [name for name in names if key and name.startswith(key)]
@@ -85,7 +85,7 @@ class Results(Shown):
         return self._store.read(matching[0])
 
     def __iter__(self) -> Iterator[Record]:
-        """In the order of creation, which copying does not change."""
+        """All records by time of creation, which survives copying."""
         keys = self._store.keys()
         records = [self._store.read(key) for key in keys]
         yield from sorted(records, key=lambda record: (str(record.about.get("created", "")), record.key))
@@ -94,29 +94,29 @@ class Results(Shown):
         return len(self._store.keys())
 
     def pack(self, path: str | Path) -> Path:
-        """Write all records into one Parquet file, a row each, that `Results` opens."""
+        """Write all records to one Parquet file that `Results` can open."""
         return write_packed(Path(path), list(self))
 
     def where(self, **wanted: Any) -> list[Record]:
-        """The records whose work or configuration has these values (nested names with a dot)."""
+        """The records whose work or configuration has these values (dots separate nested names)."""
         return [record for record in self if record.matches(wanted)]
 
     def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
-        """What differs between two records' configurations and results: (name, in a, in b)."""
+        """The differences between two records' configurations and results: (name, in a, in b)."""
         left, right = (flat({"config": r.config, "result": r.result}) for r in (self[a], self[b]))
         names = sorted(set(left) | set(right))
         return [(n, left.get(n), right.get(n)) for n in names if not _equal(left.get(n), right.get(n))]
 
     def export(self, path: str | Path, records: Iterable[Record] | None = None) -> Path:
-        """All records, or those given, as one table: csv or parquet by the file's ending; lists are cells of JSON.
+        """Write all records, or these, as one table: csv or parquet by suffix; lists become JSON cells.
 
-        In csv, text that a spreadsheet would run as a formula has an apostrophe before it.
+        In csv, text that a spreadsheet would run as a formula is prefixed with an apostrophe.
         """
-        told = (
+        described = (
             {"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})}
             for r in (self if records is None else records)
         )
-        rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in told]
+        rows = [{n: json.dumps(plain(v)) if isinstance(v, list) else v for n, v in row.items()} for row in described]
         names = list(dict.fromkeys(name for row in rows for name in row))
         path = Path(path)
         if path.suffix == ".csv":
@@ -132,7 +132,7 @@ class Results(Shown):
         raise HeadwiseError(f"{path} ends in {path.suffix!r}", ".csv or .parquet")
 
     def to_records(self) -> list[dict[str, Any]]:
-        """One flat record each: key, work, configuration and result, nested names with a dot."""
+        """One flat dict per record: key, work, configuration and result, with dotted names."""
         return [{"key": r.key, "work": r.work, **flat({"config": r.config, "result": r.result})} for r in self]
 
     def _repr_html_(self) -> str:
@@ -143,7 +143,7 @@ class Results(Shown):
 
 
 def _column(values: list) -> list:
-    """Values of one kind as they are, others as text."""
+    """Values of one type unchanged, mixed ones as text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1 or kinds == {int, float}:
         return [float(v) if v is not None and kinds == {int, float} else v for v in values]
@@ -151,9 +151,9 @@ def _column(values: list) -> list:
 
 
 def differences(records: Sequence[Record]) -> list[str]:
-    """For each record the fields of its configuration that not all records of its work share, the plainest first.
+    """For each record, the configuration fields that not all records of its work share, most readable first.
 
-    Without hashes, which say nothing, and without the training that a record of a trained model repeats.
+    Hashes are omitted, and so is the training that a record of a trained model repeats.
     """
     configs = [{name: _word(v) for name, v in flat(r.config).items() if _telling(name, v)} for r in records]
     many = Counter(record.work for record in records)
@@ -183,7 +183,7 @@ def _word(value: Any) -> str:
 
 
 def scores_of(record: Record) -> dict[str, float]:
-    """The task scores that a result holds, by task; empty for one without."""
+    """The scores in a result, by task; empty if there are none."""
     result = record.result.get("scores") or record.result
     return {
         task: entry["value"]
@@ -200,12 +200,12 @@ def code_version() -> str:
     """The version of headwise."""
     try:
         return version("headwise")
-    except PackageNotFoundError:  # run from a source tree
+    except PackageNotFoundError:  # running from a source tree
         return "0+source"
 
 
 def about() -> dict[str, Any]:
-    """Versions and time, for the record."""
+    """Versions and time."""
     found = {"headwise": code_version(), "python": platform.python_version()}
     for package in ("torch", "transformers", "accelerate", "numpy", "scipy", "scikit-learn"):
         try:
@@ -217,7 +217,7 @@ def about() -> dict[str, Any]:
 
 
 def _accelerated() -> dict[str, str]:
-    """On an accelerator: how it makes products of float32 numbers, whole (highest) or of ten bits (high)."""
+    """The precision of float32 products on an accelerator: full (highest) or TF32 (high)."""
     torch = sys.modules.get("torch")
     used = torch is not None and torch.cuda.is_initialized()
     return {"products": torch.get_float32_matmul_precision()} if used else {}  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Comma-separated values for spreadsheets, which run text that looks like a formula (no torch)."""
+"""CSV that is safe to open in spreadsheets, which run text that looks like a formula (no torch)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as csv; text that a spreadsheet would run gets an apostrophe before it, numbers stay as they are.
+    """Rows as csv; text that a spreadsheet would run is prefixed with an apostrophe, numbers are unchanged.
 
     Example:
         >>> csv_text([["=1+1", "-0.5", -0.5, "a"]])
@@ -25,7 +25,7 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def read_cell(text: str) -> str:
-    """A cell of `csv_text` as it was before it was written.
+    """The original value of a cell written by `csv_text`.
 
     Example:
         >>> read_cell("'=1+1")
@@ -35,7 +35,7 @@ def read_cell(text: str) -> str:
 
 
 def _quoted(value: Any) -> Any:
-    """Also text that has an apostrophe there already, so that reading back takes off one and no more."""
+    """Text that already starts with an apostrophe gets one too, so reading removes exactly one."""
     return f"'{value}" if isinstance(value, str) and _runs(value.lstrip("'")) else value
 
 

@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C, and SIGTERM, which batch systems and containers send before they kill."""
+"""Requests to stop: Ctrl-C, and SIGTERM, which batch systems and containers send before SIGKILL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(KeyboardInterrupt):
-    """A stop by SIGTERM: what handles Ctrl-C handles this one too."""
+    """A stop by SIGTERM; whatever handles Ctrl-C also handles this."""
 
 
 def stop(number: int, message: str = "") -> KeyboardInterrupt:
@@ -22,7 +22,7 @@ def stop(number: int, message: str = "") -> KeyboardInterrupt:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None], *numbers: int) -> Iterator[None]:
-    """Inside, signals go to a handler; outside of the main thread, where Python takes no handlers, nothing happens."""
+    """Send signals to a handler inside the block; no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -36,9 +36,9 @@ def handled(handler: Callable[[int, Any], None], *numbers: int) -> Iterator[None
 
 @contextmanager
 def noted() -> Iterator[Callable[[], int]]:
-    """Inside, a stop is only noted, and the function given returns its signal (0: none); the same again raises.
+    """Defer stops inside the block: the yielded function returns the signal (0: none); the same signal again raises.
 
-    The same, as a sweep passes SIGTERM on as Ctrl-C to processes that may have had SIGTERM as well.
+    Only the same one, because a sweep forwards SIGTERM as Ctrl-C to processes that may also have received SIGTERM.
 
     Example:
         >>> with noted() as stopped:
@@ -58,7 +58,7 @@ def noted() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Inside, SIGTERM raises `Terminated` where the system would end the process without a word."""
+    """Raise `Terminated` on SIGTERM inside the block; by default the process would end silently."""
 
     def terminate(number: int, frame: Any) -> None:
         raise stop(number, "terminated")

@@ -1,4 +1,4 @@
-"""Records on disk: a folder each, or a row each of one Parquet file; everything read is checked against its hash."""
+"""Records on disk, as folders or as rows of a Parquet file; everything read is checked against its hash."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ COLUMNS = (*FIELDS, "sha256", "arrays")
 
 @dataclass(frozen=True)
 class Record:
-    """One result: which work made it, all that determined it, and what came out."""
+    """One result, the work that computed it and everything that determined it."""
 
     key: str
     work: str
     version: int
     config: dict[str, Any]
     result: dict[str, Any]
-    about: dict[str, Any]  # versions, time: not part of the key
+    about: dict[str, Any]  # versions and time, not part of the key
     path: Path | None = field(default=None, compare=False)
     load: Callable[[], dict[str, np.ndarray]] = field(default=dict, repr=False, compare=False)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Its arrays by name, read from disk and checked at each call."""
+        """The arrays by name, read from disk and checked at every call."""
         return self.load()
 
     def matches(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether its work and its configuration have these values (nested names with a dot)."""
+        """Whether the work and the configuration have these values (dots separate nested names)."""
         values = {**flat(self.config), "work": self.work}
         return all(values.get(name) == value or str(values.get(name)) == str(value) for name, value in wanted.items())
 
     def body(self) -> dict[str, Any]:
-        """The fields that are stored."""
+        """The stored fields."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested dict as dotted names; lists stay whole."""
+    """Flatten a nested dict to dotted names; lists are not flattened."""
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for name, item in value.items():
@@ -63,12 +63,12 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def record_key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
-    """A hash of a work's name, the version of its results and its configuration: never of code or where it lies."""
+    """A hash of a work's name, version and configuration; code and module paths are not part of it."""
     return digest(work, version, config)
 
 
 class Folder:
-    """Records as ``ROOT/KEY/record.json`` with ``arrays.safetensors`` beside it."""
+    """Records as ``ROOT/KEY/record.json`` and ``arrays.safetensors``."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -77,7 +77,7 @@ class Folder:
         return (self.root / key / JSON).exists()
 
     def keys(self) -> list[str]:
-        """Names that begin with a dot belong to records that were never finished."""
+        """The keys; names that begin with a dot are unfinished records."""
         return [path.parent.name for path in self.root.glob(f"*/{JSON}") if not path.parent.name.startswith(".")]
 
     def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
@@ -93,7 +93,7 @@ class Folder:
 
 
 class Packed:
-    """Records as rows of a Parquet file, for keeping and sharing them by the thousand."""
+    """Records as rows of a Parquet file, for storing and sharing thousands of them."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -121,7 +121,7 @@ class Packed:
         return list(self._rows)
 
     def write(self, record: Record, arrays: Mapping[str, np.ndarray]) -> None:
-        raise HeadwiseError(f"{self.path} is only read", "a folder to write new records to")
+        raise HeadwiseError(f"{self.path} is read-only", "a folder to write new records to")
 
     def read(self, key: str) -> Record:
         row = dict(self._rows[key])
@@ -134,7 +134,7 @@ class Packed:
 
 
 def write_packed(path: Path, records: Sequence[Record]) -> Path:
-    """Records as one Parquet file, the most compact form that other tools read too."""
+    """Write records as one Parquet file, the most compact format that other tools can read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -152,7 +152,7 @@ def write_packed(path: Path, records: Sequence[Record]) -> Path:
 
 
 def check(root: Path) -> Iterator[tuple[str, str]]:
-    """What is wrong with the records under a folder, or in a packed file: (where, what)."""
+    """The problems of the records in a folder or a packed file: (where, what)."""
     store = Packed(root) if root.suffix == ".parquet" else Folder(root)
     for key in sorted(store.keys()):
         try:
@@ -181,7 +181,7 @@ def _line(value: Any, sort_keys: bool = False) -> str:
 
 
 def _checked(stored: Any, path: Path, arrays: Callable[[], bytes]) -> Record:
-    """A record as it was written, or an error that names what was modified."""
+    """A verified record, or an error that names what was modified."""
     form = stored.get("format") if isinstance(stored, dict) else None
     if form == 1:
         hint = f"headwise records upgrade {path.parent}"

@@ -1,4 +1,4 @@
-"""The calls that differ between operating systems, so that no other module asks which one it runs on (no torch).
+"""The calls that differ between operating systems (no torch).
 
 The tests run on Linux. macOS takes the same branches, except that folders cannot be exchanged in one step there. The
 Windows branches follow the documentation of `msvcrt` and are tested against a stand-in, never on Windows.
@@ -21,7 +21,7 @@ else:
     import fcntl
 
 WINDOWS = sys.platform == "win32"
-LOCK_POLL = 0.1  # seconds between two attempts to lock, where the system cannot wait
+LOCK_POLL = 0.1  # seconds between attempts to lock on systems that cannot wait
 
 
 def lock(path: Path, wait: bool) -> int:
@@ -60,7 +60,7 @@ else:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, through to the disk; Windows has no such call for folders."""
+    """Flush a file or the entries of a folder to disk; Windows has no such call for folders."""
     if WINDOWS and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
@@ -71,7 +71,7 @@ def sync(path: Path) -> None:
 
 
 def exchange(a: Path, b: Path) -> bool:
-    """Swap two folders atomically; False where the system or the file system cannot."""
+    """Swap two folders atomically; False if the system or the file system cannot."""
     swap = None if WINDOWS else getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return swap is not None and swap(here, os.fsencode(a.absolute()), here, os.fsencode(b.absolute()), flag) == 0
@@ -86,3 +86,34 @@ def leave_process_group() -> None:
 def user() -> str:
     """A name for the user that differs between users of one machine."""
     return getpass.getuser() if WINDOWS else str(os.getuid())
+
+
+def memory_limits() -> list[int]:
+    """Bytes that this process may still take under each limit set on it: by its container, by ulimit; [] without."""
+    rest = []
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        fields = Path("/proc/self/statm").read_text().split()
+        for limit, used in ((resource.RLIMIT_AS, fields[0]), (resource.RLIMIT_DATA, fields[5])):
+            most = resource.getrlimit(limit)[0]
+            if most != resource.RLIM_INFINITY:
+                rest.append(most - int(used) * resource.getpagesize())
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        own = Path("/proc/self/cgroup").read_text().splitlines()[-1].split(":", 2)[2]
+        group = Path("/sys/fs/cgroup") / own.lstrip("/")
+        for each in (group, *group.parents):
+            if each.is_relative_to("/sys/fs/cgroup") and (each / "memory.max").exists():
+                most_text = (each / "memory.max").read_text().strip()
+                if most_text != "max":
+                    rest.append(int(most_text) - _used(each))
+    return [max(0, each) for each in rest]
+
+
+def _used(group: Path) -> int:
+    """What a control group holds, without files that can be dropped from memory."""
+    cached = 0
+    with contextlib.suppress(OSError, ValueError):
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+    return int((group / "memory.current").read_text()) - cached

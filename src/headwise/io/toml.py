@@ -1,4 +1,4 @@
-"""TOML files that people write: plans, studies, sweeps (no torch)."""
+"""TOML files of plans, studies and sweeps (no torch)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 
 
 def read_toml(path: str | Path, what: str, example: str) -> dict[str, Any]:
-    """The values of a TOML file; ``what`` and an example line are for the error."""
+    """The values of a TOML file; ``what`` and ``example`` appear in errors."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

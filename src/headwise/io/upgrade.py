@@ -1,4 +1,4 @@
-"""Records of an older format, written again in the present one under their new keys."""
+"""Upgrade records of an older format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import folder, read_arrays, read_json
 from headwise.io.storage import ARRAYS, JSON, Folder, Record, record_key
 
-PLACES = {  # where format 1 found the code of a work
+PLACES = {  # module paths in format 1
     **{f"headwise.works:{name}": name for name in ("train", "lesions", "study")},
     **{
         f"headwise.recipes.{paper}.works:{name}": f"{paper}.{name}"
@@ -29,16 +29,15 @@ PLACES = {  # where format 1 found the code of a work
 
 
 def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Write the records of format 1 under a folder again in another; their new keys by their old ones.
+    """Convert the records of format 1 in one folder into another; returns new keys by old keys.
 
-    Format 1 named a record by the place of its code and the version of the package. Configurations name other records
-    by key, so these are replaced as well.
+    Format 1 identified a record by module path and package version. Keys inside configurations are replaced as well.
 
     Args:
-        root: the records to read; they stay as they are.
+        root: the records to read; they are not changed.
         into: folder for the upgraded records.
-        works: registered names by the place of the code, ``module:function``.
-        known: other hashes that configurations hold and that changed, by their old value.
+        works: registered names by ``module:function``.
+        known: new values of other hashes in configurations, by old value.
     """
     old = {path.parent.name: read_json(path) for path in sorted(root.glob(f"*/{JSON}"))}
     for key, record in old.items():
@@ -71,7 +70,7 @@ def upgrade(root: Path, into: Path, works: Mapping[str, str], known: Mapping[str
 
 
 def upgrade_run(root: Path) -> int:
-    """Upgrade the records of a run in place, and rename the models and checkpoints that their keys name."""
+    """Upgrade the records of a run in place and rename the models and checkpoints named after their keys."""
     with folder(root, replace=True) as scratch:
         keys = upgrade(root, scratch, PLACES)
     for beside in (root.parent / "models", root.parent / "work"):

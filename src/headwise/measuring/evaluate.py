@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating
 from headwise.io.display import Shown, table
 from headwise.measuring.references import Reference, reference_for
+from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.models.batching import Encoded, Order
-from headwise.models.memory import Budget
+from headwise.models.device import Budget
+from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Subject
 from headwise.tasks.metrics import metrics
 
@@ -49,7 +54,7 @@ class Score(Shown):
 
     @property
     def answers(self) -> dict[int, tuple[int, int]]:
-        """How often each class was answered, and how often it was right to; empty where answers are no classes."""
+        """How often each class was predicted, and how often correctly; empty if predictions are not classes."""
         if not all(isinstance(p, int) for p in self.predictions):
             return {}
         answered, right = Counter(map(int, self.predictions)), Counter(self.golds)
@@ -98,10 +103,10 @@ def evaluate(
         gates: of each lesion; without them, the model as it is.
         close: what closed heads return: "zero"; their "mean" output; "resample", their output on another example;
             "optimal", the constant that costs the task least; or a constant ``(L, H, D)``. Means and optimal constants
-            are fitted on training examples where the task has them.
+            are fitted on training examples if the task has them.
         split: which split to score.
         limit: score a seeded sample of this many rows.
-        data: the encoded split, if at hand.
+        data: the encoded split, if available.
         tokens: padded tokens per forward.
         seed: of the draw of other examples.
 
@@ -120,9 +125,9 @@ def evaluate(
         data = model.encode(task, split, limit)
     golds = source.kind.gold(_rows(source, split, limit))
     lesions = [None] if gates is None else gates
-    budget = Budget(tokens or default_tokens(model))
+    budget = Budget(tokens or default_tokens(model), Team.of(model).reading(data.columns))
     reference = None if gates is None else reference_for(close, model, task, data, tokens=budget.tokens, seed=seed)
-    predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference))
+    predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference, budget.team))
     scores = []
     for items in predictions:
         answers = _merged(source.kind, items, data, source, split, limit)
@@ -147,21 +152,30 @@ def _merged(kind: Any, items: list, data: Encoded, task, split: str, limit: int 
 
 @torch.no_grad()
 def _predict(
-    model: Subject, task: str, data: Encoded, lesions: Any, tokens: int, reference: Reference | None = None
+    model: Subject,
+    task: str,
+    data: Encoded,
+    lesions: Any,
+    tokens: int,
+    reference: Reference | None = None,
+    team: Team = ALONE,
 ) -> list[list]:
-    """Predictions (K, items), each batch decoded as it comes."""
+    """Predictions (K, items), each batch decoded as it comes; every process has those of all."""
     kind = model.tasks[task].kind
-    predictions: list[list] = [[None] * len(data) for _ in range(len(lesions))]
+    answers: dict[int, list] = {}
     with evaluating(model):
-        heads = None if lesions[0] is None else model.attention
-        for items in Order(data.lengths, tokens=tokens).plain():
+        replay = None if lesions[0] is None else Replay(model.backbone, model.attention)
+        order = in_order(lesions) if replay and worth(lesions) else range(len(lesions))
+        for items, counts in team.share(Order(data.lengths, tokens=tokens).plain()):
             batch = to_device(data.batch(items), model.device)
+            answers |= {item: [None] * len(lesions) for item in items.tolist() if counts}
             values = None if reference is None else reference(items, batch)
-            for lesion, scores in _forwards(model, task, batch, lesions, heads, values):
+            for lesion, scores in _forwards(model, task, batch, lesions, order, replay, values):
                 _check_numbers(task, scores)
-                for item, answer in zip(items, kind.decode(scores, batch)):
-                    predictions[lesion][item] = answer
-    return predictions
+                for item, answer in zip(items.tolist() if counts else (), kind.decode(scores, batch)):
+                    answers[item][lesion] = answer
+    answers = team.gathered(answers)
+    return [list(each) for each in zip(*(answers[item] for item in range(len(data))))] or [[] for _ in lesions]
 
 
 class NotNumbers(HeadwiseError):
@@ -169,21 +183,25 @@ class NotNumbers(HeadwiseError):
 
 
 def _check_numbers(task: str, scores: Any) -> None:
-    """Raise on NaN: argmax would return the first class, and pass for an answer."""
+    """Raise on NaN: argmax would silently return the first class."""
     for part in scores if isinstance(scores, tuple | list) else (scores,):
         if isinstance(part, torch.Tensor) and part.isnan().any():
             raise NotNumbers(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")
 
 
-def _forwards(model, task, batch, lesions, heads, reference) -> Iterator[tuple[int, Any]]:
+def _forwards(model, task, batch, lesions, order, replay, reference) -> Iterator[tuple[int, Any]]:
     """One forward per lesion: gates for all examples alike keep the batch as small as it is."""
-    for number, gate in enumerate(lesions):
-        if gate is None:
-            yield number, model(task, batch).scores
-        else:
-            with model.gated(gate, reference, heads=heads):
-                scores = model(task, batch).scores
-            yield number, scores
+    if replay is None:
+        yield 0, model(task, batch).scores
+        return
+
+    def run(gate: torch.Tensor, heads: Heads) -> Any:
+        with model.gated(gate, reference, heads=heads):
+            return model(task, batch).scores
+
+    with replay.batch() if isinstance(order, list) else nullcontext():
+        for number in order:
+            yield number, replay.run(lesions[number], partial(run, lesions[number]))
 
 
 def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
@@ -197,14 +215,14 @@ def difference(after: Score, before: Score) -> Estimate:
     """
     metric = metrics[before.metric]
     new, old = after.counts, before.counts
-    if new.shape != old.shape:  # one predicted a class that the other never did: count both in one table
+    if new.shape != old.shape:  # only one of them predicted some class: count both in one table
         new, old = np.split(metric.counts([*after.predictions, *before.predictions], [*after.golds, *before.golds]), 2)
     result = change(new, old, metric.value, resamples=10_000)
     return Estimate(*map(float, (result.value, result.low, result.high, result.p)))  # type: ignore[arg-type]
 
 
 def chance(golds: Sequence) -> float:
-    """Accuracy of always naming the most frequent class."""
+    """Accuracy of always predicting the most frequent class."""
     if not len(golds):
         raise HeadwiseError("chance of no examples", "one or more")
     return float(np.unique(np.asarray(golds), return_counts=True)[1].max() / len(golds))

@@ -1,8 +1,8 @@
 """What a closed head returns: the reference r of z' = r + g · (z - r).
 
-Zero is the plainest. A mean says "nothing in particular" in the head's own terms, another example's output keeps its
-distribution, the output on a corrupted twin keeps everything but what was corrupted, and the optimal constant (Li and
-Janson 2024) is the one that costs the task least: what is lost then is what only this head can contribute.
+Zero is the simplest. The mean is a typical output of the head. The output on another example keeps its distribution.
+The output on a corrupted twin keeps everything except what was corrupted. The optimal constant (Li and Janson 2024)
+costs the task least: the remaining loss is what only this head can contribute.
 
 Legend: B examples, T tokens, L layers, H heads, D head size.
 """
@@ -10,6 +10,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.heads.equation import check_reference
 from headwise.heads.gates import Heads, captured
 from headwise.heads.modules import evaluating
+from headwise.measuring.replay import Replay
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.subject import Batch, Subject
 from headwise.tasks.task import SPLITS, Rows, Task
@@ -26,7 +28,7 @@ from headwise.tasks.task import SPLITS, Rows, Task
 CLOSE = ("zero", "mean", "resample", "optimal")
 EXAMPLES = {"mean": 1000, "optimal": 64}
 VISITS = 32  # training steps in which each head of `optimal` is closed
-Reference = Callable[[np.ndarray, Batch], torch.Tensor]  # items of the data and their batch, to what `gated` takes
+Reference = Callable[[np.ndarray, Batch], torch.Tensor]  # from items and their batch to a reference for `gated`
 
 
 def mean(
@@ -69,10 +71,10 @@ def mean_of(batches: Any, subject: Subject, task: str, heads: Heads) -> torch.Te
 
 
 def resample(subject: Subject, task: str, data: Encoded, *, seed: int = 0) -> Reference:
-    """Head outputs of another example of the same data, drawn among those nearest in length.
+    """Head outputs on another example of the same data, drawn from those of similar length.
 
-    The result is called with items of ``data`` and their batch. Each token gets the output at the donor's token of the
-    same number; where the donor is shorter, its tokens are used again from the first.
+    The result is called with items of ``data`` and their batch. Each token gets the output at the donor's token at the
+    same position; if the donor is shorter, its tokens are repeated from the first.
 
     Example:
         >>> reference = references.resample(model, "sst2", data)
@@ -89,7 +91,7 @@ def resample(subject: Subject, task: str, data: Encoded, *, seed: int = 0) -> Re
 
 
 def twin(subject: Subject, task: str, split: str = "train", data: Encoded | None = None) -> Reference:
-    """Head outputs on each example's corrupted twin: its row with the values of its field ``twin`` in their place.
+    """Head outputs on each example's corrupted twin: its row updated by its field ``twin``.
 
     A twin has as many tokens as its example. The result is called with items of ``data`` and their batch.
 
@@ -131,7 +133,7 @@ class _Donated:
 
 
 def matched_tokens(own_BT: torch.Tensor, donor_BT: torch.Tensor) -> torch.Tensor:
-    """For each token of an example the place of the donor's token of the same number, on whichever side is padding.
+    """For each token of an example, the index of the donor's token at the same position; padding may be on either side.
 
     Example:
         >>> matched_tokens(torch.tensor([[True, True, True]]), torch.tensor([[False, True, True]])).tolist()
@@ -169,16 +171,16 @@ def optimal(
     data: Encoded | None = None,
     tokens: int = 2048,
 ) -> torch.Tensor:
-    """For each head the constant output with which closing it costs a task least, ``(L, H, D)`` (Li and Janson 2024).
+    """The constant output of each head with which closing it costs the task least, ``(L, H, D)`` (Li and Janson 2024).
 
-    All heads are fitted at once: in every step each example has one head closed. What was learned for a head is kept
-    where it does better on the examples than zero and the head's mean, so no head's loss is above theirs.
+    All heads are fitted together: in every step, one head is closed in each example. A learned constant is used only if
+    it beats zero and the mean on the examples, so no head's loss is above theirs.
 
     Args:
         subject: a model with this task.
         task: its name.
-        split: whose examples are fitted; the default is train where the task has it.
-        examples: how many of them.
+        split: the split to fit on (default: train if the task has it).
+        examples: number of examples.
         visits: passes over the examples, in units of one closing of every head.
         lr: learning rate, in standard deviations of each head's output.
         seed: of the order in which heads are closed.
@@ -218,23 +220,29 @@ def optimal(
 def lesion_losses(
     subject: Subject, task: str, data: Encoded, reference: torch.Tensor | None, heads: Heads, tokens: int = 2048
 ) -> torch.Tensor:
-    """A task's mean loss with each head closed alone, ``(L, H)``; NaN for heads that are not there."""
+    """A task's mean loss with each head closed alone, ``(L, H)``; NaN for absent heads."""
     total = torch.full(heads.shape, torch.nan, dtype=torch.float64)
     total[heads.alive] = 0
     with evaluating(subject):
+        replay = Replay(subject.backbone, heads)
         for _, batch in _batches(subject, data, tokens):
-            for layer, head in heads.alive.nonzero().tolist():
-                gates = torch.ones(heads.shape)
-                gates[layer, head] = 0
-                with subject.gated(gates, reference, batch, heads):
-                    total[layer, head] += float(subject.losses(task, batch).sum())
+
+            def run(gates: torch.Tensor, here: Heads, batch: Batch = batch) -> float:
+                with subject.gated(gates, reference, batch, here):
+                    return float(subject.losses(task, batch).sum())
+
+            with replay.batch():
+                for layer, head in reversed(heads.alive.nonzero().tolist()):
+                    gates = torch.ones(heads.shape)
+                    gates[layer, head] = 0
+                    total[layer, head] += replay.run(gates, partial(run, gates))
     return total / max(1, len(data))
 
 
 def _center_and_spread(
     subject: Subject, task: str, data: Encoded, tokens: int, heads: Heads
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each head's mean output and the standard deviation of its numbers, 0 for heads that are not there."""
+    """Each head's mean output and the standard deviation of its numbers, 0 for absent heads."""
     sums: list[torch.Tensor] = []
     with torch.no_grad(), evaluating(subject):
         for _, batch in _batches(subject, data, tokens):

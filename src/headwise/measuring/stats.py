@@ -20,13 +20,13 @@ from headwise.measuring import intervals
 from headwise.measuring.intervals import interval
 
 Value = Callable[[np.ndarray], np.ndarray]  # sums (..., s) -> metric (...)
-CELLS = 4_000_000  # draws held in memory at once
-FEW = 20  # rows or scores below which there is no p over them: a bootstrap of three misses one time in four
+CELLS = 4_000_000  # draws in memory at the same time
+FEW = 20  # minimum number of rows or scores for a p-value: a bootstrap of three misses one time in four
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, and a p-value where a test was made; arrays when there are several systems."""
+    """A number with its interval and, if tested, its p-value; arrays if there are several systems."""
 
     value: float | np.ndarray
     low: float | np.ndarray
@@ -111,7 +111,7 @@ def right_or_wrong(value: Value, *counts: np.ndarray) -> bool:
 
 
 def p_value(observed: float | np.ndarray, null: np.ndarray) -> np.ndarray:
-    """How often draws of the null (first axis) reach the observed value, the observed one counted among them.
+    """The fraction of draws of the null (first axis) that reach the observed value, which counts as one of them.
 
     NaN where there is no observed value or no draw.
     """
@@ -158,7 +158,7 @@ def change(
     seed: int | list[int] = 0,
     level: float = 0.95,
 ) -> Estimate:
-    """By how much a metric changes on the same rows, counts ``(n, ..., s)``: difference, interval and two-sided p.
+    """The change of a metric on the same rows, counts ``(n, ..., s)``: difference, interval and two-sided p.
 
     Of rows that are right or wrong by Tango's score interval and the exact sign test, otherwise by the bootstrap (BCa)
     and by exchanging new and old row by row. No p below 20 rows (NaN).

@@ -49,7 +49,7 @@ def open_adapters(encoder: Any, folder: Path) -> Any:
     except ImportError:
         raise HeadwiseError(f"{path} holds adapters", "the package peft", "pip install peft") from None
     try:
-        return peft.PeftModel.from_pretrained(encoder, path, is_trainable=True).eval()
+        return peft.PeftModel.from_pretrained(encoder, path, is_trainable=True, use_safetensors=True).eval()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise HeadwiseError(f"{path} cannot be opened ({first_line(error)})", "the folder as it was saved") from error
 

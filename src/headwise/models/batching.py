@@ -173,7 +173,7 @@ def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
     if limit is not None and limit < 1:
         raise HeadwiseError(f"a sample of {limit} rows", "1 or more")
     if limit is None or limit >= len(rows):
-        return rows
+        return list(rows)
     chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
     return [rows[i] for i in np.sort(chosen)]
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads, stacks_of
-from headwise.heads.modules import evaluating, positions
+from headwise.heads.modules import evaluating, positions, remembered
 from headwise.models.batching import Encoded
 from headwise.models.causality import is_causal
 from headwise.models.likelihood import Reader
@@ -110,6 +110,9 @@ class LanguageModel(Subject):
 
     @property
     def attention(self) -> Heads:
+        return remembered(self.model, ("all", self.stack), self._heads, lambda heads: heads.verified)
+
+    def _heads(self) -> Heads:
         stacks = stacks_of(self.model)
         if self.stack or len(stacks) == 1:
             return Heads.of(self.model, stack=self.stack)

@@ -13,8 +13,9 @@ from torch import nn
 from headwise.errors import HeadwiseError, first_line
 from headwise.heads.families import declared_causal
 from headwise.models.adapters import open_adapters
-from headwise.models.folders import encoder_folder, is_cut, is_trained, load
+from headwise.models.folders import ABOUT, encoder_folder, is_cut, is_trained, load
 
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # of a repository; nothing else is fetched
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
 
@@ -130,6 +131,28 @@ def _require_tokenizer(folder: Path, tokenizer: Any) -> None:
     if len(tokenizer) < 256 and not any((folder / file).exists() for file in files):
         seen = f"no tokenizer in {folder}: what transformers makes in its place knows {len(tokenizer)} words"
         raise HeadwiseError(seen, _what_loads(str(folder)), f'tokenizer.save_pretrained("{folder}")')
+
+
+def trained_folder(
+    name: str | Path, revision: str | None = None, token: str | None = None, endpoint: str | None = None
+) -> Path:
+    """The folder of a model that headwise trained: a local one, or a copy of a repository that it wrote to the Hub."""
+    if Path(name).exists():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    repo, options = str(name), {"revision": revision, "token": token, "endpoint": endpoint}
+    if endpoint is None:
+        _check_hub(repo)
+    try:
+        folder = Path(snapshot_download(repo, **options, allow_patterns=list(FILES)))
+    except Exception as error:  # the library below has many; a user needs one line
+        seen = f"no folder {repo!r}, and cannot read {repo!r} from the Hub: {first_line(error)}"
+        raise HeadwiseError(seen, "a folder, or a repository's name and a network") from error
+    if not is_trained(folder):
+        hint = f'MultiTaskModel.from_pretrained("{repo}", tasks) starts training from it'
+        raise HeadwiseError(f"{repo!r} has no {ABOUT}", "a repository that headwise wrote", hint)
+    return folder
 
 
 def name_of(model: str | Path) -> str:

@@ -22,7 +22,7 @@ from headwise.io.files import folder, plain, read_json, write_json
 from headwise.models.adapters import has_adapters, save_adapters
 from headwise.models.causality import default_pooling
 from headwise.models.folders import ABOUT, HEADS, SCALES, save_sliced
-from headwise.models.loading import load_encoder, refuse_several
+from headwise.models.loading import load_encoder, refuse_several, trained_folder
 from headwise.models.native import OUTPUT_HEADS, as_native, native_head
 from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
@@ -96,17 +96,20 @@ class MultiTaskModel(Subject):
         self.shared: dict[str, str] = {}
         self.scales = nn.ParameterDict()
         accepted = inspect.signature(unwrap(encoder).forward).parameters  # what wraps it may take anything
-        self.input_names = [
-            n for n in ("input_ids", "attention_mask", "token_type_ids", "pixel_values") if n in accepted
-        ]
+        self.input_names = [name for name in INPUTS if name in accepted]
         for task in tasks:
             self.add(task, (share or {}).get(task.name))
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0, **options: Any
+        cls, name: str | Path, tasks: Iterable[Task | str] | Task | str = (), *, seed: int = 0, **options: Any
     ) -> MultiTaskModel:
-        """Load an encoder by Hub name or folder and give it fresh output heads."""
+        """Load an encoder by Hub name or folder and give it fresh output heads.
+
+        Without tasks it is a model that headwise trained, with the output heads it has.
+        """
+        if isinstance(tasks, tuple) and not tasks:
+            return cls.load(name, **options)
         found = _found(tasks)
         encoder, tokenizer = load_encoder(name)
         with torch.random.fork_rng(devices=[]):
@@ -295,7 +298,7 @@ class MultiTaskModel(Subject):
         only: Collection[str] = (),
         data: str | Path | None = None,
     ) -> MultiTaskModel:
-        """Read what `save_pretrained` wrote, or ``only`` some tasks. It predicts without data.
+        """Read what `save_pretrained` or `push_to_hub` wrote, or ``only`` some tasks. It predicts without data.
 
         Rows are read when something asks for them: from the ``tasks`` given, the files a task was trained on, the
         catalog (in the folder ``data``), or what `add_data` gives later.
@@ -304,7 +307,7 @@ class MultiTaskModel(Subject):
             >>> MultiTaskModel.load("runs/train/model").predict("reviews", ["what a film"])[0].label
             'good'
         """
-        path = Path(path)
+        path = trained_folder(path)
         about = read_json(path / ABOUT)
         if isinstance(about, dict) and "form" in about:
             seen = f"{path} is a {about['form']} encoder of headwise prune, without output heads"
@@ -361,16 +364,6 @@ def _as_trained(task: Task, then: dict[str, Any], path: Path, output_heads: str)
     return replace(task, kind=replace(task.kind, **values)) if other else task  # type: ignore[type-var]
 
 
-def default_device(asked: str | None = None) -> torch.device:
-    """The device asked for, which must be there, else the accelerator where there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    numbered = [f"{found.type}:{i}" for i in range(torch.accelerator.device_count())] if found else []
-    there = ["cpu", *([found.type] if found else []), *numbered]
-    if asked and str(asked) not in there:
-        raise HeadwiseError(f"no device {str(asked)!r} here", f"one of: {', '.join(there)}", "--device cpu")
-    return torch.device(asked) if asked else found or torch.device("cpu")
-
-
 def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> torch.Tensor:
     """One vector per example."""
     if mask_BT is None or how == "cls":
@@ -386,8 +379,9 @@ def _found(tasks: Iterable[Task | str] | Task | str) -> list[Task]:
     """One task or several, by themselves or by their names in the catalog."""
     from headwise import tasks as catalog
 
-    several = [tasks] if isinstance(tasks, str | Task) else tasks
-    return [catalog.get(task) if isinstance(task, str) else task for task in several]
+    table = isinstance(tasks, Mapping) or hasattr(tasks, "columns") or hasattr(tasks, "column_names")
+    several = [tasks] if table or isinstance(tasks, str | Task) else tasks
+    return [task if isinstance(task, Task) else catalog.get(task) for task in several]
 
 
 def _key(task: str) -> str:

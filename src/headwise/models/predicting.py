@@ -10,7 +10,8 @@ import torch
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.modules import evaluating
 from headwise.models.batching import Encoded, batches
-from headwise.models.memory import Budget
+from headwise.models.device import Budget
+from headwise.models.processes import Team
 from headwise.tasks.inputs import as_rows, own_columns
 from headwise.tasks.predictions import Predictions, Predicts
 
@@ -58,7 +59,9 @@ def _chunk(subject: Any, task: str, kind: Any, rows: list[dict], tokens: int | N
     columns = kind.encode(filled, subject.tokenizer, subject.max_length)
     data = Encoded(columns, pad=getattr(subject.tokenizer, "pad_token_id", None) or 0, rows=len(rows))
     size = tokens or (TOKENS if subject.device.type == "cpu" else 16 * TOKENS)
-    return Budget(size).fit(lambda budget: _forwards(subject, task, kind, data, filled, budget))
+    return Budget(size, Team(bound=Team.of(subject).bound)).fit(
+        lambda budget: _forwards(subject, task, kind, data, filled, budget)
+    )
 
 
 @torch.no_grad()

@@ -8,13 +8,15 @@ from headwise.training.methods import methods
 
 # Version 2 of `apart` tests over random head sets; version 1 tested development rows alone.
 WORKS = {
-    "anatomy": ("inventory", "probed", "tuned"),
+    "anatomy": ("controlled", "inventory", "probed", "tuned"),
     "mesh": ("train", "apart"),
+    "methods": ("confirmed", "untrained"),
     "specialization": (
         *("distilled", "estimator", "few_shot", "inventory", "likeness", "mismatched", "mtdnn", "onto", "relabelling"),
         *("rounds", "submission"),
     ),
     "stem_cell": ("probed", "trained"),
+    "together": ("signals", "trained"),
 }
 VERSIONS = {"mesh.apart": 2}
 

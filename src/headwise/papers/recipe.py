@@ -163,6 +163,8 @@ class PaperRecipe:
     differences: tuple[Difference, ...] = ()
     published: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the paper by their names in `sizes`, and in its plan."""
+    contrast: Callable[..., tuple[Mapping[int, float], Mapping[int, float]]] | None = None
+    """Scores by seed of two methods, ``(records, model, method, against, column, split)``: for registered tests."""
 
     def size(self, scale: Scale) -> Any:
         """The size with the scale's changes of the plan and languages."""
@@ -210,5 +212,5 @@ class PaperRecipe:
 
 
 recipes: Registry[Recipe] = Registry("recipe")
-for _name in ("specialization", "anatomy", "stem_cell", "mesh"):
+for _name in ("specialization", "anatomy", "stem_cell", "mesh", "together", "methods"):
     recipes.add(_name, f"headwise.papers.{_name}:recipe")

@@ -28,9 +28,10 @@ from headwise.io.identity import identity
 from headwise.measuring.evaluate import TOKENS
 from headwise.models.batching import Encoded, batches
 from headwise.models.causality import default_pooling
+from headwise.models.device import Budget
 from headwise.models.loading import load_encoder
-from headwise.models.memory import Budget
 from headwise.models.multitask import MultiTaskModel, pool
+from headwise.models.processes import Team
 from headwise.probing import mapped
 from headwise.tasks.columns import Ragged
 from headwise.tasks.kinds.classify import encode_texts
@@ -152,20 +153,30 @@ class Reader:
             return self._cached(rows, shapes, root)
         root.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=root, ignore_cleanup_errors=True) as scratch:  # a map outlives its file's name
-            return self._cached(rows, shapes, Path(scratch))
+            return self._cached(rows, shapes, Path(scratch), own=True)
 
-    def _cached(self, rows: Sequence[Row], shapes: mapped.Shapes, root: Path) -> Features:
+    def _cached(self, rows: Sequence[Row], shapes: mapped.Shapes, root: Path, own: bool = False) -> Features:
+        """Features in a file; of several processes the first writes it, in a folder that all read, or each its own."""
         key = self.key(rows)
         path = root / f"{key}.safetensors"
-        if path.exists():
+        if self._everywhere(path):
             try:
                 return _opened(path, key)
             except HeadwiseError as error:
                 warnings.warn(HeadwiseWarning(f"feature cache refused and made again: {error}"), stacklevel=2)
         about = {"key": key}
-        with mapped.written(path, shapes, self.precision, about) as out:
-            about["cut"] = str(self._fill(rows, out))
+        if self.team.rank == 0 or own:
+            with mapped.written(path, shapes, self.precision, about) as out:
+                about["cut"] = str(self._fill(rows, out))
+        else:
+            self._fill(rows, {})
+        self.team.agree()
         return _opened(path, key)
+
+    def _everywhere(self, path: Path) -> bool:
+        """Whether all processes see a file."""
+        (count,) = self.team.summed([torch.tensor([float(path.exists())])])
+        return int(count) == self.team.size
 
     def _shapes(self, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
         """Shapes of the features; the size of a layer's output is measured on the model."""
@@ -183,10 +194,8 @@ class Reader:
         for start in range(0, len(rows), POOL):
             part = slice(start, start + POOL)
             heads, layers, lost = self.vectors(rows[part])
-            out["heads"][:, :, part], out["layers"][:, part] = (
-                heads.to(out["heads"].device),
-                layers.to(out["layers"].device),
-            )
+            for name, found in {"heads": heads, "layers": layers}.items() if out else ():
+                out[name][..., part, :] = found.to(out[name].device)
             cut += lost
         return cut
 
@@ -208,7 +217,7 @@ class Reader:
     def _forward(self, data: Encoded, budget: int) -> tuple[Tensor, Tensor, int]:
         how = "last" if self.at == "post_last" else self.at
         shape = (*self.heads.shape, len(data), self.heads.head_dim)
-        heads, layers = torch.empty(shape, dtype=self.dtype, device=self.device), torch.empty(0)
+        heads, layers = torch.zeros(shape, dtype=self.dtype, device=self.device), torch.empty(0)
         accepted = inspect.signature(self.encoder.forward).parameters
         batch: dict[str, Tensor] = {}
 
@@ -217,7 +226,7 @@ class Reader:
             return vector.unflatten(-1, out_BTHD.shape[2:]).to(self.dtype)
 
         with evaluating(self.encoder), self._autocast(), captured(self.encoder, reduce, heads=self.heads) as kept:
-            for numbers, tensors in batches(data, budget, self.device):
+            for (numbers, tensors), counts in self.team.share(batches(data, budget, self.device)):
                 items = torch.from_numpy(numbers).to(self.device)
                 kept.clear()
                 batch.update(tensors)
@@ -225,8 +234,10 @@ class Reader:
                 states = self.encoder(**inputs, output_hidden_states=True).hidden_states[1:]
                 outputs_LBE = torch.stack([pool(state, tensors["attention_mask"], how) for state in states])
                 if not layers.numel():
-                    layers = heads.new_empty(len(outputs_LBE), len(data), outputs_LBE.shape[-1])
-                heads[:, :, items], layers[:, items] = torch.stack(kept).transpose(1, 2), outputs_LBE.to(self.dtype)
+                    layers = heads.new_zeros(len(outputs_LBE), len(data), outputs_LBE.shape[-1])
+                if counts:
+                    heads[:, :, items], layers[:, items] = torch.stack(kept).transpose(1, 2), outputs_LBE.to(self.dtype)
+        heads, layers = self.team.completed(heads), self.team.completed(layers)
         return heads, layers, int((np.asarray(data.columns["cut"]) > 0).sum())
 
     def _tokenised(self, rows: Sequence[Row]) -> Encoded:
@@ -247,7 +258,12 @@ class Reader:
 
     @cached_property
     def _room(self) -> Budget:
-        return Budget(self.tokens or (TOKENS if self.device.type == "cpu" else 32 * TOKENS))
+        return Budget(self.tokens or (TOKENS if self.device.type == "cpu" else 32 * TOKENS), self.team)
+
+    @cached_property
+    def team(self) -> Team:
+        """The processes that sentences are dealt out to."""
+        return Team.of(self.encoder)
 
     def _autocast(self):
         mixed = self.device.type == "cuda" and self.precision != "fp32"

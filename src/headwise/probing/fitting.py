@@ -57,6 +57,12 @@ class Vectors:
         """Some of the P vectors, as float32 on a device."""
         return Vectors(*(x[which].to(device, torch.float32) for x in (self.train, self.dev, self.test)))
 
+    def standardized(self) -> Vectors:
+        """Every dimension with mean 0 and standard deviation 1 on the training rows; constant ones become 0."""
+        mean, spread = self.train.mean(1, keepdim=True), self.train.std(1, keepdim=True, correction=0)
+        spread = spread.where(spread > 1e-6 * mean.abs(), torch.inf)  # what rounding leaves of a constant
+        return Vectors(*((x - mean) / spread for x in (self.train, self.dev, self.test)))
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -127,12 +133,12 @@ def fit(
 
 
 def _together(vectors: Vectors, labels: Labels, problems: int, memory: int | None, device: torch.device) -> int:
-    """How many heads are fitted together, given three copies of their vectors and a few scores per row.
+    """How many heads are fitted together, given four copies of their vectors and a few scores per row.
 
     0 if not even the scores of one head fit.
     """
     rows = sum(x.shape[1] for x in (vectors.train, vectors.dev, vectors.test))
-    each = 4 * rows * (3 * vectors.train.shape[-1] + 6 * problems * max(labels.classes, 1))
+    each = 4 * rows * (4 * vectors.train.shape[-1] + 6 * problems * max(labels.classes, 1))
     limit = free_memory(device) // 2 if memory is None else memory
     liked = min(limit, CHUNK) if device.type == "cpu" else limit
     return max(liked // each, min(1, limit // each))

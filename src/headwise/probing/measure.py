@@ -19,7 +19,7 @@ from headwise.probing.fitting import SIDES, Fit, Labels, Vectors, checked, fit
 from headwise.probing.splits import Splits, splits
 from headwise.probing.terminal import heat_map
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def probe(
     cache: Any = False,
     memory: int | None = None,
     seed: int = 0,
-    say: Say = lambda line: None,
+    log: Log = lambda line: None,
     **options: Any,
 ) -> Probe:
     """Probe all heads and layers of a model for a task, in one pass over its sentences.
@@ -205,7 +205,7 @@ def probe(
         cache: store features on disk; a folder, or True for the cache folder.
         memory: bytes that features, and then probes, may take. Default: half of the free memory.
         seed: of permutations, folds, shuffles and held-out rows.
-        say: called with a line of text at every stage.
+        log: called with a line of text at every stage.
         options: of the protocol: l2, folds, lr, batch, controls, portions, ...
 
     Example:
@@ -220,20 +220,20 @@ def probe(
         task = model.tasks.get(task, task)
     reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)
     found = splits(task, limit=limit, shared=shared, seed=seed)
-    features = {side: _read(reader, found, side, cache, memory, say) for side in SIDES}
+    features = {side: _read(reader, found, side, cache, memory, log) for side in SIDES}
     labels = Labels(**{side: found.labels(side) for side in SIDES}, classes=found.classes)
     bench = Bench(reader, found, features, labels, memory, protocol, {**options, "seed": seed})
-    return _probe(bench, select_on, say)
+    return _probe(bench, select_on, log)
 
 
-def _read(reader: Reader, found: Splits, side: str, cache: Any, memory: int | None, say: Say) -> Features:
-    say(f"{found.task.name}: reading {len(found.rows[side])} {side} sentences")
+def _read(reader: Reader, found: Splits, side: str, cache: Any, memory: int | None, log: Log) -> Features:
+    log(f"{found.task.name}: reading {len(found.rows[side])} {side} sentences")
     return reader.read(found.rows[side], cache=cache, memory=memory)
 
 
-def _probe(bench: Bench, select_on: str, say: Say) -> Probe:
+def _probe(bench: Bench, select_on: str, log: Log) -> Probe:
     heads, found = bench.reader.heads, bench.splits
-    say(f"{found.task.name}: probing {int(heads.alive.sum())} heads and {heads.num_layers} layers")
+    log(f"{found.task.name}: probing {int(heads.alive.sum())} heads and {heads.num_layers} layers")
     by_head, by_layer = bench.fit(bench.vectors("heads")), bench.fit(bench.vectors("layers"))
 
     def spread(values: Tensor) -> Tensor:

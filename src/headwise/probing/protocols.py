@@ -24,12 +24,20 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 
 
 @protocols("sklearn")
 def sklearn(
-    vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, folds: int | None = None, seed: int = 0
+    vectors: Vectors,
+    labels: Labels,
+    l2: tuple[float, ...] = PRINTED,
+    folds: int | None = None,
+    standardize: bool = True,
+    seed: int = 0,
 ) -> Fit:
     """Converged probes, as scikit-learn's: logistic regression for classes, ridge regression for grades.
 
-    ``folds`` chooses by cross-validation on training and development rows together, then trains on all of them.
+    Features are standardized on the training rows, as by StandardScaler: one L2 strength means the same for heads and
+    layers of any scale. ``folds`` chooses by cross-validation on training and development rows together, then trains
+    on all of them.
     """
+    vectors = vectors.standardized() if standardize else vectors
     if folds is not None:
         return _folded(vectors, labels, l2, folds, seed)
     found = _solved(vectors.train, labels.on("train", vectors.train.device)[None], l2, labels.classes)
@@ -38,11 +46,19 @@ def sklearn(
 
 
 @protocols("control")
-def control(vectors: Vectors, labels: Labels, l2: tuple[float, ...] = PRINTED, controls: int = 3, seed: int = 0) -> Fit:
+def control(
+    vectors: Vectors,
+    labels: Labels,
+    l2: tuple[float, ...] = PRINTED,
+    controls: int = 3,
+    standardize: bool = True,
+    seed: int = 0,
+) -> Fit:
     """Probe the task, and the same task with shuffled labels (Hewitt and Liang 2019).
 
     ``control`` is the score with shuffled labels, ``selectivity`` the difference.
     """
+    vectors = vectors.standardized() if standardize else vectors
     device, generator = vectors.train.device, np.random.default_rng([seed, 6])
     shuffled = [{side: generator.permutation(getattr(labels, side)) for side in SIDES} for _ in range(controls)]
     every = [labels, *(replace(labels, **sides) for sides in shuffled)]
@@ -59,6 +75,7 @@ def mdl(
     labels: Labels,
     l2: tuple[float, ...] = PRINTED,
     portions: tuple[float, ...] = PORTIONS,
+    standardize: bool = True,
     seed: int = 0,
 ) -> Fit:
     """Online code length (Voita and Titov 2020) of the training labels, each portion coded by a probe of those before.
@@ -69,6 +86,7 @@ def mdl(
     """
     if labels.graded:
         raise HeadwiseError("a code length for grades", "a task with classes", 'protocol="sklearn"')
+    vectors = vectors.standardized() if standardize else vectors
     device, rows = vectors.train.device, len(labels.train)
     order = torch.from_numpy(np.random.default_rng([seed, 7]).permutation(rows)).to(device)
     x, y = vectors.train[:, order], labels.on("train", device)[order]
@@ -81,7 +99,7 @@ def mdl(
         right = told.gather(2, y[end:further].expand(*told.shape[:2], 1, -1))
         bits -= ((end * right + 1 / labels.classes) / (end + 1)).log2().sum((2, 3))
     code = bits.amin(1) + math.log2(len(l2))
-    result = sklearn(vectors, labels, l2)
+    result = sklearn(vectors, labels, l2, standardize=False)  # done above
     return replace(result, more={"code": code, "compression": rows * uniform / code})
 
 

@@ -15,7 +15,7 @@ from headwise.io.files import digest
 from headwise.measuring.evaluate import chance
 from headwise.models.batching import sample
 from headwise.tasks.kinds.classify import Classify, Regress
-from headwise.tasks.leakage import normalised, splits_of
+from headwise.tasks.readers.shape import normalised
 from headwise.tasks.task import Row, Task
 
 SHARED = ("drop", "refuse", "keep")
@@ -95,7 +95,7 @@ def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: i
 
 
 def _sides(task: Task, seed: int) -> tuple[dict[str, list[Row]], list[str]]:
-    there = splits_of(task)
+    there = task.splits
     if {"train", "dev", "test"} <= set(there):
         return {split: task.rows(split) for split in ("train", "dev", "test")}, []
     judge = next((split for split in ("test", "dev") if split in there), None)

@@ -16,8 +16,7 @@ from headwise.measuring.evaluate import evaluate
 from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing.fitting import Fit
-from headwise.probing.measure import Probe, Say
-from headwise.tasks.leakage import splits_of
+from headwise.probing.measure import Log, Probe
 from headwise.tasks.metrics import metrics
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -154,7 +153,7 @@ def fine_tune(
     split: str | None = None,
     keep: bool = False,
     device: str | None = None,
-    say: Say = lambda line: None,
+    log: Log = lambda line: None,
 ) -> Tuned:
     """Fine-tune encoder and classifier on the last layer, the best layer and the top heads, and compare.
 
@@ -169,14 +168,14 @@ def fine_tune(
         split: the split that is scored. Default: test if the task has one, else dev.
         keep: also return the models of the last seed.
         device: "cpu" forces the CPU.
-        say: called with a line of text for every training.
+        log: called with a line of text for every training.
     """
     for name in inputs:
         if name not in INPUTS:
             raise unknown("input of the classifier", name, INPUTS)
     n = probe.shape[1] if n is None else n
     task = probe.bench.splits.task
-    split = split or ("test" if "test" in splits_of(task) else "dev")
+    split = split or ("test" if "test" in task.splits else "dev")
     if not len(seeds):
         raise HeadwiseError("no seeds", "one or more")
     scores: dict[str, list[float]] = {name: [] for name in inputs}
@@ -186,7 +185,7 @@ def fine_tune(
             model = _model(probe, name, n, seed)
             fit(model, plan.with_(seed=seed), device=device)
             scores[name].append(evaluate(model, task.name, split=split).value)
-            say(f"{task.name}: {name}, seed {seed}: {scores[name][-1]:.4f}")
+            log(f"{task.name}: {name}, seed {seed}: {scores[name][-1]:.4f}")
             models += [model] if keep and seed == seeds[-1] else []
     found = {name: tuple(values) for name, values in scores.items()}
     return Tuned(task.name, task.metric, split, n, probe.best_layer(), found, models)

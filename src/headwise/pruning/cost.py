@@ -21,7 +21,6 @@ from headwise.measuring.evaluate import Score, difference, evaluate
 from headwise.models.multitask import MultiTaskModel
 from headwise.models.subject import Subject
 from headwise.pruning.export import export
-from headwise.tasks.leakage import splits_of
 from headwise.tasks.metrics import metrics
 
 BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
@@ -79,7 +78,7 @@ def trials(
     if not number:
         return {"rows": rows, "chosen": None, "held out": {}}
     held_out = _nested(found, fractions, kept, tasks)
-    for task in (task for task in scores if {"dev", "test"} <= set(splits_of(model.tasks[task]))):
+    for task in (task for task in scores if {"dev", "test"} <= set(model.tasks[task].splits)):
         whole, cut = evaluate(model, task, gates[[0, number]], split="test", limit=limit)
         held_out[task] = _change(cut, whole) | {"split": "test"}
     return {"rows": rows, "chosen": fractions[number], "held out": held_out}

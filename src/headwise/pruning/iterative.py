@@ -70,7 +70,7 @@ def cut_in_rounds(
     examples: int = 10_000,
     limit: int | None = None,
     seed: int = 0,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Rounds:
     """Close heads a few at a time, scoring those that are left after every cut; the model itself is not changed.
@@ -86,7 +86,7 @@ def cut_in_rounds(
         examples: for each estimate.
         limit: measured on a seeded sample of this many development rows.
         seed: of the examples.
-        told: called with a line for every round.
+        log: called with a line for every round.
 
     Example:
         >>> found = cut_in_rounds(model, ["sst2", "qnli"], until=0.5)
@@ -109,7 +109,7 @@ def cut_in_rounds(
                 total = total + found / found.abs().nansum().clamp_min(1e-20)
         return total
 
-    took, rounds = _cut(score, shares, heads, first, keep_per_layer, told)
+    took, rounds = _cut(score, shares, heads, first, keep_per_layer, log)
     once = [_end(took[0], share, first, keep_per_layer) for share in shares]
     return _measured(model, names, by, first, (took, rounds, once), heads, limit)
 
@@ -136,7 +136,7 @@ def _cut(
     heads: Heads,
     first: str,
     keep: int,
-    told: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Each round's scores and the heads gone after it."""
     gone, before, taken, scores = ~heads.alive, 0.0, [], []
@@ -145,7 +145,7 @@ def _cut(
         more = _end(scores[-1], share - before, first, keep)
         gone, before = gone | more, share
         taken.append(gone & heads.alive)
-        told(f"{int(taken[-1].sum())} of {heads.alive.numel()} heads cut")
+        log(f"{int(taken[-1].sum())} of {heads.alive.numel()} heads cut")
     return scores, taken
 
 

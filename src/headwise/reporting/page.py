@@ -22,19 +22,24 @@ from headwise.reporting.tables import FORMS, decimals, numeric, shown
 from headwise.study.schema import checked
 from headwise.study.verdict import kind_of
 
-SCRIPTS = ("core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
+SCRIPTS = ("data.js", "core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
 SCORE_DIGITS, DIGITS = 9, 5
 # Attention of example sentences is the one part that can outgrow the page; whole sentences are left out beyond this.
 EXAMPLE_BYTES = 800_000
 
 
-def render(studies: Sequence[Mapping]) -> str:
-    """The page of one or several studies as text; the same studies give the same bytes."""
+def render(studies: Sequence[Mapping], lab: str = "") -> str:
+    """The page of one or several studies as text; the same studies give the same bytes.
+
+    Args:
+        studies: one or more, each as `headwise.study.schema` describes it.
+        lab: where a running lab is, for a link to it; a page that lies in a file has none.
+    """
     if not studies:
         raise HeadwiseError("no study", "one study or a list of them")
     try:
-        return _rendered(_told_apart([prepared(study) for study in studies]))
+        return _rendered(_told_apart([prepared(study) for study in studies]), lab)
     except (
         LookupError,
         TypeError,
@@ -50,10 +55,11 @@ def render(studies: Sequence[Mapping]) -> str:
         raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
 
 
-def _rendered(clean: list[dict[str, Any]]) -> str:
+def _rendered(clean: list[dict[str, Any]], lab: str) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
     return _template().render(
         studies=clean,
+        lab=lab,
         policy=_policy(style, script),
         style=Markup(style),
         script=Markup(script),

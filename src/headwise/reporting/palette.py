@@ -1,7 +1,7 @@
 """The colours of page and figures: safe for colour-blind readers, the same everywhere.
 
-``RAMP`` is that of `headwise.io.display`. ``TASKS`` starts with the seven hues of Okabe and Ito (their black is left to
-the text, grey to shared heads); three more follow for larger studies.
+``RAMP`` is that of `headwise.io.display`. Neighbours in ``TASKS`` differ in lightness as well as in hue, so the first
+four stay apart for readers who see no red or no green, and in a grey print.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from headwise.io.display import RAMP
 __all__ = ["RAMP", "TASKS", "task_class", "task_colour", "task_rules"]
 
 TASKS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
+    "#1f5fbf",
+    "#f0a41f",
+    "#6fbf98",
+    "#8c2a5c",
     "#d55e00",
     "#56b4e9",
     "#f0e442",
     "#7a6fc4",
     "#9c6b43",
-    "#93c9a8",
+    "#8a8f2a",
 )
 
 
@@ -39,5 +39,15 @@ def task_class(study: Mapping, name: str) -> str:
 
 
 def task_rules() -> str:
-    """The task colours as style rules: ``.c3`` sets ``--c`` for what stands inside."""
-    return "".join(f".c{i}{{--c:{colour}}}\n" for i, colour in enumerate(TASKS))
+    """The task colours as style rules: ``.c3`` sets ``--c``, and ``--on`` for letters on it."""
+    return "".join(f".c{i}{{--c:{colour};--on:{_letters_on(colour)}}}\n" for i, colour in enumerate(TASKS))
+
+
+def _letters_on(colour: str) -> str:
+    """Black or white, whichever has the higher contrast (WCAG 2)."""
+    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return "#ffffff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 else "#14161b"
+
+
+def _linear(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from headwise.study.schema import nearest
@@ -130,3 +131,36 @@ def summary(study: dict[str, Any]) -> dict[str, Any]:
         "significant": significant,
         "pairs": len(kinds),
     }
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Names of tasks without the part before a dot that all of them share.
+
+    Example:
+        >>> short_names(["corpus.topic", "corpus.pos"])
+        {'corpus.topic': 'topic', 'corpus.pos': 'pos'}
+    """
+    names = list(names)
+    parts = [name.split(".") for name in names]
+    shared = 0
+    while len(names) > 1 and all(
+        len(part) > shared + 1 and part[: shared + 1] == parts[0][: shared + 1] for part in parts
+    ):
+        shared += 1
+    return {name: ".".join(part[shared:]) for name, part in zip(names, parts)}
+
+
+def letters(names: Iterable[str]) -> dict[str, str]:
+    """A letter, or two, for each task: the second cue beside its colour.
+
+    Example:
+        >>> letters(["corpus.topic", "corpus.tree", "corpus.pos"])
+        {'corpus.topic': 'T', 'corpus.tree': 'R', 'corpus.pos': 'P'}
+    """
+    found: dict[str, str] = {}
+    for number, (name, short) in enumerate(short_names(names).items()):
+        plain = [letter.upper() for letter in short if letter.isalnum()] or ["?"]
+        pairs = [plain[0] + letter.lower() for letter in plain[1:]]
+        free = (mark for mark in (*plain, *pairs) if mark not in found.values())
+        found[name] = next(free, f"{number + 1}")
+    return found

@@ -25,7 +25,7 @@ def ablation(sample: Sample) -> Importance:
 
 def mean_ablation(sample: Sample) -> Importance:
     """The loss added when a head returns its mean output: `ablation` with the mean as reference."""
-    batches = (batch for _, batch, _ in sample.batches())
+    batches = (part.batch for part in sample.alone.batches())
     means_LHD = mean_of(batches, sample.model, sample.task, sample.heads)
     return _alone(replace(sample, reference=lambda items, batch: means_LHD), "mean_ablation")
 
@@ -35,14 +35,16 @@ def _alone(sample: Sample, by: str) -> Importance:
     layers, heads = sample.heads.shape
     living = sample.heads.alive.flatten().nonzero().flatten().tolist()
     sample.announce(by, 1 + len(living))
+    sample = sample.replaying()
 
     def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
-        whole = sample.losses(batch)
-        change = torch.zeros(len(whole), layers * heads, dtype=torch.float64)
-        for number in living:
-            gates = torch.ones(layers * heads)
-            gates[number] = 0
-            change[:, number] = (sample.losses(batch, gates.view(layers, heads), reference) - whole).double().cpu()
+        with sample.replay.batch():  # type: ignore[union-attr]
+            whole = sample.losses(batch)
+            change = torch.zeros(len(whole), layers * heads, dtype=torch.float64)
+            for number in reversed(living):  # the last layers first: those below stay as they are
+                gates = torch.ones(layers * heads)
+                gates[number] = 0
+                change[:, number] = (sample.losses(batch, gates.view(layers, heads), reference) - whole).double().cpu()
         return change.view(-1, layers, heads)
 
     return averaged(sample, by, measure, torch.Tensor.clone)
@@ -53,16 +55,18 @@ def all_but_one(sample: Sample) -> Importance:
     """How much of the loss of closing a whole layer one head restores (after Michel et al. 2019)."""
     layers, heads = sample.heads.shape
     sample.announce("all_but_one", layers * (1 + heads))
+    sample = sample.replaying()
 
     def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         restored = []
-        for layer in range(layers):
-            gates = torch.ones(1 + heads, layers, heads)
-            gates[0, layer] = 0
-            gates[1:, layer] = torch.eye(heads)
-            losses = [sample.losses(batch, gate, reference).float().cpu() for gate in gates]
-            restored.append(losses[0][:, None] - torch.stack(losses[1:], 1))
-        return torch.stack(restored, 1)
+        with sample.replay.batch():  # type: ignore[union-attr]
+            for layer in reversed(range(layers)):
+                gates = torch.ones(1 + heads, layers, heads)
+                gates[0, layer] = 0
+                gates[1:, layer] = torch.eye(heads)
+                losses = [sample.losses(batch, gate, reference).float().cpu() for gate in gates]
+                restored.append(losses[0][:, None] - torch.stack(losses[1:], 1))
+        return torch.stack(restored[::-1], 1)
 
     return averaged(sample, "all_but_one", measure, torch.Tensor.clone)
 

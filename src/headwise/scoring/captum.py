@@ -102,11 +102,12 @@ def shapley(sample: Sample, permutations: int = 8) -> Importance:
     captum = _captum()
     with torch.no_grad():
         sample.announce("shapley", 1 + permutations * sample.heads.alive.numel())
+    sample = sample.replaying()
 
     @torch.no_grad()
     def attribute(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         method, gates = captum.ShapleyValueSampling(_losses_of_gates(sample, batch, reference)), _gates(sample, batch)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), sample.replay.batch():  # type: ignore[union-attr]
             torch.manual_seed(sample.seed)
             return method.attribute(gates, baselines=torch.zeros_like(gates), n_samples=permutations)
 

@@ -71,14 +71,12 @@ def _spread(values: torch.Tensor, kept: tuple[int, ...], sample: Sample) -> torc
 
 def _per_example(sample: Sample, by: str, score: Callable[[torch.Tensor], torch.Tensor], stable: float | None):
     def enough(moments: Moments, seen: int) -> bool:
-        if stable is None or seen < 512:
-            return False
-        return _absolute(moments.result("", "", 0)).split_half(stable) >= 0.95
+        return seen >= 512 and _absolute(moments.result("", "", 0)).split_half(stable or 0) >= 0.95
 
     def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         return -head_gradients(sample, batch, False, reference)  # to first order, the loss that closing adds
 
-    return _absolute(averaged(sample, by, measure, score, enough))
+    return _absolute(averaged(sample, by, measure, score, None if stable is None else enough))
 
 
 def _absolute(result: Importance) -> Importance:
@@ -108,14 +106,16 @@ def token(sample: Sample, last_layer: str = "tokens") -> Importance:
     """
     if last_layer not in ("tokens", "examples", "none"):
         raise HeadwiseError(f"last_layer={last_layer!r}", "tokens, examples or none")
-    moments, signed, seen, tokens = Moments(sample.heads.shape), Moments(sample.heads.shape), 0, 0
-    for size, batch, reference in sample.batches():
+    moments, signed = Moments(sample.heads.shape), Moments(sample.heads.shape)
+    for size, batch, reference, first, counts in sample.batches():
         gradients = head_gradients(sample, batch, per_token=True, reference=reference)
         mask = batch.get("attention_mask") if isinstance(batch, dict) else None
         real = torch.full((size,), gradients.shape[1]) if mask is None else mask.sum(1)
-        moments.add(gradients.abs().sum(1), real)
-        signed.add(-gradients.sum(1), real)
-        seen, tokens = seen + size, tokens + int(real.sum())
+        if counts:
+            moments.add(gradients.abs().sum(1), real, first)
+            signed.add(-gradients.sum(1), real, first)
+    moments, signed = moments.joined(sample.team), signed.joined(sample.team)
+    seen, tokens = moments.rows, int(moments.weights.sum())
     factor = {"tokens": 1.0, "examples": tokens / seen, "none": float(tokens)}[last_layer]
     moments.scale(-1, factor)
     signed.scale(-1, factor)
@@ -134,13 +134,17 @@ def weight(sample: Sample, size: int = 32) -> Importance:
 
 def _per_batch(sample: Sample, by: str, size: int, divide: bool) -> Importance:
     moments, signed, seen = Moments(sample.heads.shape), Moments(sample.heads.shape), 0
-    for part in sample.groups(size):
+    sample = sample.alone if sample.team.bound else sample  # parts of so many examples take unlike numbers of forwards
+    for place, group, counts in sample.groups(size):
         total, count = torch.zeros(1, *sample.heads.shape), 0
-        for number, examples, reference in part.batches():
-            total += head_gradients(sample, examples, False, reference).sum(0).cpu().float()
-            count += number
+        for part in group.batches():
+            total += head_gradients(sample, part.batch, False, part.reference).sum(0).cpu().float()
+            count += part.size
         divisor, weights = (1, torch.tensor([count])) if divide else (count, None)
-        moments.add(total.abs() / divisor, weights)
-        signed.add(-total / divisor, weights)
-        seen += count
-    return moments.result(sample.task, by, seen, signed)
+        if counts:
+            moments.add(total.abs() / divisor, weights, place)
+            signed.add(-total / divisor, weights, place)
+            seen += count
+    moments, signed = moments.joined(sample.team), signed.joined(sample.team)
+    (examples,) = sample.team.summed([torch.tensor([seen])])
+    return moments.result(sample.task, by, int(examples), signed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,16 +10,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, HeadwiseWarning
+from headwise.errors import HeadwiseError
 from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import default_tokens
 from headwise.measuring.references import CLOSE, mean_of, reference_for, twin
 from headwise.models.batching import Encoded
+from headwise.models.device import Budget
 from headwise.models.plain import Loss, Wrapped
+from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.registry import Registry
 from headwise.scoring.meter import Log, Meter, to_stderr
 from headwise.scoring.result import Importance
+from headwise.scoring.room import sized
 from headwise.scoring.sample import Loaded, Sample, frozen
 
 __all__ = ["Importance", "Sample", "estimators", "importance"]
@@ -97,9 +99,11 @@ def importance(
         sample = replace(sample, reference=_reference(sample, reference, split))
     else:
         sample = _of_batches(model, task, loss, examples, seed, stack, reference)
-    sample = replace(sample, meter=Meter(by, log))
+    team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
+    sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
     with evaluating(model), frozen(model):
-        result = _fitting(estimator, sample, options)
+        sample = sized(sample, by)
+        result = Budget(sample.tokens, team).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
     return result.finished(sample.heads.alive, normalize)
 
 
@@ -133,7 +137,7 @@ def _of_batches(
     if isinstance(reference, torch.Tensor):
         return replace(sample, reference=reference_for(reference, subject, "loss", None))
     if reference == "mean":
-        constant = mean_of((batch for _, batch, _ in sample.batches()), subject, "loss", subject.attention)
+        constant = mean_of((part.batch for part in sample.batches()), subject, "loss", subject.attention)
         return replace(sample, reference=lambda items, batch: constant)
     if isinstance(reference, str):
         if reference != "zero":
@@ -168,19 +172,5 @@ def _draw(count: int, examples: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 3]).permutation(count)[:examples]
 
 
-def _fitting(estimator: Estimator, sample: Sample, options: dict[str, Any]) -> Importance:
-    """The estimate; after an out-of-memory error, with smaller batches and a warning."""
-    while True:
-        try:
-            return estimator(sample, **options)
-        except torch.OutOfMemoryError:
-            smaller = sample.smaller()
-            if smaller is None:
-                raise
-        sample = smaller
-        torch.cuda.empty_cache()
-        warnings.warn(
-            f"the device is out of memory: going on with {sample.tokens} tokens in a batch",
-            HeadwiseWarning,
-            stacklevel=3,
-        )
+def _silent(line: str) -> None:
+    """Another process says it."""

@@ -6,11 +6,13 @@ Legend: B examples, L layers, H heads.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from headwise.models.processes import Team
 from headwise.scoring.result import Importance
 from headwise.scoring.stability import BLOCKS, Blocks
 
@@ -25,14 +27,18 @@ class Moments:
         self.weights = torch.zeros(BLOCKS, dtype=torch.float64)
         self.squared_weights = 0.0
         self.rows = 0
+        self.place = 0  # rows of all processes so far
         self.generator = np.random.default_rng(0)
 
-    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None) -> None:
-        """Add the scores of examples or of batches, weighted by a number of tokens, say."""
+    def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, first: int | None = None) -> None:
+        """Add the scores of examples or of batches, weighted by a number of tokens, say.
+
+        ``first`` is the number of the first row among those of all processes.
+        """
         values_BLH = values_BLH.detach().double().cpu()
         weights_B = torch.ones(len(values_BLH)) if weights_B is None else weights_B.cpu()
         weights_B = weights_B.double()
-        blocks_B = self._blocks(len(values_BLH))
+        blocks_B = self._blocks(len(values_BLH), first)
         self.sums.index_add_(0, blocks_B, values_BLH)
         self.weights.index_add_(0, blocks_B, weights_B)
         self.squares += values_BLH.square().sum(0)
@@ -40,11 +46,29 @@ class Moments:
         self.squared_weights += float(weights_B.square().sum())
         self.rows += len(values_BLH)
 
-    def _blocks(self, rows: int) -> torch.Tensor:
-        """A random block for each row, since neighbours in a batch are of similar length; no block stays empty."""
-        numbers = np.arange(self.rows, self.rows + rows)
+    def _blocks(self, rows: int, first: int | None) -> torch.Tensor:
+        """A random block for each row, since neighbours in a batch are of similar length; no block stays empty.
+
+        A row has the same block in any number of processes.
+        """
+        if first is not None:
+            self.generator.integers(BLOCKS, size=first - self.place)
+            self.place = first
+        numbers = np.arange(self.place, self.place + rows)
+        self.place += rows
         drawn = self.generator.integers(BLOCKS, size=rows)
         return torch.from_numpy(np.where(numbers < BLOCKS, numbers, drawn))
+
+    def joined(self, team: Team) -> Moments:
+        """The sums over all processes."""
+        if team.size == 1:
+            return self
+        whole = copy(self)
+        counts = torch.tensor([self.squared_weights, self.rows], dtype=torch.float64)
+        parts = team.summed([self.sums, self.squares, self.weighted, self.weights, counts])
+        whole.sums, whole.squares, whole.weighted, whole.weights, counts = parts
+        whole.squared_weights, whole.rows = float(counts[0]), int(counts[1])
+        return whole
 
     def scale(self, layer: int, factor: float) -> None:
         """Multiply a layer's scores, those of earlier examples too."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,15 +17,26 @@ from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
 from headwise.measuring.evaluate import to_device
 from headwise.measuring.references import Reference
+from headwise.measuring.replay import Replay
 from headwise.models.batching import Encoded, Order, Stream
 from headwise.models.plain import examples_of, moved
+from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Batch, Subject
 from headwise.scoring.meter import Meter
 from headwise.scoring.moments import Moments
 from headwise.scoring.result import Importance
 
 CHUNK = 4096  # examples sorted by length together
-Part = tuple[int, Any, "torch.Tensor | None"]  # a batch's number of examples, the batch, and its reference
+
+
+class Part(NamedTuple):
+    """A batch of a sample."""
+
+    size: int
+    batch: Any
+    reference: torch.Tensor | None
+    first: int  # of its examples among those of all processes
+    counts: bool = True  # else another process has it: this one takes part in its forwards
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,8 @@ class Sample:
     seed: int
     reference: Reference | None = None  # what heads are compared with; None is zero
     meter: Meter = field(default_factory=Meter, repr=False)
+    replay: Replay | None = field(default=None, repr=False)  # of the batch at hand, where one is
+    team: Team = ALONE  # the processes that its batches are dealt out to
 
     @property
     def examples(self) -> int:
@@ -48,18 +61,30 @@ class Sample:
 
     def batches(self) -> Iterator[Part]:
         """Batches of similar lengths in random order, a few thousand examples at a time, so that any part is fair."""
+        for (first, items), counts in self.team.share(self._plan()):
+            batch = to_device(self.data.batch(items), self.model.device)
+            yield Part(len(items), batch, self.reference(items, batch) if self.reference else None, first, counts)
+
+    def _plan(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The items of every batch, and how many come before."""
+        first = 0
         for start in range(0, len(self.items), CHUNK):
             chunk = self.items[start : start + CHUNK]
             batches = Order(self.data.lengths[chunk], tokens=self.tokens).plain()
             for number in np.random.default_rng([self.seed, 5, start]).permutation(len(batches)):
-                part = chunk[batches[number]]
-                batch = to_device(self.data.batch(part), self.model.device)
-                yield len(part), batch, self.reference(part, batch) if self.reference else None
+                yield first, chunk[batches[number]]
+                first += len(batches[number])
 
-    def groups(self, size: int) -> Iterator[Sample]:
-        """The sample in parts of ``size`` examples."""
-        for start in range(0, len(self.items), size):
-            yield replace(self, items=self.items[start : start + size])
+    @property
+    def alone(self) -> Sample:
+        """All of its batches, whatever other processes do."""
+        return replace(self, team=ALONE)
+
+    def groups(self, size: int) -> Iterator[tuple[int, Sample, bool]]:
+        """This process's parts of ``size`` examples: their numbers, the parts, and whether they count."""
+        starts = range(0, len(self.items), size)
+        for start, counts in self.team.share(starts):
+            yield start // size, replace(self.alone, items=self.items[start : start + size]), counts
 
     def stream(self, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Batches without end, with the places of their examples in the sample."""
@@ -68,27 +93,30 @@ class Sample:
             places = stream.next()
             yield places, to_device(self.data.batch(self.items[places]), self.model.device)
 
-    def smaller(self) -> Sample | None:
-        """The same with batches of half the size; None where they are as small as can be."""
-        return replace(self, tokens=self.tokens // 2) if self.tokens >= 64 else None
-
     def losses(
         self, batch: Any, gates: torch.Tensor | None = None, reference: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Each example's loss, (B,), under gates (L, H) or (B, L, H)."""
-        if gates is None:
-            losses = self.model.losses(self.task, batch)
-        else:
-            with self.model.gated(gates, reference, batch, self.heads):
-                losses = self.model.losses(self.task, batch)
+
+        def run(heads: Heads) -> torch.Tensor:
+            if gates is None:
+                return self.model.losses(self.task, batch)
+            with self.model.gated(gates, reference, batch, heads):
+                return self.model.losses(self.task, batch)
+
+        losses = run(self.heads) if self.replay is None else self.replay.run(gates, run)
         self.meter.tick(len(losses))
         return losses
+
+    def replaying(self) -> Sample:
+        """The same, for many forwards of each batch: inside ``replay.batch()`` they start at the layer that changes."""
+        return replace(self, replay=Replay(self.model.backbone, self.heads))
 
     def announce(self, by: str, forwards: int) -> None:
         """Say how long an estimator of so many forwards takes, by the time of one."""
         first = next(iter(self.batches()), None)
         if first is not None:
-            size, batch, _ = first
+            size, batch = first.size, first.batch
             with torch.no_grad():
                 started = time.perf_counter()
                 self.losses(batch)
@@ -116,13 +144,19 @@ class Loaded(Sample):
             yield batch
 
     def batches(self) -> Iterator[Part]:
-        others = None if self.twins is None else iter(self.twins)
-        for batch in self._taken():
+        for (first, batch, other), counts in self.team.share(self._paired()):
             batch = moved(batch, self.model.device)
             reference = self.reference(np.empty(0, int), batch) if self.reference else None
-            if others is not None:
-                reference = self._twin(batch, next(others, None))
-            yield examples_of(batch), batch, reference
+            if self.twins is not None:
+                reference = self._twin(batch, other)
+            yield Part(examples_of(batch), batch, reference, first, counts)
+
+    def _paired(self) -> Iterator[tuple[int, Any, Any]]:
+        """Every batch with its twin, and how many examples come before."""
+        others, first = iter(self.twins or ()), 0
+        for batch in self._taken():
+            yield first, batch, next(others, None)
+            first += examples_of(batch)
 
     def _twin(self, batch: Any, other: Any) -> torch.Tensor:
         from headwise.measuring.references import head_outputs
@@ -132,19 +166,16 @@ class Loaded(Sample):
         with torch.no_grad():
             return head_outputs(self.model, self.task, moved(other, self.model.device))[1]
 
-    def groups(self, size: int) -> Iterator[Sample]:
-        for batch in self._taken():
-            yield replace(self, loader=[batch])
+    def groups(self, size: int) -> Iterator[tuple[int, Sample, bool]]:
+        for (number, batch), counts in self.team.share(enumerate(self._taken())):
+            yield number, replace(self.alone, loader=[batch]), counts
 
     def stream(self, size: int) -> Iterator[tuple[np.ndarray, Any]]:
         while True:
             seen = 0
-            for count, batch, _ in self.batches():
-                yield np.arange(seen, seen + count), batch
-                seen += count
-
-    def smaller(self) -> Sample | None:
-        return None
+            for part in self.alone.batches():
+                yield np.arange(seen, seen + part.size), part.batch
+                seen += part.size
 
 
 @contextmanager
@@ -165,20 +196,21 @@ def averaged(
     by: str,
     measure: Callable[[Any, torch.Tensor | None], torch.Tensor],
     score: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    enough: Callable[[Moments, int], bool] = lambda moments, seen: False,
+    enough: Callable[[Moments, int], bool] | None = None,
 ) -> Importance:
     """The mean over examples of what is measured of a batch, (B, L, H).
 
     With ``score``, what is measured has a sign, the loss that closing a head adds; its scores are the mean of
     ``score`` of it. ``enough`` may end the run early.
     """
-    moments, signed, seen = Moments(sample.heads.shape), Moments(sample.heads.shape), 0
-    for size, batch, reference in sample.batches():
-        values = measure(batch, reference)
-        moments.add(values if score is None else score(values))
-        if score is not None:
-            signed.add(values)
-        seen += size
-        if enough(moments, seen):
+    team, moments, signed = sample.team, Moments(sample.heads.shape), Moments(sample.heads.shape)
+    for part in sample.batches():
+        values = measure(part.batch, part.reference)
+        if part.counts:
+            moments.add(values if score is None else score(values), first=part.first)
+        if part.counts and score is not None:
+            signed.add(values, first=part.first)
+        if enough is not None and enough(whole := moments.joined(team), whole.rows):
             break
-    return moments.result(sample.task, by, seen, signed if score is not None else None)
+    moments = moments.joined(team)
+    return moments.result(sample.task, by, moments.rows, signed.joined(team) if score is not None else None)

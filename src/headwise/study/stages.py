@@ -258,12 +258,11 @@ def probes(study: Study, data: Data) -> Data:
     from headwise.probing import probe
     from headwise.probing.measure import best_head
     from headwise.probing.splits import to_probe
-    from headwise.tasks.leakage import splits_of
 
     results = {}
     for name in study.settings.probes:
         task, rows = to_probe(name), study.settings.probe_rows
-        config = {"probe": name, "rows": data_hash(task, splits_of(task)), "limit": rows}
+        config = {"probe": name, "rows": data_hash(task, task.splits), "limit": rows}
         work = lambda task=task, rows=rows: probe(study.model, task, limit=rows).to_record()  # noqa: E731
         record = study.recorded("probe", config, work)
         results[name] = {key: record[key] for key in ("accuracy", "chance", "metric")}

@@ -15,10 +15,11 @@ from headwise.io.files import finite, plain, require_replaceable, write_json
 from headwise.io.identity import identity
 from headwise.io.progress import Progress, quiet
 from headwise.io.records import Results, about
+from headwise.models.device import default_device
 from headwise.models.folders import is_trained
 from headwise.models.language import LanguageModel
 from headwise.models.loading import load_encoder, name_of
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.study.schema import VERSION
 from headwise.study.stages import STAGES, Data, Settings, Stage
 from headwise.study.trust import trust_of, withheld_of

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import random
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.readers.shape import row_texts
+from headwise.tasks.readers.shape import normalised, row_texts
 from headwise.tasks.task import SPLITS, Row, Rows, Task
-
-_NOT_LETTERS = re.compile(r"[\W_]+")
-
-
-@lru_cache(maxsize=100_000)  # many questions share a context
-def normalised(text: str) -> str:
-    """Letters and digits only, lower case: different spellings and tokenizations of a text become equal.
-
-    Example:
-        >>> normalised("Don't STOP .") == normalised("do n't stop")
-        True
-    """
-    return _NOT_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ class _Part:
         rows = task.rows(split)
         keys = [_keys(row) for row in rows]
         texts = frozenset(key for row in keys for field, key in row.items() if key and field not in ("pair", "item"))
-        measured = "dev" if "dev" in splits_of(task) else "test"  # which then serves as dev
+        measured = "dev" if "dev" in task.splits else "test"  # which then serves as dev
         return cls(f"{task.name}/{split}", split, rows, keys, texts, split in ("train", measured))
 
     def column(self, field: str) -> set[str]:
@@ -110,13 +94,6 @@ def _keys(row: Row) -> dict[str, str]:
     return keys
 
 
-def splits_of(task: Task) -> list[str]:
-    """The distinct splits of a task (a test set that also serves as dev counts once)."""
-    if isinstance(task.source, Rows):
-        return [split for split in SPLITS if task.source.read(split)]
-    return list(getattr(task.source, "splits", SPLITS))
-
-
 def leakage(tasks: Sequence[Task]) -> Leakage:
     """Exact overlap, after normalization, of every held-out split with every other split of these tasks.
 
@@ -124,7 +101,7 @@ def leakage(tasks: Sequence[Task]) -> Leakage:
         >>> print(leakage([get("sst2"), get("mr")]))  # doctest: +SKIP
         LEAK   582 of 872 (66.7%) text of sst2/dev in mr/train: ...
     """
-    parts = [_Part.of(task, split) for task in tasks for split in splits_of(task)]
+    parts = [_Part.of(task, split) for task in tasks for split in task.splits]
     found = []
     for i, one in enumerate(parts):
         for other in parts[i + 1 :]:
@@ -153,7 +130,7 @@ def split_by_item(
     Example:
         >>> english, spanish = split_by_item([get("xquad_en"), get("xquad_es")])  # doctest: +SKIP
     """
-    pooled = {task.name: [row for split in splits_of(task) for row in task.rows(split)] for task in tasks}
+    pooled = {task.name: [row for split in task.splits for row in task.rows(split)] for task in tasks}
     for name, rows in pooled.items():
         if any("item" not in row for row in rows):
             raise HeadwiseError(f"task {name!r} has rows without an item", "parallel tasks such as xnli_en and xnli_es")

@@ -12,18 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
-from headwise.tasks.labels import row_labels
-from headwise.tasks.leakage import splits_of
+from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.metrics import bio_spans
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.shape import row_texts
+from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import Kind, Row, Task
 
 KINDS = {  # named as text, so that listing tasks does not import torch
@@ -39,6 +41,7 @@ KINDS = {  # named as text, so that listing tasks does not import torch
     "picture": "image:Picture",
 }
 LENGTH_BINS = (0, 1, 5, 10, 20, 40, 80, 160, 320)
+FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".conllu", ".txt")
 
 
 def kind_class(name: str) -> Any:
@@ -61,6 +64,9 @@ def known(name: str) -> Known | Task:
         return universal(code, part)
     if name.startswith("blimp."):
         return blimp(name)
+    if name not in catalog and ("/" in name or name.endswith(FILES) or Path(name).exists()):
+        hint = f"to use a file: --task NAME={name}:text,label"
+        raise HeadwiseError(f"unknown task {name!r}", "a name that `headwise tasks` lists", hint)
     return catalog[name]
 
 
@@ -79,6 +85,7 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         >>> get("corpus.sentiment").metric
         'accuracy'
     """
+    refuse_data(name)
     base, at, options = name.partition("@")
     if at:
         return prompted(get(base, data, sources), name=name, **options_of(options))
@@ -97,6 +104,13 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     kind = make_kind(entry.kind, source.labels, entry.options)
     source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def refuse_data(name: Any) -> None:
+    """Say how a table becomes a task, where one was given in place of a name."""
+    if not isinstance(name, str):
+        maker = "from_pandas" if hasattr(name, "iloc") else "from_dataset"
+        raise HeadwiseError(f"a {type(name).__name__} in place of a task", "a task", f'Task.{maker}("NAME", data)')
 
 
 def is_known(name: str) -> bool:
@@ -163,7 +177,7 @@ def describe(
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()
-    sizes = task.sizes or {split: len(task.rows(split)) for split in splits_of(task)}  # of one's own file
+    sizes = task.sizes or {split: len(task.rows(split)) for split in task.splits}  # of one's own file
     return _described(task.name, kind, task.language, task.metric, sizes, task.source.origin, task.note)
 
 
@@ -192,11 +206,14 @@ def _described(
 
 def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]:
     """Rows, label balance, lengths in words, empty texts, rows left out and examples of a split (the first if none)."""
-    split = split or splits_of(task)[0]
+    split = split or task.splits[0]
     rows = task.rows(split)
-    lengths = [sum(len(text.split()) for text in row_texts(row).values()) for row in rows]
-    edges = [*LENGTH_BINS, max([*lengths, LENGTH_BINS[-1]]) + 1]
-    histogram = [(low, high - 1, sum(low <= n < high for n in lengths)) for low, high in pairwise(edges)]
+    table = isinstance(rows, TextTable)
+    lengths = rows.lengths() if table else [sum(len(t.split()) for t in row_texts(row).values()) for row in rows]
+    edges = [*LENGTH_BINS, max(int(np.max(lengths)), LENGTH_BINS[-1]) + 1]
+    within = np.histogram(lengths, edges)[0].tolist()
+    histogram = [(low, high - 1, count) for (low, high), count in zip(pairwise(edges), within)]
+    labels = rows.label_counts() if table else Counter(label for row in rows for label in _labels(row))
     counts = getattr(task.source, "counts", {}).get(split, {})
     chosen = sorted(random.Random(0).sample(range(len(rows)), min(examples, len(rows))))
     return {
@@ -204,9 +221,9 @@ def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]
         "rows": len(rows),
         "published": task.sizes.get(split),
         "origin": task.source.origin,
-        "labels": dict(Counter(label for row in rows for label in _labels(row)).most_common()),
+        "labels": {label_text(label): count for label, count in labels.most_common()},
         "lengths": [bin for bin in histogram if bin[2]],
-        "empty": sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
+        "empty": 0 if table else sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
         "left_out": sum(count for what, count in counts.items() if "left out" in what),
         "examples": [rows[i] for i in chosen],
     }

@@ -22,12 +22,13 @@ from typing import Any
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.io.files import read_json
 from headwise.tasks.labels import meaning
-from headwise.tasks.lookup import kind_class
+from headwise.tasks.lookup import kind_class, refuse_data
 from headwise.tasks.metrics import answer_f1
 from headwise.tasks.prompts.prompted import options_of, prompted
 from headwise.tasks.readers.formats import class_names, decoded
 from headwise.tasks.readers.guess import Reading, reading
 from headwise.tasks.readers.sources import Files, Layout, portions, rows_of
+from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import SPLITS, Row, Rows, Task, items_of
 
 FEW = 20  # rows, from which on a label for nearly every one is no label
@@ -56,6 +57,7 @@ def own(spec: str, language: str = "en") -> Task:
     Example:
         >>> own("mine=reviews.csv:text,label").rows("dev")  # doctest: +SKIP
     """
+    refuse_data(spec)
     name, mark, rest = spec.partition("=")
     base, at, options = name.partition("@")
     if at:
@@ -125,7 +127,7 @@ def _task(name: str, kind: str, source: Any, labels: tuple[str, ...], language: 
         return Task(name, kind_class(kind)(**({"labels": labels} if labels else {})), source, metric, language)
     splits = getattr(source, "splits", None) or [split for split in SPLITS if getattr(source, split)]
     rows = {split: source.read(split) for split in splits}
-    found = sorted({row["label"] for part in rows.values() for row in part})
+    found = sorted({label for part in rows.values() for label in _labels_in(part)})
     texts = [column for field, column in way.columns.items() if field != "label"]
     if isinstance(source, Files):
         _refuse_empty(source, texts)
@@ -276,7 +278,7 @@ def _check_labels(where: str, column: str, rows: Mapping[str, list[Row]], labels
     spelled = {label: meaning(label) for label in labels}
     ways = Counter(spelled.values())
     alike = [label for label in labels if ways[spelled[label]] > 1]
-    trained = {row["label"] for row in rows.get("train", [])}
+    trained = _labels_in(rows.get("train", []))
     unseen = [label for label in labels if label not in trained]
     notes = {
         "labels that differ only in spaces or case, or in how a number is written": alike,
@@ -284,6 +286,10 @@ def _check_labels(where: str, column: str, rows: Mapping[str, list[Row]], labels
     }
     for what, found in ((what, found) for what, found in notes.items() if found):
         warnings.warn(f"{Path(where).name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
+
+
+def _labels_in(rows: Sequence[Row]) -> set[Any]:
+    return set(rows.label_counts()) if isinstance(rows, TextTable) else {row["label"] for row in rows}
 
 
 def _refuse_empty(source: Files, texts: list[str]) -> None:

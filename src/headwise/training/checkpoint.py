@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, renamed into place when whole; a broken one is refused and the one before used."""
+"""Checkpoints: safetensors and JSON, written atomically; if the newest is broken, the one before is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import file_digest, folder, read_json, write_json
 
 FORMAT = 1
-KEEP = 2  # the newest, and the one before it in case the newest is broken
+KEEP = 2  # the newest, and the one before in case the newest is broken
 
 
 def save(
@@ -27,10 +27,10 @@ def save(
     best: int | None = None,
     marks: Collection[int] = (),
 ) -> Path:
-    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with every file's hash.
+    """Write ``root/step-…``: one safetensors file per group of tensors, and the state with the hash of every file.
 
-    The newest checkpoints, that of step ``best`` and those of ``marks`` stay. Those past ``step`` go: training went
-    back before them.
+    Keeps the newest checkpoints, the one of step ``best`` and those of ``marks``. Removes those after ``step``, from
+    which training was rewound.
     """
     path = place(root, step)
     with folder(path, replace=True) as scratch:
@@ -49,7 +49,7 @@ def save(
 
 
 def _apart(group: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors as a file takes them: on the CPU, and one that has two names there twice."""
+    """Tensors ready to be saved: on the CPU, with shared tensors copied."""
     made: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in group.items():
@@ -61,7 +61,7 @@ def _apart(group: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _remove(root: Path, checkpoints: list[Path]) -> None:
-    """Take checkpoints out of sight in one step each, then away; also what a killed process left of its own."""
+    """Remove checkpoints, each by one rename first, and leftovers of killed processes."""
     for left in root.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
     for path in checkpoints:
@@ -73,7 +73,7 @@ def place(root: Path, step: int) -> Path:
 
 
 def best(root: Path) -> Path | None:
-    """The checkpoint of the best mean development score, where one is kept."""
+    """The checkpoint of the best mean development score, if one was kept."""
     for path in reversed(list_all(root)):
         step = read_json(path / "state.json").get("best")
         return place(root, step) if step is not None and place(root, step).is_dir() else None
@@ -86,7 +86,7 @@ def list_all(root: Path) -> list[Path]:
 
 
 def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-    """Read a checkpoint whose files are all as they were written."""
+    """Load a checkpoint after verifying the hashes of its files."""
     state = read_json(path / "state.json")
     found = state.get("format") if isinstance(state, dict) else None
     if found != FORMAT:
@@ -95,7 +95,7 @@ def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]
     for name, wanted in files.items() if isinstance(files, dict) else [("state.json", None)]:
         file = path / Path(name).name
         if not _as_written(file, wanted):
-            raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or not as it was written")
+            raise HeadwiseError(f"checkpoint {path} is broken: {name} is missing or was modified")
         try:
             groups[file.stem] = load_file(file)
         except SafetensorError as error:
@@ -106,22 +106,22 @@ def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]
 def _as_written(file: Path, wanted: str | None) -> bool:
     try:
         return file_digest(file) == wanted
-    except OSError:  # missing, or a name that no file can have
+    except OSError:  # missing, or not a valid file name
         return False
 
 
 def newest(root: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]] | None:
-    """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
+    """The newest intact checkpoint; broken ones are skipped with a warning."""
     for path in reversed(list_all(root)):
         try:
             return load(path)
         except HeadwiseError as error:
-            warnings.warn(f"{error}; going back to the checkpoint before it", stacklevel=2)
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
     return None
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """An optimizer's moments as named tensors."""
+    """The optimizer state as named tensors."""
     state = optimizer.state_dict()["state"]
     return {f"{i}.{name}": value for i, entry in state.items() for name, value in entry.items()}
 
@@ -129,7 +129,7 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 def unpack_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], fresh: Set[torch.Tensor] = frozenset()
 ) -> None:
-    """Give an optimizer its moments back; parameters that are ``fresh``, or not its own, get none."""
+    """Restore an optimizer's state; parameters that are ``fresh`` or unknown to it get none."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept = {str(number) for number, parameter in enumerate(parameters) if parameter not in fresh}
     state: dict[int, dict[str, torch.Tensor]] = {}
@@ -141,7 +141,7 @@ def unpack_optimizer(
 
 
 def pack_random() -> dict[str, torch.Tensor]:
-    """Where torch's random streams stand."""
+    """The states of torch's random generators."""
     streams = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         streams["cuda"] = torch.cuda.get_rng_state()

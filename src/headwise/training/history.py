@@ -1,4 +1,4 @@
-"""What a training run tells while it goes on: losses and scores to history, a JSONL file, trackers and the screen."""
+"""Losses and scores of a training run: to its history, a JSONL file, trackers and the screen."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
     from headwise.training.loop import Run
 
-FLUSH = 10  # steps between looks at the losses: on an accelerator each look waits for it
+FLUSH = 10  # steps between reads of the losses: each read waits for the accelerator
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
 @dataclass
 class History(Shown):
-    """What happened: losses per task and step, scores per evaluation."""
+    """Losses per task and step, scores per evaluation."""
 
     losses: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     scores: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
-    planned: int = 0  # steps of the whole plan
+    planned: int = 0  # steps of the plan
     seconds: float = 0.0
-    stopped: str = ""  # why training ended early, if it did
+    stopped: str = ""  # why training stopped early, if it did
 
     def to_record(self) -> dict[str, Any]:
         return plain({"losses": self.losses, "scores": self.scores, "steps": self.steps, "stopped": self.stopped})
 
     def best(self, after: int = 0) -> dict[str, Any] | None:
-        """The evaluation with the best mean score, the first of equals; those up to step ``after`` do not count."""
+        """The evaluation with the best mean score, the first if tied; those up to step ``after`` are ignored."""
         rated = [entry for entry in self.scores if entry["step"] > after and not math.isnan(entry["mean"])]
         return max(rated, key=lambda entry: entry["mean"], default=None)
 
     def to_records(self) -> list[dict[str, Any]]:
-        """One record per step and task for losses, and per evaluation and task for scores."""
+        """One record per step and task (losses) and per evaluation and task (scores)."""
         losses = [
             {"step": step, "task": task, "what": "loss", "value": value}
             for task, points in self.losses.items()
@@ -57,7 +57,7 @@ class History(Shown):
         return losses + [{"step": s, "task": task, "what": "score", "value": value} for s, task, value in rated]
 
     def plot(self, ax: Any = None) -> Any:
-        """Scores over steps, and losses where nothing was evaluated; returns matplotlib axes."""
+        """Plot scores over steps, or losses if nothing was evaluated; returns matplotlib axes."""
         ax = axes(ax, (5.0, 3.2))
         for task, curve in self.curves().items():
             rated = len(curve["metric_step"]) > 0
@@ -74,7 +74,7 @@ class History(Shown):
         return table(["step", *names, "mean"], rows, title, self.stopped)
 
     def curves(self) -> dict[str, dict[str, list]]:
-        """Per task: steps and losses, steps and scores."""
+        """Steps and losses, steps and scores, by task."""
         out = {}
         for task, points in self.losses.items():
             rated = [(s["step"], s["scores"][task]) for s in self.scores if task in s["scores"]]
@@ -84,7 +84,7 @@ class History(Shown):
 
 
 class Journal:
-    """Losses and scores of a run, looked at every few steps."""
+    """Collects the losses and scores of a run, every few steps."""
 
     def __init__(self, run: Run, progress: Progress):
         self.run, self.progress = run, progress
@@ -95,7 +95,7 @@ class Journal:
             self._start()
 
     def _start(self) -> None:
-        """Forget lines past the checkpoint that is gone on from."""
+        """Remove lines after the checkpoint from which training resumes."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_text().splitlines() if self.path.exists() and self.run.step else []
@@ -112,11 +112,11 @@ class Journal:
 
     def __exit__(self, *exc: object) -> None:
         self.progress.stop()
-        for tracker in self.run.accelerator.trackers:  # end_training would end the group of processes too
+        for tracker in self.run.accelerator.trackers:  # end_training would also end the process group
             tracker.finish()
 
     def add(self, tasks: Sequence[str], losses: Sequence[torch.Tensor], items: Sequence[np.ndarray]) -> None:
-        """The batches of a step."""
+        """Add the batches of a step."""
         for task, loss, batch in zip(tasks, losses, items):
             self.waiting.append((self.run.step + 1, task, loss, batch))
         balanced = self.run.plan.balance != "none"
@@ -124,7 +124,7 @@ class Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Look at the losses; one that is no number stops the run before anything of it is kept."""
+        """Read the losses; a loss that is not finite stops the run before anything is saved."""
         if not self.waiting:
             return
         losses: Any = self.run.accelerator.reduce(torch.stack([loss for *_, loss, _ in self.waiting]), "mean")
@@ -132,7 +132,7 @@ class Journal:
         entries = []
         for (step, task, _, items), value in zip(waiting, values):
             if not math.isfinite(value):
-                raise _no_number(self.run, step, task, items, value)
+                raise _not_finite(self.run, step, task, items, value)
             self.run.history.losses.setdefault(task, []).append((step, value))
             self.run.recent[task].append(value)
             entries.append({"step": step, "task": task, "loss": value})
@@ -142,7 +142,7 @@ class Journal:
         self._write(entries)
 
     def scores(self, entry: dict[str, Any]) -> None:
-        """An evaluation."""
+        """Add an evaluation."""
         self.run.history.scores.append(entry)
         self._write([entry])
         self.run.accelerator.log({f"dev/{task}": value for task, value in entry["scores"].items()}, entry["step"])
@@ -155,7 +155,7 @@ class Journal:
 
 
 def check_trackers(names: Sequence[str], out: Path | None) -> None:
-    """Raise for a tracker that is not known, not installed or has nowhere to write."""
+    """Raise if a tracker is unknown, not installed or has no folder to write to."""
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
@@ -167,7 +167,7 @@ def check_trackers(names: Sequence[str], out: Path | None) -> None:
             raise HeadwiseError(f"track={name!r} without a folder", "out=", 'fit(..., out="runs/first")')
 
 
-def _no_number(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
+def _not_finite(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
     folder = run.out / "checkpoints" if run.out else None
     there = folder and list_all(folder)
     kept = f"the last checkpoint is in {folder}" if there else "there is no checkpoint yet"
@@ -182,4 +182,4 @@ def _line_step(line: str) -> float:
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
-        return math.inf  # a half-written last line
+        return math.inf  # a truncated last line

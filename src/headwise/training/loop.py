@@ -1,4 +1,4 @@
-"""The one training loop: many tasks, one model, one task per batch; exact when stopped and resumed."""
+"""The training loop: several tasks, one model, one task per batch; a resumed run is bit-identical."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from headwise.io.progress import Progress, quiet
 from headwise.io.stopping import noted, stop
 from headwise.measuring.evaluate import evaluate
 from headwise.models.batching import Encoded, Order, encode
-from headwise.models.multitask import MultiTaskModel, Output, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.training import checkpoint
 from headwise.training.history import History, Journal, check_trackers
 from headwise.training.methods.method import Method
@@ -37,7 +38,7 @@ from headwise.training.step import step as _step
 
 
 class Run:
-    """One training in progress: what methods see."""
+    """A training run in progress, as methods see it."""
 
     def __init__(
         self,
@@ -51,15 +52,14 @@ class Run:
         resume: bool | str | Path = True,
     ):
         if not isinstance(method, Method):
-            raise HeadwiseError(
-                f"method {method!r}", "a Method", "headwise.training.methods.methods, which has them by name"
-            )
+            raise HeadwiseError(f"method {method!r}", "a Method", "headwise.training.methods.methods[...]")
         self.plan, self.method, self.out = plan, method, out
         self.accelerator = _accelerator(plan, out, device, track)
+        self.device = self.accelerator.device
         self.model = model.to(self.device)
         self.data = {name: _training_data(model, name, plan) for name in model.tasks}
         if plan.evaluate_every != 0:
-            _ = [task.rows("dev") for task in model.tasks.values()]  # checked before training, not after an epoch of it
+            _ = [task.rows("dev") for task in model.tasks.values()]  # check rows before training
         self.streams = {
             name: method.stream(name, data, Order(data.lengths, plan.batch_size, plan.tokens), (plan.seed, 2, number))
             for number, (name, data) in enumerate(self.data.items())
@@ -72,49 +72,42 @@ class Run:
         self.epochs = math.ceil(self.total * per_step / sum(self.units))
         self.marks = {branch_step(self.total, share) for share in marks}
         self.step = 0
-        self.started, self.earlier = time.perf_counter(), 0.0  # seconds of sessions that ended before the training did
-        self.parts = 1  # of a batch: more where the device's memory does not hold it whole
+        self.started, self.earlier = time.perf_counter(), 0.0  # seconds of earlier, interrupted sessions
+        self.parts = 1  # per batch: more after an out-of-memory error
         self.history = History()
-        self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation, kept where patience is set
-        self.best_after = 0  # evaluations up to this step do not compete for the best
+        self.best: dict[str, torch.Tensor] | None = None  # weights of the best evaluation if patience is set
+        self.best_after = 0  # evaluations up to this step cannot be the best
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=5) for name in self.names}
-        self.behaviour = settings(model)  # as the caller has it: what is frozen stays so
+        self.behaviour = settings(model)  # as passed by the caller: frozen parameters stay frozen
         began = starting_weights(model, out, resume)
         self.own = method.parameters(self.model, plan)
         self._movable = {parameter: parameter.requires_grad for parameter in model.parameters()}
         self.optimizer = _optimizer(model, plan, self.own)
         trained = {parameter for group in self.optimizer.param_groups for parameter in group["params"]}
         self.clipped = [parameter for parameter in model.parameters() if parameter in trained]
-        _take_off(model)  # what a run that was never closed has left
-        self.wrapped = self.accelerator.prepare(model)
+        _unprepare(model)  # leftovers of a run that was never closed
+        self.wrapped = self.accelerator.prepare(model)  # what methods call: gradients are averaged over processes
         self.passes, self.checkpoints = Passes(self), Checkpoints(self, began)
         self._schedule: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def close(self) -> None:
-        """Give the model back as the caller had it: its own precision, no gradients, the same parameters frozen."""
+        """Restore the model's precision and frozen parameters, and free its gradients."""
         if self.out:
             remember(self.model, self.out, self.checkpoints.began)
         self.passes.forget()
         self.model.zero_grad(set_to_none=True)
         self.accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
-        _take_off(self.model)
+        _unprepare(self.model)
         for parameter, movable in self._movable.items():
             parameter.requires_grad_(movable)
 
     @property
     def seconds(self) -> float:
-        """How long it has trained, earlier sessions included."""
+        """Training time, earlier sessions included."""
         return self.earlier + time.perf_counter() - self.started
 
-    @property
-    def device(self) -> torch.device:
-        return self.accelerator.device
-
-    def forward(self, task: str, batch: dict[str, torch.Tensor]) -> Output:
-        return self.wrapped(task, batch)
-
     def tasks_of_step(self, step: int) -> list[str]:
-        """The tasks of a step's batches: a function of the seed and the step alone."""
+        """The tasks of a step's batches, a function of seed and step only."""
         if self.plan.window == "mixed":
             first = step * self.plan.accumulate
             return [self._task(unit) for unit in range(first, first + self.plan.accumulate)]
@@ -127,17 +120,17 @@ class Run:
         return self.names[self._schedule[1][place]]
 
     def factor(self, step: int) -> float:
-        """Share of the peak learning rate at a step."""
+        """The learning rate of a step, relative to its peak."""
         warm = self.plan.warmup * self.total
         if step < warm:
             return (step + 1) / (warm + 1)
         return 1.0 if self.plan.schedule == "constant" else max(0.0, (self.total - step) / max(1.0, self.total - warm))
 
     def weight(self, task: str) -> float:
-        """A task's loss weight: the tasks' mean loss over its own, each averaged over its last five batches, or 1.
+        """A task's loss weight: the tasks' mean loss divided by its own, averaged over the last five batches, or 1.
 
-        The stem-cell code's weight is the sum over tasks in place of the mean: the same but for a factor common to all
-        tasks, which Adam does not see. With the mean, equal losses weigh 1 and clipping means what it says.
+        The stem-cell code uses the sum over tasks instead of the mean. They differ by a factor that is common to all
+        tasks, which Adam ignores; with the mean, equal losses have weight 1 and clipping is not affected.
         """
         if self.plan.balance == "none" or not all(self.recent.values()):
             return 1.0
@@ -146,7 +139,7 @@ class Run:
 
 
 def branch_step(total: int, delta: float) -> int:
-    """The step after which the last share ``delta`` of training begins."""
+    """The step after which the final fraction ``delta`` of training begins."""
     return total - round(delta * total)
 
 
@@ -167,23 +160,21 @@ def fit(
 
     Args:
         model: trained in place.
-        plan: how; `Plan()` holds the paper's settings.
-        method: plain training, or one of `headwise.training.methods`.
-        out: folder for checkpoints and metrics; nothing is written without one.
-        resume: go on from the newest whole checkpoint under ``out``, where there is one; or from the checkpoint in the
-            folder named, whose successors are then forgotten.
-        branch: start from this checkpoint of another run of the same model and plan, whatever its method: what two
-            methods have in common is then trained once.
-        device: "cpu" forces the CPU; the accelerator is used where there is one.
-        progress: where to show it.
-        track: also send metrics to "tensorboard", "wandb", "trackio" or "mlflow".
-        marks: shares of training, counted from its end, before which a checkpoint is written that stays: where other
-            methods will branch off (`branch_step`).
+        plan: training settings (default: `Plan()`, those of Li et al. 2023).
+        method: a training method of `headwise.training.methods` (default: plain training).
+        out: folder for checkpoints and metrics (default: nothing is written).
+        resume: True resumes from the newest intact checkpoint in ``out``, if any; a path resumes from that checkpoint
+            and removes later ones.
+        branch: start from this checkpoint of another run of the same model and plan; methods can share a common part.
+        device: "cpu" forces the CPU (default: the accelerator, if there is one).
+        progress: where progress is shown.
+        track: also log metrics to "tensorboard", "wandb", "trackio" or "mlflow".
+        marks: fractions of training, counted from its end, at whose start a permanent checkpoint is written from which
+            other methods can branch (`branch_step`).
 
-    The newest two checkpoints and the one of the best mean development score are kept
-    (`headwise.training.checkpoint.best`). Ctrl-C and SIGTERM finish the step, write a checkpoint and raise
-    KeyboardInterrupt; a second one raises at once. With ``plan.patience`` the model ends
-    with the best weights, else with the last.
+    The newest two checkpoints and the one with the best mean development score are saved. Ctrl-C and SIGTERM finish the
+    step, write a checkpoint and raise KeyboardInterrupt; a second one raises immediately. With ``plan.patience`` the
+    model ends with the best weights, otherwise with the last.
 
     Example:
         >>> history = fit(model, Plan(epochs=1, lr=1e-4), out="runs/first")
@@ -197,7 +188,7 @@ def fit(
 
 def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progress: Progress | None) -> History:
     plan, method = run.plan, run.method
-    run.model.zero_grad(set_to_none=True)  # of a backward pass of the caller
+    run.model.zero_grad(set_to_none=True)  # gradients of the caller
     torch.manual_seed(plan.seed + 1_000_003 * run.accelerator.process_index)
     if not isinstance(resume, bool):
         run.checkpoints.restore(checkpoint.load(Path(resume)), whole=True)
@@ -219,16 +210,14 @@ def _train(run: Run, resume: bool | str | Path, branch: str | Path | None, progr
             run.model.load_state_dict(run.best)
     run.history.steps, run.history.planned, run.history.seconds = run.step, run.total, run.seconds
     if number := interrupted():
-        kept = (
-            f"checkpoint in {run.out}; the same command goes on from there" if run.out else "nothing was kept: no out="
-        )
-        raise stop(number, f"stopped at step {run.step} of {run.total}; {kept}")
+        saved = f"checkpoint in {run.out}; run the same command to resume" if run.out else "nothing was saved: no out="
+        raise stop(number, f"stopped at step {run.step} of {run.total}; {saved}")
     return run.history
 
 
 @contextmanager
 def _alone(run: Run) -> Iterator[None]:
-    """Two runs in one folder would sweep away each other's checkpoints: the second is refused."""
+    """Lock the run's folder: two runs in one folder would remove each other's checkpoints."""
     if run.out is None or not run.accelerator.is_main_process:
         yield
         return
@@ -238,7 +227,7 @@ def _alone(run: Run) -> Iterator[None]:
             stack.enter_context(locked(run.out, wait=False))
         except BlockingIOError:
             seen = f"another process is training in {run.out}"
-            raise HeadwiseError(seen, "a folder of its own", "wait for it, or --out OTHER") from None
+            raise HeadwiseError(seen, "another folder", "wait for it, or --out OTHER") from None
         yield
 
 
@@ -250,14 +239,14 @@ def _finishing(run: Run) -> Iterator[None]:
         run.method.finish(run)
 
 
-def _take_off(model: MultiTaskModel) -> None:
-    """Remove what accelerate puts on a model: it would pass over one that it had before."""
+def _unprepare(model: MultiTaskModel) -> None:
+    """Remove the attributes of accelerate, which skips models that it has prepared before."""
     for left in ("forward", "_original_forward", "_is_accelerate_prepared"):
         vars(model).pop(left, None)
 
 
 def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
-    """What happens between steps: evaluations, checkpoints, early stopping."""
+    """Evaluate, write checkpoints and stop early between steps."""
     plan, done, better = run.plan, run.step == run.total, False
     every = run.epoch_steps if plan.evaluate_every is None else plan.evaluate_every
     if every and (run.step % every == 0 or done):
@@ -272,14 +261,14 @@ def _cadence(run: Run, log: Journal, interrupted: bool) -> None:
 
 
 def _evaluate(run: Run, log: Journal) -> bool:
-    """Whether the mean development score is the best so far."""
+    """Evaluate; whether the mean development score is the best so far."""
     log.flush()
     with run.method.around(run):
-        found = {name: evaluate(run.model, name, limit=run.plan.max_dev) for name in run.names}
-    scores = {name: score.value for name, score in found.items()}
+        results = {name: evaluate(run.model, name, limit=run.plan.max_dev) for name in run.names}
+    scores = {name: score.value for name, score in results.items()}
     entry = {"step": run.step, "scores": scores, "mean": float(np.mean(list(scores.values())))}
-    alike = [name for name, score in found.items() if score.collapsed]
-    log.scores({**entry, "examples": {name: score.examples for name, score in found.items()}, "one_class": alike})
+    alike = [name for name, score in results.items() if score.collapsed]
+    log.scores({**entry, "examples": {name: score.examples for name, score in results.items()}, "one_class": alike})
     best = run.history.best(run.best_after)
     better = best is not None and best["step"] == run.step
     if better and run.plan.patience is not None:
@@ -289,10 +278,10 @@ def _evaluate(run: Run, log: Journal) -> bool:
 
 
 def _patience_over(run: Run) -> str:
-    """Why training stops early; empty while it goes on."""
+    """Why training stops early; empty if it continues."""
     best, patience = run.history.best(run.best_after), run.plan.patience
     if best is None:
-        run.best = None  # what was best does not compete any more
+        run.best = None  # earlier bests are no longer valid
     if best is None or patience is None:
         return ""
     since = sum(entry["step"] > best["step"] for entry in run.history.scores)
@@ -300,12 +289,12 @@ def _patience_over(run: Run) -> str:
 
 
 def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequence[str]) -> Accelerator:
-    asked = default_device(device)  # accelerate would take another in silence where there is none of this name
+    asked = default_device(device)  # accelerate would silently use another device
     if asked.index is not None:
-        torch.accelerator.set_device_index(asked.index)  # and of several the current one
-    # accelerate keeps the last run's precision and device for the whole process otherwise
+        torch.accelerator.set_device_index(asked.index)  # accelerate uses the current device
+    # otherwise accelerate keeps the precision and device of the last run in this process
     AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # other tasks' heads rest
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # the output heads of other tasks are not used
     accelerator = Accelerator(
         mixed_precision="bf16" if plan.precision == "bf16" else "no",
         kwargs_handlers=[unused],
@@ -314,7 +303,7 @@ def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequen
         project_config=ProjectConfiguration(project_dir=str(out), logging_dir=str(out)) if track else None,
     )
     if accelerator.num_processes > 1:
-        # Without this the interpreter may end while the group's threads still run, and abort a finished job.
+        # Otherwise the interpreter may exit while the group's threads still run, and abort a finished job.
         atexit.unregister(_leave_group)
         atexit.register(_leave_group)
     return accelerator
@@ -322,7 +311,7 @@ def _accelerator(plan: Plan, out: Path | None, device: str | None, track: Sequen
 
 def _leave_group() -> None:
     if torch.distributed.is_initialized():
-        gc.collect()  # wrappers of ended runs hold the group in cycles, and its threads would outlive it
+        gc.collect()  # wrappers of finished runs keep the group alive in reference cycles
         torch.distributed.destroy_process_group()
 
 
@@ -331,7 +320,7 @@ def _training_data(model: MultiTaskModel, name: str, plan: Plan) -> Encoded:
 
 
 def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """AdamW or SGD; fused, it reads and writes every moment once: a seventh of the time on a CPU."""
+    """AdamW or SGD, fused: seven times faster on a CPU, because moments are read and written once."""
     for parameter in model.encoder.parameters():
         parameter.requires_grad_(plan.train == "all" and parameter.requires_grad)  # what the caller froze stays frozen
     head_lr = plan.lr if plan.head_lr is None else plan.head_lr
@@ -342,7 +331,7 @@ def _optimizer(model: MultiTaskModel, plan: Plan, own: list[dict[str, Any]]) -> 
     if plan.optimizer == "sgd":
         sgd = torch.optim.SGD(groups, momentum=plan.beta1, weight_decay=plan.weight_decay, fused=True)
         for parameter in (p for group in groups for p in group["params"] if plan.beta1):
-            # A fused step takes a group's moments if all are there, or makes all: tasks come in one by one.
+            # A fused step requires the momentum of all parameters of a group or of none; tasks join one by one.
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
     return torch.optim.AdamW(groups, betas=(plan.beta1, plan.beta2), weight_decay=plan.weight_decay, fused=True)

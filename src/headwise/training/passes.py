@@ -1,7 +1,7 @@
-"""The forward and backward pass of a batch; on an accelerator each shape is recorded once and then replayed.
+"""The forward and backward pass of a batch; on CUDA each shape is recorded as a graph and then replayed.
 
-A step of a small encoder is mostly the starting of some thousand kernels, one Python call after the other. A CUDA graph
-starts them all at once. Shapes come back because lengths are padded to whole steps of `GRAIN`.
+A step of a small encoder mostly consists of launching about a thousand kernels from Python. A CUDA graph launches them
+all at once. Shapes recur because lengths are padded to multiples of `GRAIN`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from headwise.training.methods.method import Method
 if TYPE_CHECKING:
     from headwise.training.loop import Run
 
-BEFORE = 2  # passes of a shape as they are, before it is recorded
-MOST = 256  # recordings kept: five word-level tasks have about a hundred shapes
+BEFORE = 2  # ordinary passes of a shape before it is recorded
+MOST = 256  # recordings: five word-level tasks have about a hundred shapes
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim")
 
 
 class Passes:
-    """Runs a run's batches."""
+    """The passes of a run's batches."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -48,9 +48,9 @@ class Passes:
         self._fixed, self._alone, self._version = False, False, 0
 
     def begin(self, tasks: Sequence[str]) -> None:
-        """Before a step: recordings write to gradients at fixed places, of those parameters the tasks move.
+        """Prepare a step: recordings write to gradients at fixed addresses, of the parameters that the tasks train.
 
-        Gradients of a batch that is alone in its step are written there as they are, not added to zeros.
+        If a step has a single batch, its gradients are written directly instead of being added to zeros.
         """
         self._fixed, self._alone = self.replays and all(task in self._moved for task in tasks), False
         if self.run.method.version != self._version:
@@ -58,7 +58,7 @@ class Passes:
             self._let_go()
         if self._fixed:
             moved = list(dict.fromkeys(p for task in tasks for p in self._moved[task]))
-            left = any(p.grad is not None for p in moved)  # a method has left gradients for this step
+            left = any(p.grad is not None for p in moved)  # a method has set gradients for this step
             self._alone = len(tasks) == 1 and self.run.parts == 1 and not left
             if not self._alone:
                 self._zero(moved)
@@ -71,9 +71,9 @@ class Passes:
         torch._foreach_zero_([self._grads[p] for p in moved])
 
     def backward(self, task: str, items: np.ndarray, factor: float) -> torch.Tensor:
-        """Add ``factor`` times the gradient of the batch's mean loss to the gradients; the loss.
+        """Add ``factor`` times the gradient of the batch's mean loss to the gradients; returns the loss.
 
-        Each process takes its share of the items, scaled so that the mean over processes is exact.
+        Each process takes a part of the items, scaled so that the mean over processes is exact.
         """
         rank, world = self.run.accelerator.process_index, self.run.accelerator.num_processes
         mine = items[rank::world]
@@ -91,10 +91,10 @@ class Passes:
         return loss.detach()
 
     def _joined(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: Any) -> torch.Tensor:
-        """`_pass` to the bit; all weights are cast by one kernel, and all gradients cast and added (or written) by two.
+        """Bit-identical to `_pass`, with one kernel to cast all weights and two to add all gradients.
 
-        Autocast casts each weight by a kernel of its own, there and back, and each gradient is added by one: of a small
-        encoder's step every third kernel is one of these.
+        Autocast launches a kernel per weight and direction, and another to add each gradient: in a small encoder they
+        are a third of all kernels.
         """
         moved = self._moved[task]
         cast_weights = _low_precision(self.run.model.encoder) if self.run.plan.precision == "bf16" else nullcontext({})
@@ -115,7 +115,7 @@ class Passes:
     def _replayed(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
         key = (task, self.run.wrapped.training, self._alone, *((name, *value.shape) for name, value in batch.items()))
         self._seen[key] += 1
-        # A method may take the gradients of a batch away, and what is recorded would go on writing to them.
+        # A method may replace the gradients of a batch; a recording would keep writing to the old ones.
         fixed = self._fixed and all(p.grad is self._grads[p] for p in self._moved[task])
         recording = self._kept.get(key) if fixed else None
         able = fixed and task not in self._refused and len(self._kept) < MOST
@@ -127,21 +127,21 @@ class Passes:
             return recording.replay(batch, factor)
         if task not in self._moved:
             return self._first(task, batch, scale, factor)
-        if self._alone:  # an ordinary pass adds to what is there
+        if self._alone:  # an ordinary pass adds to the gradients
             self._zero(self._moved[task])
         with self._constants if able else nullcontext():
             return self._pass(task, batch, scale, factor)
 
     def _first(self, task: str, batch: dict[str, torch.Tensor], scale: float, factor: float) -> torch.Tensor:
-        """A task's first pass: see which parameters it moves, apart from what other batches of the step have left."""
-        trained = [p for group in self.run.optimizer.param_groups for p in group["params"]]  # also the method's own
+        """A task's first pass: find the parameters that it trains, apart from those of other batches of the step."""
+        trained = [p for group in self.run.optimizer.param_groups for p in group["params"]]  # the method's too
         before = {p: p.grad for p in trained if p.grad is not None}
         for parameter in before:
             parameter.grad = None
         with _watched(self.run.model.encoder) as watch:
             loss = self._pass(task, batch, scale, factor)
         if watch.seen:
-            self._refuse(task, f"{watch.seen} waits for the device")
+            self._refuse(task, f"{watch.seen} synchronizes with the device")
         self._moved[task] = [p for p in trained if p.grad is not None]
         self._grads |= {p: torch.zeros_like(p) for p in self._moved[task] if p not in self._grads}
         for parameter, grad in before.items():
@@ -150,45 +150,45 @@ class Passes:
 
     def _recorded(self, task: str, batch: dict[str, torch.Tensor], scale: float) -> _Recording | None:
         try:
-            for _ in range(2):  # a recording goes ways of its own: it does not look for padding and then always masks
+            for _ in range(2):  # while recording, encoders do not check for padding and always mask
                 recording = _Recording(self, task, batch, scale)
                 if not self._constants.fetch():
                     return recording
-                del recording  # before the next one is made: both have memory of their own
-            self._refuse(task, "what it copies to the device is never the same")
+                del recording  # before the next recording: each has its own memory
+            self._refuse(task, "it copies different data to the device each time")
         except RuntimeError as error:
             self._refuse(task, str(error).splitlines()[0])
         return None
 
     def _refuse(self, task: str, why: str) -> None:
         self._refused.add(task)
-        warnings.warn(f"{task} is trained without replay: {why}", HeadwiseWarning, stacklevel=3)
+        warnings.warn(f"{task} is trained without CUDA graphs: {why}", HeadwiseWarning, stacklevel=3)
 
     def forget(self) -> None:
-        """Let recordings, their gradients and their memory go."""
+        """Free recordings, gradients and their memory."""
         self._grads.clear()
         self._moved.clear()
         self._constants = _Constants()
         self._let_go()
 
     def _let_go(self) -> None:
-        """Recordings have memory of their own, which nothing else can use as long as torch keeps it for them."""
+        """Free the recordings; their memory cannot be used for anything else."""
         if self._kept:
             self._kept.clear()
-            torch.cuda.empty_cache()  # does nothing where there is no accelerator
+            torch.cuda.empty_cache()  # no effect without an accelerator
 
 
 class _Recording:
-    """One shape's pass as a graph, with the places its inputs are read from and its loss is written to."""
+    """The recorded pass of one shape, with its input and output tensors."""
 
     def __init__(self, passes: Passes, task: str, batch: dict[str, torch.Tensor], scale: float):
         self.batch = {name: value.clone() for name, value in batch.items()}
         self.factor = torch.ones((), device=passes.run.device)
         self.graph = torch.cuda.CUDAGraph()
         grads = [p.grad for p in passes._moved[task] if p.grad is not None]
-        before = [grad.clone() for grad in grads]  # a recording pass computes nothing, but leave no doubt
+        before = [grad.clone() for grad in grads]  # recording computes nothing, but make sure
         recording = torch.cuda.graph(self.graph, pool=_pool(passes), capture_error_mode="thread_local")
-        as_they_are = torch.jit.optimized_execution(False)  # scripted parts compile nothing now
+        as_they_are = torch.jit.optimized_execution(False)  # scripted modules must not compile while recording
         with as_they_are, passes._constants.recorded(), recording:
             self.loss = passes._joined(task, self.batch, scale, self.factor)
         torch._foreach_copy_(grads, before)
@@ -201,14 +201,14 @@ class _Recording:
 
 
 def _copy(places: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """By one kernel, as all of a list have one precision."""
+    """Copy a list with one kernel; all of its tensors have the same precision."""
     if places:
         torch._foreach_copy_(places, values)
 
 
 @contextmanager
 def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter, torch.Tensor]]:
-    """Inside, linear layers have what autocast makes of their weights, cast at once; weights with other uses stay."""
+    """Replace the weights of linear layers by bfloat16 copies, cast together; weights used elsewhere are unchanged."""
     layers = [layer for layer in encoder.modules() if type(layer) is torch.nn.Linear]
     elsewhere = {p for m in encoder.modules() if type(m) is not torch.nn.Linear for p in m.parameters(recurse=False)}
     weights = list(dict.fromkeys(p for layer in layers for p in layer.parameters(False) if p not in elsewhere))
@@ -216,7 +216,7 @@ def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter
     torch._foreach_copy_(copies, [weight.detach() for weight in weights])
     low: dict[Any, Any] = {w: copy.requires_grad_(w.requires_grad) for w, copy in zip(weights, copies)}
     for weight, hook in ((w, hook) for w in weights for hook in (w._backward_hooks or {}).values()):
-        low[weight].register_hook(hook)  # masks of held heads: gradients go to the copies
+        low[weight].register_hook(hook)  # masks of frozen heads: gradients flow to the copies
     before = [dict(layer._parameters) for layer in layers]
     try:
         for layer, own in zip(layers, before):
@@ -228,16 +228,16 @@ def _low_precision(encoder: torch.nn.Module) -> Iterator[dict[torch.nn.Parameter
 
 
 def _pool(passes: Passes) -> Any:
-    """Recordings are replayed one after the other and share their memory."""
+    """The memory pool shared by recordings, which never run at the same time."""
     return next(iter(passes._kept.values())).graph.pool() if passes._kept else None
 
 
 class _Constants(TorchDispatchMode):
-    """Keeps what passes copy from the host to the device and has it ready for a recording, which cannot copy.
+    """Caches copies from host to device for recordings, which cannot copy.
 
-    Some encoders make tables of positions on the host, which follow from the shape alone. A copy is known by what is in
-    it: one that differs from pass to pass is not found, and the recording is refused. A recording that meets a copy for
-    the first time gets an empty place for it, and is made again once the copy was fetched.
+    Some encoders compute position tables on the host, which depend on the shape only. A copy is identified by its
+    content, so one that differs between passes is never found and the recording is refused. If a recording meets an
+    unknown copy, it gets an empty tensor and is repeated after the copy was made.
     """
 
     def __init__(self) -> None:
@@ -266,11 +266,11 @@ class _Constants(TorchDispatchMode):
             return torch.empty_like(args[0], device=kwargs["device"], dtype=kwargs.get("dtype"))
         if key not in self._kept:
             self._kept[key] = func(*args, **kwargs)
-        return self._kept[key].clone()  # whoever has it may write to it
+        return self._kept[key].clone()  # the caller may modify it
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Around a recording, which cannot copy."""
+        """Use cached copies while recording."""
         self._recorded = True
         try:
             with self:
@@ -279,14 +279,14 @@ class _Constants(TorchDispatchMode):
             self._recorded = False
 
     def fetch(self) -> bool:
-        """Make the copies that a recording has missed; whether there were any."""
+        """Make the copies that a recording missed; whether there were any."""
         missed, self._missed = self._missed, {}
         self._kept |= {key: copy() for key, copy in missed.items()}
         return bool(missed)
 
 
 class _MadeOnTheHost(TorchFunctionMode):
-    """Has tensors of numbers made on the host and copied: what `torch.tensor` copies itself no other mode can see."""
+    """Creates tensors of numbers on the host first: dispatch modes cannot see copies made inside `torch.tensor`."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -303,10 +303,10 @@ def _moves(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> bool:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees whether output heads or losses wait for the device, which no recording can hold.
+    """Detects synchronization in output heads and losses, which cannot be recorded.
 
-    Trying it all the same leaves torch's random generator in the middle of a recording, and the next dropout fails.
-    Encoders wait as well, to look for padding, but know when they are recorded and then do not.
+    A failed recording leaves torch's random generator in an invalid state, and the next dropout fails. Encoders also
+    synchronize, to check for padding, but not while they are recorded.
     """
 
     def __init__(self) -> None:
@@ -345,6 +345,6 @@ def _watched(encoder: torch.nn.Module) -> Iterator[_Watch]:
 
 
 def _plain_loss(method: Method) -> bool:
-    """Whether a pass is the model's own loss and nothing else; what a method does in Python cannot be recorded."""
+    """Whether a pass computes the model's own loss only; Python code of a method cannot be recorded."""
     own = type(method)
     return own.loss is Method.loss and (own.around is Method.around or own.recordable)

@@ -1,4 +1,4 @@
-"""A training plan: one dataclass that is the Python argument, the TOML file and the command line's flags."""
+"""The training plan: one dataclass for Python, TOML files and command-line flags."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RANGES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train; the defaults are those of Li et al. (2023).
+    """Training settings; the defaults are those of Li et al. (2023).
 
     Example:
         >>> Plan(epochs=1, lr=1e-4).with_(seed=3).seed
@@ -38,52 +38,52 @@ class Plan:
     """
 
     epochs: float = 5
-    """Passes over the data, as many batches as all tasks have together."""
+    """Passes over the data of all tasks."""
     steps: int | None = None
-    """Optimizer steps; takes the place of epochs."""
+    """Optimizer steps; overrides epochs."""
     lr: float = 2e-5
     """Peak learning rate of the encoder."""
     head_lr: float | None = None
-    """Peak learning rate of the output heads; the encoder's where not given."""
+    """Peak learning rate of the output heads (default: that of the encoder)."""
     optimizer: str = "adamw"
-    """AdamW, or plain SGD with beta1 as its momentum."""
+    """adamw, or sgd with beta1 as momentum."""
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0
     warmup: float = 0.1
-    """Share of the steps in which the learning rate climbs."""
+    """Fraction of steps in which the learning rate increases."""
     schedule: str = "linear"
     """After the warm-up: linear decay to zero, or constant."""
     clip: float | None = None
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     batch_size: int = 32
     tokens: int | None = None
-    """Largest number of padded tokens in a batch; takes the place of batch_size."""
+    """Maximum number of padded tokens in a batch; overrides batch_size."""
     accumulate: int = 1
-    """Batches in one optimizer step."""
+    """Batches per optimizer step."""
     window: str = "same"
-    """The batches of one step come from the same task, or are mixed."""
+    """Whether the batches of a step come from the same task or are mixed."""
     sampling: str = "proportional"
-    """How often each task is drawn."""
+    """How often each task is sampled."""
     temperature: float = 0.8
     """Exponent of sampling="temperature"."""
     order: tuple[str, ...] = ()
     """The cycle of tasks of sampling="fixed"."""
     balance: str = "none"
-    """Weights of the tasks' losses: all 1 (none), or the tasks' mean recent loss over a task's own (moving_average)."""
+    """Loss weights: all 1 (none), or the mean recent loss of all tasks divided by the task's own (moving_average)."""
     word_dropout: float = 0.0
-    """Share of the sub-words of word-level tasks that training reads as unknown."""
+    """Fraction of subwords of word-level tasks that are replaced by the unknown token in training."""
     precision: str = "fp32"
     train: str = "all"
-    """Train everything, or the output heads alone on a frozen encoder."""
+    """Train everything, or only the output heads on a frozen encoder."""
     max_examples: int | None = None
-    """Largest number of training rows of a task."""
+    """Maximum number of training rows per task."""
     max_dev: int | None = None
-    """Largest number of development rows of a task in evaluations while training."""
+    """Maximum number of development rows per task in evaluations during training."""
     evaluate_every: int | None = None
-    """Steps between evaluations; once per epoch where not given, never where 0."""
+    """Steps between evaluations (default: once per epoch; 0: never)."""
     checkpoint_every: int | None = None
-    """Steps between checkpoints; once per epoch where not given, never where 0."""
+    """Steps between checkpoints (default: once per epoch; 0: never)."""
     patience: int | None = None
     """Stop after this many evaluations without a better mean score."""
     seed: int = 0
@@ -95,7 +95,7 @@ class Plan:
                 raise unknown(f"{name} of a plan", getattr(self, name), allowed)
 
     def with_(self, **changes: Any) -> Plan:
-        """The plan with some fields changed; unknown fields are refused."""
+        """A copy with some fields changed; unknown fields raise."""
         known = {f.name for f in fields(self)}
         for name in changes:
             if name not in known:
@@ -104,7 +104,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
-        """A plan from a TOML file of ``field = value`` lines."""
+        """Read a plan from a TOML file of ``field = value`` lines."""
         values = read_toml(path, "plan", "lr = 2e-5")
         try:
             return cls().with_(**values)
@@ -112,7 +112,7 @@ class Plan:
             raise HeadwiseError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
-        """The plan as a TOML file, without the fields that are not set."""
+        """The plan as TOML, without fields that are None."""
         return to_toml(asdict(self))
 
 
@@ -120,11 +120,11 @@ def _samplings() -> tuple[str, ...]:
     return (*samplers, "fixed")
 
 
-Range = tuple[str, Callable[[Any], bool], str]  # names, what holds of their values, in words
+Range = tuple[str, Callable[[Any], bool], str]  # names, a predicate of their values, its description
 
 
 def check_fields(values: Any, ranges: Sequence[Range]) -> None:
-    """Raise where a field of a frozen dataclass is of another type or out of its range; lists become tuples."""
+    """Raise if a field of a frozen dataclass has the wrong type or is out of range; lists become tuples."""
     for item in fields(values):
         value, kind = getattr(values, item.name), str(item.type)
         _check_type(item.name, value, kind)
@@ -138,7 +138,7 @@ def check_fields(values: Any, ranges: Sequence[Range]) -> None:
 
 
 def _check_type(name: str, value: Any, kind: str) -> None:
-    """``kind`` is the annotation: int, float, str or a tuple of them, maybe "| None"; others are not checked."""
+    """``kind`` is the annotation: int, float, str or a tuple of them, optionally "| None"; others are not checked."""
     kinds = {"str": (_is_text, "a text"), "int": (_is_whole, "a whole number"), "float": (_is_number, "a number")}
     one = kind.removeprefix("tuple[").partition(",")[0].removesuffix(" | None")
     if one not in kinds or (value is None and kind.endswith("None")):

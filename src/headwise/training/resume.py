@@ -1,4 +1,4 @@
-"""What a run keeps on its way: which run a checkpoint belongs to, and how it is gone on from."""
+"""Which run a checkpoint belongs to, and how training resumes from it."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ class Checkpoints:
 
     @cached_property
     def identity(self) -> str:
-        """What a checkpoint must agree with to be gone on from, or to be branched off."""
+        """The identity that a checkpoint must match to be resumed or branched."""
         shapes = {name: list(p.shape) for name, p in self.run.model.named_parameters()}
         return digest(self._plan, self.rows, shapes, self.run.model.form, self.run.behaviour)
 
     @cached_property
     def rows(self) -> dict[str, str]:
-        """Each task's training data as a hash."""
+        """The hash of each task's training data."""
         return {name: _contents(to_arrays(data.columns)) for name, data in self.run.data.items()}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a person would name of what the run hangs on."""
+        """Human-readable settings that identify the run."""
         return plain({**vars(self._plan), **self.run.model.form, "tasks": list(self.rows)})
 
     @property
     def _plan(self) -> Plan:
-        """The plan, less what changes nothing that is trained."""
+        """The plan without fields that do not affect training."""
         plan = replace(self.run.plan, checkpoint_every=None)
         return plan if plan.patience else replace(plan, max_dev=None)
 
     def save(self) -> None:
-        """Write one of where the run stands now."""
-        run, random = self.run, self._gather_random()  # every process has dropout of its own
+        """Write a checkpoint of the current state."""
+        run, random = self.run, self._gather_random()  # every process has its own dropout
         if not run.accelerator.is_main_process:
             run.accelerator.wait_for_everyone()
             return
@@ -84,7 +84,7 @@ class Checkpoints:
         run.accelerator.wait_for_everyone()
 
     def restore(self, found: tuple[dict, dict] | None, whole: bool) -> None:
-        """Take one up: of this very run (``whole``), or of one that differs in its method alone."""
+        """Resume from a checkpoint of this run (``whole``), or branch from one with another method."""
         if found is None:
             return
         run, (tensors, state) = self.run, found
@@ -93,8 +93,8 @@ class Checkpoints:
             here |= {"began": self.began, "method": plain(run.method.describe())}
         if any(state.get(name) != value for name, value in here.items()):
             raise HeadwiseError(
-                f"the checkpoint found belongs to another run ({self._told(state, whole)})",
-                "one of this run",
+                f"the checkpoint belongs to another run ({self._difference(state, whole)})",
+                "a checkpoint of this run",
                 f"remove {run.out / 'checkpoints'} or name another folder" if run.out else "",
             )
         run.model.load_state_dict(tensors["model"])
@@ -108,30 +108,34 @@ class Checkpoints:
             stream.load_state(state["streams"][name])
             run.recent[name].extend(state["recent"][name])
         run.step, run.earlier = state["step"], state.get("seconds", 0.0)
-        told = state["history"]
-        losses = {name: [tuple(point) for point in points] for name, points in told["losses"].items()}
-        run.history = History(losses, told["scores"], told["steps"])
+        stored = state["history"]
+        losses = {name: [tuple(point) for point in points] for name, points in stored["losses"].items()}
+        run.history = History(losses, stored["scores"], stored["steps"])
 
-    def _told(self, state: Mapping[str, Any], whole: bool) -> str:
-        """How a checkpoint's run differs from this one; what has no name only where no setting accounts for it."""
+    def _difference(self, state: Mapping[str, Any], whole: bool) -> str:
+        """How a checkpoint's run differs from this one: its settings, or else its rows, behaviour or weights."""
         method, rows = plain(self.run.method.describe()), self.rows
         found = _differences(state.get("settings", self.settings), self.settings)
         found += _differences(state.get("method", method), method) if whole else []
         then = state.get("rows", rows)
-        found = found or [f"other training rows of {task}" for task in rows if then.get(task) != rows[task]]
+        found = found or [f"different training rows of {task}" for task in rows if then.get(task) != rows[task]]
         then = state.get("behaviour", {})
         here = {name: digest(value) for name, value in self.run.behaviour.items()}
-        words = {"config": "another configuration", "dropout": "other dropout", "frozen": "other frozen parameters"}
+        words = {
+            "config": "a different configuration",
+            "dropout": "different dropout",
+            "frozen": "different frozen parameters",
+        }
         found = found or [words[name] for name in here if then.get(name, here[name]) != here[name]]
         if not found and whole and state.get("began") != self.began:
-            found = ["other weights at the start"]
+            found = ["different initial weights"]
         return "; ".join(found) or "model, tasks, plan or method differ"
 
     def _take_random(self, streams: Mapping[str, torch.Tensor]) -> None:
         index, here, there = self.run.accelerator.process_index, self.run.accelerator.num_processes, len(streams["cpu"])
         if here > there:
             raise HeadwiseError(f"a checkpoint of {there} processes for {here}", f"at most {there}")
-        checkpoint.unpack_random({k: v[index].clone() for k, v in streams.items()})  # torch crashes on a row of several
+        checkpoint.unpack_random({k: v[index].clone() for k, v in streams.items()})  # torch crashes on views
 
     def _gather_random(self) -> dict[str, torch.Tensor]:
         gather: Any = self.run.accelerator.gather
@@ -139,25 +143,25 @@ class Checkpoints:
 
 
 def starting_weights(model: MultiTaskModel, out: Path | None, resume: bool | str | Path) -> str:
-    """The hash of all weights, output heads too, from which a model is trained into a folder.
+    """The hash of all weights, output heads included, with which training into a folder begins.
 
-    A model that this process trained into the same folder, and that nobody changed since, counts as it was before: the
-    same call to `fit` then reads back what it left.
+    If this process trained the model into the same folder and it has not changed since, its weights before that
+    training count: the same call to `fit` then finds its own checkpoints.
     """
     if out is None and isinstance(resume, bool):
-        return ""  # nothing is read or kept
+        return ""  # nothing is read or written
     now = weights(model)
     began, ended = vars(model).get("_trained", {}).get(out and out.absolute(), (now, now))
     return began if resume and ended == now else now
 
 
 def remember(model: MultiTaskModel, out: Path, began: str) -> None:
-    """Note which weights a training into a folder began from and which it left."""
+    """Remember the weights with which a training into a folder began and ended."""
     vars(model).setdefault("_trained", {})[out.absolute()] = (began, weights(model))
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed, by name; another method's own settings are not compared."""
+    """The settings that changed; settings that only one method has are not compared."""
     changed = [name for name in now if name in then and then[name] != now[name]]
     return [f"{name}: {_short(then[name])} then, {_short(now[name])} now" for name in changed]
 
@@ -168,5 +172,5 @@ def _short(value: Any) -> str:
 
 
 def _contents(columns: Mapping[str, np.ndarray]) -> str:
-    """What is in a task's columns, in whatever order a cache has them."""
+    """The hash of a task's columns, independent of their order."""
     return digest(*(part for name in sorted(columns) for part in (name, columns[name])))

@@ -1,4 +1,4 @@
-"""Which task each batch comes from."""
+"""Samplers: which task each batch comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ samplers: Registry[Sampler] = Registry("sampling")
 
 
 def schedule(names: Sequence[str], batches: Sequence[int], epoch: int, epochs: int, plan: Plan) -> np.ndarray:
-    """The tasks of one epoch's batches, as numbers; the same seed gives the same schedule."""
+    """The task numbers of one epoch's batches, a function of the seed."""
     import numpy as np  # not above: the command line lists samplers without it
 
     counts = np.asarray(batches)
@@ -32,7 +32,7 @@ def schedule(names: Sequence[str], batches: Sequence[int], epoch: int, epochs: i
 
 @samplers("proportional")
 def proportional(counts, epoch, epochs, plan, rng):
-    """Each task exactly as often as it has batches."""
+    """Each task as often as it has batches."""
     return rng.permutation([task for task, count in enumerate(counts) for _ in range(count)])
 
 
@@ -57,13 +57,13 @@ def temperature(counts, epoch, epochs, plan, rng):
 
 @samplers("uniform")
 def uniform(counts, epoch, epochs, plan, rng):
-    """Every task alike."""
+    """Each task with the same probability."""
     return _drawn(counts, 0.0, rng)
 
 
 @samplers("round_robin")
 def round_robin(counts, epoch, epochs, plan, rng):
-    """One task after the other."""
+    """The tasks in turn."""
     return _turns(counts, epoch) % len(counts)
 
 
@@ -73,7 +73,7 @@ def _drawn(counts: np.ndarray, exponent: float, rng: np.random.Generator) -> np.
 
 
 def _turns(counts: np.ndarray, epoch: int) -> np.ndarray:
-    """The numbers of an epoch's batches, counted over all epochs: cycles continue across epochs."""
+    """The batch numbers of an epoch, counted over all epochs, so that cycles continue."""
     import numpy as np
 
     return epoch * counts.sum() + np.arange(counts.sum())

@@ -1,4 +1,4 @@
-"""One optimizer step: the gradient of its batches, in smaller parts where memory does not hold one, and the update."""
+"""One optimizer step: gradients, in smaller parts after an out-of-memory error, and the update."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from headwise.models.batching import Stream
-from headwise.models.memory import make_room
+from headwise.models.device import make_room
 
 if TYPE_CHECKING:
     from headwise.training.loop import Run
 
 
 def step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
-    """Move the parameters once; the tasks, losses and items of the step's batches.
+    """Update the parameters once; returns the tasks, losses and items of the step's batches.
 
-    Without loss scaling, torch's own backward and step are all there is to do; accelerate's look for optional packages
-    on the disk at every call, which costs about a millisecond.
+    There is no loss scaling, so torch's own backward and step suffice; those of accelerate search for optional packages
+    on disk at every call, which takes about a millisecond.
     """
     plan, method = run.plan, run.method
     for group in run.optimizer.param_groups:
@@ -37,7 +37,7 @@ def step(run: Run) -> tuple[list[str], list[torch.Tensor], list[np.ndarray]]:
 
 
 def _fitting_gradient(run: Run, tasks: list[str]) -> tuple[list[torch.Tensor], list[np.ndarray]]:
-    """The step's gradient; where memory ends, the step begins again with batches in twice as many parts."""
+    """The step's gradient; after an out-of-memory error the step restarts with batches in twice as many parts."""
     places = {name: stream.state() for name, stream in run.streams.items()}
     while True:
         try:
@@ -46,16 +46,16 @@ def _fitting_gradient(run: Run, tasks: list[str]) -> tuple[list[torch.Tensor], l
         except torch.OutOfMemoryError:
             if not _divisible(run, tasks):
                 raise
-        run.parts *= 2  # outside of the handler, which holds on to the tensors of the failed forward
+        run.parts *= 2  # outside the handler, which keeps the tensors of the failed forward alive
         run.passes.forget()
         run.optimizer.zero_grad(set_to_none=True)
         for name, stream in run.streams.items():
             stream.load_state(places[name])
-        make_room(f"every batch in {run.parts} parts, the mean gradient as before")
+        make_room(f"each batch in {run.parts} parts (same mean gradient)")
 
 
 def _divisible(run: Run, tasks: list[str]) -> bool:
-    """Whether smaller parts have the same mean: processes must stay in step, and an episode is one whole."""
+    """Whether batches can be split: not with several processes, which must stay in step, and not in episodes."""
     streams = [run.streams[task] for task in tasks]
     largest = max(len(batch) for stream in streams for batch in stream._batches) if _plain(streams) else 0
     return run.accelerator.num_processes == 1 and run.parts < largest
@@ -79,7 +79,7 @@ def _gradient(run: Run, tasks: list[str]) -> tuple[list[torch.Tensor], list[np.n
 
 
 def _backward(run: Run, task: str, items: np.ndarray, factor: float) -> torch.Tensor:
-    """The batch's mean loss, after the backward pass of each of its parts."""
+    """Run the backward pass of each part of a batch; returns the mean loss."""
     if run.parts == 1:
         return run.passes.backward(task, items, factor)
     parts = [(part, len(part) / len(items)) for part in np.array_split(items, run.parts) if len(part)]
@@ -87,7 +87,7 @@ def _backward(run: Run, task: str, items: np.ndarray, factor: float) -> torch.Te
 
 
 def _share_gradients(run: Run) -> None:
-    """The method's own parameters stand outside the wrapped model: their gradients are averaged here."""
+    """Average the gradients of the method's own parameters, which the wrapped model does not contain."""
     if run.accelerator.num_processes > 1:
         for parameter in (p for group in run.own for p in group["params"] if p.grad is not None):
             parameter.grad = run.accelerator.reduce(parameter.grad, "mean")

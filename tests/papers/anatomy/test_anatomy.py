@@ -194,6 +194,6 @@ def test_smoke_runs_whole(tmp_path):
     for job in in_order(recipe.jobs(Scale("smoke"))):
         perform(job, tmp_path, "cpu")
     results = Results(tmp_path / "records")
-    assert len(recipe.parts(results)) == 6
+    assert len(recipe.parts(results)) == 7
     page = pages(recipe, results, tmp_path / "page")
     assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 6

@@ -128,7 +128,7 @@ def test_two_processes_agree_with_one(tmp_path):
 
 
 def test_what_cannot_be_done_is_refused():
-    with pytest.raises(HeadwiseError, match=r"one task in a step.*window=\"mixed\""):
+    with pytest.raises(HeadwiseError, match=r"one task per step.*window=\"mixed\""):
         fit(toy_model(), PLAN.with_(window="same"), Conflict(mean))
     with pytest.raises(HeadwiseError, match="frozen encoder"):
         fit(toy_model(), PLAN.with_(train="heads"), Conflict(mean))

@@ -68,6 +68,6 @@ def test_layers_that_run_again_change_nothing_else(method):
     assert same(weights(plain), weights(again))
 
 
-def test_a_method_by_name_is_told_where_methods_are():
-    with pytest.raises(HeadwiseError, match=r"'iat'.*headwise\.methods\.methods"):
+def test_a_method_given_by_name_names_the_registry():
+    with pytest.raises(HeadwiseError, match=r"'iat'.*headwise\.training\.methods\.methods"):
         fit(toy_model(), PLAN, "iat")

@@ -7,7 +7,7 @@ from functools import partial
 from headwise.papers.anatomy import tables
 from headwise.papers.anatomy.jobs import HUB, SIZES, Build
 from headwise.papers.anatomy.published import ERRATA
-from headwise.papers.anatomy.records import Records, property_of
+from headwise.papers.anatomy.records import Records, property_of, suite_of
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.summary import sentence
 from headwise.probing import figures
@@ -30,6 +30,19 @@ def _probes(records: Records) -> Part:
     text += "no longer rises; converged probes are at the optimum of their regularised loss, its strength chosen on "
     text += "development data."
     return Part("Heads against layers", text, found)
+
+
+def _controls(records: Records) -> Part:
+    benches = dict.fromkeys((model, suite_of(task)) for model, task in records.controlled)
+    found = [tables.controls_table(records, *bench) for bench in benches]
+    text = (
+        "The same comparison with an instrument that does not depend on scale: features standardized on the training "
+    )
+    text += (
+        "rows, probes at their optimum, and beside the best heads as many random ones, as many random values of all "
+    )
+    text += "layers, and the mean of all tokens in place of one."
+    return Part("Heads against controls", text, [each for each in found if each])
 
 
 def _maps(records: Records) -> Part:
@@ -101,6 +114,7 @@ DIFFERENCES = (
     Difference("choice of heads", "on test rows (release)", "on development rows; the other choice beside", "table-3"),
     Difference("probe", "learning rate 0.01, four L2 strengths, no folds (release)", "the same", "table-3"),
     Difference("converged probes", "none", "every probe at its optimum as well", "table-3"),
+    Difference("controls", "none", "standardized probes beside random heads, mixed layers, mean pooling"),
     Difference("input of GPT's probes", "one place after the last token (release)", "the same for GPT and GPT-2"),
     Difference(
         "fine-tuning", "classifier not among the trained weights (release)", "trained with the encoder", "table-4"
@@ -116,7 +130,7 @@ recipe = PaperRecipe(
     sizes=SIZES,
     build=Build,
     read=Records,
-    sections=(_inventory, _probes, _maps, _effect, _tuning, _printed),
+    sections=(_inventory, _probes, _controls, _maps, _effect, _tuning, _printed),
     items=ITEMS,
     differences=DIFFERENCES,
     published=PUBLISHED,

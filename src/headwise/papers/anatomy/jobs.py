@@ -42,6 +42,8 @@ class Size:
     protocol: str = "anatomy"
     converged: bool = True  # probes at their optimum as well: the published rule stops some long before
     options: Mapping[str, Any] = field(default_factory=dict)
+    standardized: Mapping[str, Any] = field(default_factory=lambda: {"standardize": True})  # of probes with controls
+    draws: int = 20  # of each control
     limit: int | None = None  # training rows of a probe
     tuning_limit: int | None = None
     split: str | None = "dev"  # that fine-tuning is judged on
@@ -57,6 +59,8 @@ SIZES = {
         protocol="sklearn",
         converged=False,
         options={"l2": [1e-4, 1e-2]},
+        standardized={"standardize": True, "l2": [1e-4, 1e-2]},
+        draws=4,
         limit=240,
         tuning_limit=120,
         seeds=(0, 1),
@@ -76,7 +80,7 @@ class Build(recipe.Build):
     """The jobs of one model and one seed; heads and layer are chosen by the same probe for all seeds."""
 
     paper = "anatomy"
-    parts = ("inventory", "probes", "converged", "tunings")
+    parts = ("inventory", "probes", "converged", "controlled", "tunings")
 
     def inventory(self) -> list[Job]:
         """Tables 1 and 2."""
@@ -95,6 +99,14 @@ class Build(recipe.Build):
         way = {"protocol": "sklearn", "options": {}}
         common = {task: self._common(task, self.size.limit) | way for task in self.size.probes}
         return [self._job("probed", f"converged probe {task}", config) for task, config in common.items()]
+
+    def controlled(self) -> list[Job]:
+        """Standardized probes at their optimum, beside what the best heads must beat."""
+        way = {"protocol": "sklearn", "options": dict(self.size.standardized), "draws": self.size.draws}
+        return [
+            self._job("controlled", f"controlled probe {task}", self._common(task, self.size.limit) | way)
+            for task in self.size.probes
+        ]
 
     def tunings(self) -> list[Job]:
         """Table 4 and Figure 4."""

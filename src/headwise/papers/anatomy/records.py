@@ -31,6 +31,7 @@ class Records:
         self.inventory: dict[str, Record] = {}
         self.probed: dict[tuple[str, str], Record] = {}  # by model and task
         self.converged: dict[tuple[str, str], Record] = {}  # the same at their optimum
+        self.controlled: dict[tuple[str, str], Record] = {}  # standardized, with controls
         self.tuned: dict[tuple[str, str, int], Record] = {}  # by model, task and seed
         for record in results:
             c = record.config
@@ -39,6 +40,8 @@ class Records:
             elif record.work == "anatomy.probed":
                 found = self.converged if c["protocol"] == "sklearn" else self.probed
                 found[c["model"], c["task"]] = record
+            elif record.work == "anatomy.controlled":
+                self.controlled[c["model"], c["task"]] = record
             elif record.work == "anatomy.tuned":
                 self.tuned[c["model"], c["task"], c["plan"]["seed"]] = record
         if not self.probed:  # nothing was stopped early

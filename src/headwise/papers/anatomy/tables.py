@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from headwise.measuring.stats import paired_t
 from headwise.papers.anatomy import published as paper
-from headwise.papers.anatomy.records import PRINTED, Records, beside, medians, property_of
+from headwise.papers.anatomy.records import PRINTED, Records, beside, medians, property_of, suite_of
 from headwise.papers.summary import mean_sd, pearson, sentence, table
 from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
 
@@ -116,6 +117,38 @@ def recomputed_table() -> Table:
     columns = ["model", "task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads", ""]
     note = f"{sentence(paper.ERRATA['section 4.4'])}. Accuracies as printed, gains computed from them."
     return table("The printed Table 5 computed again", columns, rows, note, published)
+
+
+def controls_table(records: Records, model: str, suite: str) -> Table | None:
+    """Chosen heads beside layers and controls, every probe standardized and at its optimum."""
+    found = {task: r for (name, task), r in records.controlled.items() if (name, suite_of(task)) == (model, suite)}
+    if not found:
+        return None
+    rows, order = [], list(PRINTED)
+    for task in sorted(found, key=lambda task: order.index(property_of(task))):
+        c = found[task].result["controls"]
+        last = found[task].result["utilization"]["scores"]["last"]["value"]
+        draws = [float(np.mean(c[name])) for name in ("random", "mixed")]
+        scores = (last, c["best_layer"], c["mean_last"], c["mean_best"], *draws, c["top"])
+        rows.append([property_of(task), *(100 * score for score in scores), c["p_random"], c["p_mixed"]])
+    columns = ["task", "last layer", "best layer", "last layer, mean", "best layer, mean", "random heads"]
+    columns += ["mixed layers", "top heads", "p against random", "p against mixed"]
+    tops = np.array([row[7] for row in rows])
+    told = [f"{name} {_over(tops - [row[place] for row in rows])}" for place, name in enumerate(columns[2:7], 2)]
+    note = (
+        f"Top heads over the tasks, in points: above {'; '.join(told)}. p: the share of {len(c['random'])} draws, and "
+    )
+    note += "the top heads, that do as well (one-sided). Random heads and mixed values of all layers are as wide as "
+    note += "the top heads, and their means are shown."
+    return table(f"Controls: {model}, {suite}, standardized probes", columns, rows, note)
+
+
+def _over(gaps: np.ndarray) -> str:
+    """The mean over tasks with Student's interval and p."""
+    if len(gaps) < 2:
+        return f"{gaps.mean():+.1f}"
+    found = paired_t(gaps, np.zeros(len(gaps)))
+    return f"{found.value:+.1f} [{found.low:.1f}, {found.high:.1f}], p = {found.p:.2g}"
 
 
 def tuning_table(records: Records) -> Table | None:

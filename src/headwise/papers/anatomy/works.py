@@ -13,9 +13,11 @@ from headwise.experiments.jobs import Made, Place
 from headwise.heads.gates import Heads
 from headwise.io.files import plain
 from headwise.measuring.evaluate import evaluate
+from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
+from headwise.probing.controls import controls
 from headwise.probing.splits import splits
 from headwise.training.plan import Plan
 
@@ -44,6 +46,17 @@ def probed(place: Place) -> Made:
     return plain({**result, **about, "metric": found.metric}), arrays
 
 
+def controlled(place: Place) -> Made:
+    """Standardized probes: the best heads beside layers, random heads, mixed layers and mean pooling."""
+    found = _probe(place, place.config)
+    return {
+        "controls": controls(found, draws=place.config["draws"]).to_record(),
+        "utilization": utilize(found).to_record(),
+        "chance": found.chance,
+        "metric": found.metric,
+    } | {name: found.about[name] for name in ("sizes", "notes")}, _maps(found)
+
+
 def tuned(place: Place) -> Made:
     """Fine-tuning with the last layer, the best layer and the top heads as the classifier's input; heads after it."""
     c = place.config
@@ -65,12 +78,14 @@ def _scores(model: MultiTaskModel, task: str, split: str) -> dict[str, float]:
 def _probe(place: Place, c: Mapping[str, Any]) -> Probe:
     encoder, tokenizer = load_encoder(place.encoder(c["model"]))
     on: nn.Module = encoder.to(default_device(place.device))
-    return probe(on, place.task(c["task"]), tokenizer=tokenizer, say=place.told, **_options(c))
+    return probe(on, place.task(c["task"]), tokenizer=tokenizer, log=place.log, **_options(c))
 
 
 def _options(c: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: c[name] for name in ("protocol", "limit", "max_length", "seed")}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in c["options"].items()}
+    if c["protocol"] != "anatomy":  # features as they are, unless asked for: as the paper's probes, and older records
+        options = {"standardize": False} | options
     return given | ({"at": c["at"]} if c["at"] else {}) | options
 
 

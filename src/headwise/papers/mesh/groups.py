@@ -35,7 +35,7 @@ def dissociate_groups(
     limit: int | None = None,
     resamples: int | None = None,
     seed: int = 0,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Dissociation:
     """The dissociation between groups of a model's tasks.
 
@@ -49,7 +49,7 @@ def dissociate_groups(
         split, limit: measured on these rows.
         resamples: bootstrap draws over the examples of every task; without it enough for so many groups.
         seed: of controls and bootstrap.
-        told: called with a line for every task measured.
+        log: called with a line for every task measured.
 
     Example:
         >>> languages = {name: task.language for name, task in model.tasks.items()}
@@ -67,7 +67,7 @@ def dissociate_groups(
     found: dict[str, list[Counts]] = {name: [] for name in names}
     for task in maps:
         lesions = evaluate(model, task, gates, split=split, limit=limit)
-        told(f"{lesions[0]}; {len(gates) - 1} lesions")
+        log(f"{lesions[0]}; {len(gates) - 1} lesions")
         found[groups[task]].append(lesion_counts(lesions, len(grid)))
     counts = [side_by_side(tasks) for tasks in found.values()]
     return Dissociation.of(names, fractions=grid, counts=counts, resamples=resamples, seed=seed)

@@ -212,7 +212,7 @@ class Meta(Method):
     def loss(self, run: Run, task: str, batch: dict[str, Tensor]) -> Tensor:
         """The loss of what the support set makes of the model, on the query set: one number, once per item."""
         if not self.steps:
-            return run.forward(task, batch).loss
+            return run.wrapped(task, batch).loss
         stream = run.streams[task]
         assert isinstance(stream, Episodes)
         support, query = (self._batch(run, task, items) for items in stream.parts)

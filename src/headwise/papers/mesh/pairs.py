@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from headwise.errors import unknown
 from headwise.tasks import lookup
-from headwise.tasks.leakage import normalised, splits_of
-from headwise.tasks.readers.shape import row_texts
+from headwise.tasks.readers.shape import normalised, row_texts
 from headwise.tasks.task import Row, Rows, Task
 
 TASKS = ("nli", "qa", "ner", "pa")  # Table I
@@ -121,7 +120,7 @@ def _cut_by_item(name: str, sides: Sides, data: str | None) -> Task:
     own = every[sides.train[0]]
     held = _held_out([row for task in every.values() for row in task.rows("dev")])
     mine = own.rows("dev")
-    train = [*(own.rows("train") if "train" in splits_of(own) else []), *(r for r in mine if r["item"] not in held)]
+    train = [*(own.rows("train") if "train" in own.splits else []), *(r for r in mine if r["item"] not in held)]
     rows = Rows(train=train, dev=[row for row in mine if row["item"] in held])
     return replace(own, name=name, source=rows, sizes={}, note=sides.note)
 

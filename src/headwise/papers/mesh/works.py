@@ -14,7 +14,8 @@ from headwise.dissociation.lesions import dissociate
 from headwise.experiments.jobs import Place
 from headwise.experiments.works import scored, small
 from headwise.measuring.evaluate import evaluate
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.device import default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.mesh.groups import dissociate_groups
 from headwise.papers.mesh.meta import Meta
 from headwise.papers.mesh.metatest import MetaTest, best_rate, meta_test
@@ -103,7 +104,7 @@ def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str
     for name in c["held"]:
         task = found_pair(name, c, place.at)
         tests[name] = meta_test(model, method, task, how["shots"], how["sets"], rates=rate, **few)
-        place.told(str(tests[name]))
+        place.log(str(tests[name]))
     return tests, rate
 
 
@@ -125,7 +126,7 @@ def apart(place: Place) -> dict[str, Any]:
     base_scores = {n: evaluate(made, n, limit=c["dev"]).value for n in made.tasks}
     kept = [n for n, value in base_scores.items() if value > 0]  # what scores nothing has nothing to lose
     found = {n: importance(made, n, examples=c["examples"], seed=c["seed"]) for n in kept}
-    how: dict[str, Any] = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "told": place.told}
+    how: dict[str, Any] = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     by = {"language": {n: made.tasks[n].language for n in kept}, "task": {n: base(made.tasks[n]) for n in kept}}
     result: dict[str, Any] = {"left_out": [n for n in made.tasks if n not in kept]}
     result["importance"] = {n: one.to_record() | {"split_half": one.split_half()} for n, one in found.items()}

@@ -97,5 +97,5 @@ def _leave_gradients(run: Run) -> None:
             data = run.data[task]
             for items in Order(data.lengths, run.plan.batch_size, run.plan.tokens).plain():
                 for part in np.array_split(items, min(run.parts, len(items))):
-                    losses = run.forward(task, to_device(data.batch(part), run.device)).loss
+                    losses = run.wrapped(task, to_device(data.batch(part), run.device)).loss
                     (losses.sum() / len(items)).backward()

@@ -140,7 +140,7 @@ def transfer(
     balanced: bool = True,
     tasks: Sequence[Task] = (),
     device: str | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Transfer:
     """Fine-tune on a few rows of a new task from each starting point, seed by seed.
 
@@ -155,7 +155,7 @@ def transfer(
         balanced: rows spread over the classes as evenly as their number allows.
         tasks: the starting points' own tasks, where they are not in the catalog.
         device: "cpu" forces the CPU.
-        told: called with a line for every starting point and number of shots.
+        log: called with a line for every starting point and number of shots.
 
     Example:
         >>> found = transfer({"plain": "runs/plain/model", "IAT": "runs/iat/model"}, "scitail", seeds=30)
@@ -175,7 +175,7 @@ def transfer(
         for j, number in enumerate(shots):
             for k, seed in enumerate(seeds):
                 scores[i, j, k], examples = place.score(chosen[seed][:number], plan.with_(seed=seed))
-            told(f"{name}, {number} shots of {new.name}: {100 * scores[i, j].mean():.2f} over {len(seeds)} seeds")
+            log(f"{name}, {number} shots of {new.name}: {100 * scores[i, j].mean():.2f} over {len(seeds)} seeds")
     return Transfer(new.name, new.metric, tuple(starts), tuple(shots), seeds, scores, examples)
 
 

@@ -23,8 +23,9 @@ from headwise.heads.selection import top
 from headwise.io.files import file_digest
 from headwise.measuring.evaluate import default_tokens, evaluate
 from headwise.models.batching import Encoded, batches, encode
+from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
-from headwise.models.multitask import MultiTaskModel, default_device
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.specialization.glue import submit
 from headwise.papers.specialization.mtdnn import prepare
 from headwise.papers.specialization.transfer import transfer
@@ -118,7 +119,7 @@ def few_shot(place: Place) -> dict[str, Any]:
     encoder, tokenizer = load_encoder(place.model_of(c["of"]) / "encoder")
     shape = {"pooling": c["training"]["pooling"], "max_length": c["training"]["max_length"]}
     start = MultiTaskModel(encoder, tokenizer, [], **shape)
-    how = {"plan": Plan(**c["plan"]), "limit": c["dev"], "device": place.device, "told": place.told}
+    how = {"plan": Plan(**c["plan"]), "limit": c["dev"], "device": place.device, "log": place.log}
     return transfer({c["start"]: start}, place.task(c["task"]), c["shots"], c["seeds"], **how).to_record()
 
 
@@ -126,7 +127,7 @@ def likeness(place: Place) -> dict[str, Any]:
     """How alike tasks are by the vectors that single-task models give the same sentences (DSE and CRA)."""
     c = place.config
     texts = _texts(place, c["texts"], c["count"])
-    vectors = {name: _vectors(_single(place, name), texts) for name in c["of"]}
+    vectors = {name: text_vectors(_single(place, name), texts) for name in c["of"]}
     return {by: similarity[by](vectors).to_record() for by in ("dse", "cra")} | {"texts": len(texts)}
 
 
@@ -150,7 +151,8 @@ def _texts(place: Place, name: str, count: int) -> list[str]:
 
 
 @torch.no_grad()
-def _vectors(model: MultiTaskModel, texts: list[str]) -> np.ndarray:
+def text_vectors(model: MultiTaskModel, texts: list[str]) -> np.ndarray:
+    """The vector of each text as the model's tasks are given it, (texts, width)."""
     columns = encode_texts([{"text": text} for text in texts], model.tokenizer, model.max_length)
     data = Encoded(columns, pad=model.tokenizer.pad_token_id or 0, rows=len(texts))
     out = np.empty((len(texts), model.width), np.float32)
@@ -216,7 +218,7 @@ def rounds(place: Place) -> dict[str, Any]:
     made = opened(place, c["training"], c["of"])
     how: dict[str, Any] = {"step": c["step"], "until": c["until"], "examples": c["examples"], "limit": c["dev"]}
     how |= {"first": c.get("first", "least")}
-    found = cut_in_rounds(made, list(made.tasks), c["by"], **how, told=place.told)
+    found = cut_in_rounds(made, list(made.tasks), c["by"], **how, log=place.log)
     return found.to_record() | {"area": {name: list(found.area(name)) for name in found.curve}}
 
 

@@ -1,6 +1,4 @@
-"use strict";
 /* Elements, numbers and colours: what every other part of the page is made with. */
-const page = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, options, children) {

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.leakage import splits_of
 from headwise.tasks.prompts.known import known_template
 from headwise.tasks.prompts.template import Template
 from headwise.tasks.readers.sources import halves
@@ -128,7 +127,7 @@ def prompted(
     if form not in ("Classify", "Regress", "Answer"):
         expected = "a task that classifies, grades or answers"
         raise HeadwiseError(f"no prompt for {task.name!r}, a task of the kind {form}", expected)
-    there = splits_of(task)
+    there = task.splits
     source = task.source if "train" in there else Halves(task.source, "dev" if "dev" in there else "test")
     row = source.read("dev")[0]
     pair = row.get("text_b") is not None

@@ -53,12 +53,23 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         ) from None
 
 
+def opened(path: Path, encoding: str = "utf-8", newline: str = "\n") -> Iterator[str]:
+    """The lines of a text file as they are read, with their ends; mistakes are told as `read_text` tells them."""
+    path = Path(path)
+    if not path.is_file():
+        read_text(path, encoding)
+    try:
+        with path.open(encoding="utf-8-sig" if encoding == "utf-8" else encoding, newline=newline) as file:
+            yield from file
+    except UnicodeDecodeError:
+        read_text(path, encoding)
+        raise
+
+
 def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """The lines of a file, numbered from 1; only line feeds end a line, since texts may hold other separators."""
-    lines = read_text(path, encoding).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
+    lines = enumerate(opened(path, encoding), 1)
+    return ((number, line.removesuffix("\n").removesuffix("\r")) for number, line in lines)
 
 
 def _rows_of(
@@ -107,7 +118,7 @@ def read_csv(
 ) -> Numbered:
     """Comma-separated columns with the usual quoting; AG's News has no header line."""
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(read_text(path, encoding), newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(opened(path, encoding, newline=""), delimiter=delimiter, strict=True)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         try:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks.readers.formats import Record
 
-TEXTS = ("text", "sentence", "content", "review", "document", "comment", "tweet", "headline", "utterance", "query")
 PAIRS = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence")),
     *(("text1", "text2"), ("sentence_A", "sentence_B"), ("text", "text_b"), ("text_a", "text_b")),
@@ -18,6 +17,7 @@ LABELS = ("label", "labels", "class", "category", "target", "score", "rating", "
 WORDS = ("tokens", "words")
 TAGS = ("ner_tags", "pos_tags", "upos", "tags", "labels", "chunk_tags", "xpos")
 ANSWER = ("question", "context", "answers")
+IDS = ("id", "idx", "index", "guid", "uid", "uuid")
 
 
 class Reading(NamedTuple):
@@ -84,15 +84,16 @@ def _guessed(record: Record, coded: Sequence[str]) -> Reading:
     pair = next((pair for pair in PAIRS if all(name in texts for name in pair)), None)
     if pair:
         return Reading("texts", {"text": pair[0], "text_b": pair[1], "label": label})
-    known = [name for name in TEXTS if name in texts][:1]
-    return Reading("texts", {"text": _only("text", known or texts, record, "", label), "label": label})
+    texts = [name for name in texts if name.lower() not in IDS]
+    found = ["text"] if "text" in texts else texts
+    return Reading("texts", {"text": _only("text", found, record, "", label), "label": label})
 
 
 def _label(record: Record, coded: Sequence[str]) -> str:
-    known = [name for name in LABELS if name in record]
+    known = ["label"] if "label" in record else [name for name in LABELS if name in record]
     plain = [name for name in coded if not isinstance(record.get(name), list)]
     numbers = [name for name, value in record.items() if isinstance(value, int | float)]
-    found = known[:1] or (plain if len(plain) == 1 else []) or (numbers if len(numbers) == 1 else [])
+    found = known or (plain if len(plain) == 1 else []) or (numbers if len(numbers) == 1 else [])
     if not found:
         texts = [name for name, value in record.items() if isinstance(value, str)]
         if len(texts) == 2 and len(record) == 2:

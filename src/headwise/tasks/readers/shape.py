@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
@@ -15,6 +18,7 @@ from headwise.tasks.task import Row
 
 PREDICATE_ROLES = ("V", "C-V")  # they say where the frame is
 JOIN = " - "  # between the columns that make one text (AG's title and description, Li et al. 2023)
+_NOT_LETTERS = re.compile(r"[\W_]+")
 
 
 def label_of(raw: Any, names: LabelNames) -> str:
@@ -236,3 +240,14 @@ def row_texts(row: Row) -> dict[str, str]:
     if "words" in row:
         return {"words": " ".join(row["words"])}
     return {name: row[name] for name in ("text", "text_b", "question", "context", "path") if row.get(name) is not None}
+
+
+@lru_cache(maxsize=100_000)  # many questions share a context
+def normalised(text: str) -> str:
+    """Letters and digits only, lower case: different spellings and tokenizations of a text become equal.
+
+    Example:
+        >>> normalised("Don't STOP .") == normalised("do n't stop")
+        True
+    """
+    return _NOT_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())

@@ -11,11 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.labels import LabelNames
-from headwise.tasks.leakage import normalised
 from headwise.tasks.readers.formats import Record, formats
-from headwise.tasks.readers.shape import SHAPES, row_texts
+from headwise.tasks.readers.shape import SHAPES, normalised, row_texts
+from headwise.tasks.readers.tables import TextTable, text_table
 from headwise.tasks.task import SPLITS, Row
 
 PARQUET_BRANCH = "refs/convert/parquet"  # where the Hub keeps what used to need a loading script
@@ -90,40 +92,53 @@ def rows_of(
     return rows
 
 
-def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
+def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, Any]:
     """Rows cut 80/10/10 by a seed; rows that share a text, however it is written, stay together, so nothing leaks.
 
     Where that would join most rows (one question asked of every text), rows with all texts in common do.
     """
-    order = _groups(rows, seed, len(SPLITS))
-    order.sort(key=lambda group: 10 * len(group) > len(rows))  # what is larger than a side is for training
+    group = rows.groups if isinstance(rows, TextTable) else None
+    group = _numbered(_groups(rows, len(SPLITS)), len(rows)) if group is None else group
+    sizes = np.bincount(group)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    large = 10 * sizes[order] > len(rows)  # what is larger than a side is for training
+    order = np.concatenate([order[~large], order[large]])
     tenth = max(1, round(len(order) / 10))
-    return _dealt(rows, {"train": order[2 * tenth :], "dev": order[:tenth], "test": order[tenth : 2 * tenth]})
+    side = np.zeros(len(sizes), np.int8)
+    side[order[:tenth]], side[order[tenth : 2 * tenth]] = 1, 2
+    places = {split: np.flatnonzero(side[group] == i) for i, split in enumerate(SPLITS)}
+    if isinstance(rows, TextTable):
+        return {split: rows.taken(chosen) for split, chosen in places.items()}
+    return {split: [rows[i] for i in chosen] for split, chosen in places.items()}
+
+
+def _numbered(groups: list[list[int]], rows: int) -> np.ndarray:
+    """The number of every row's group."""
+    found = np.empty(rows, np.int64)
+    for number, members in enumerate(groups):
+        found[members] = number
+    return found
 
 
 def halves(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
     """Rows cut into train and dev, half each, in the same way."""
-    order = sorted(_groups(rows, seed, 2), key=len, reverse=True)
+    order = _groups(rows, 2)
+    random.Random(seed).shuffle(order)
+    order.sort(key=len, reverse=True)
     sides: dict[str, list[list[int]]] = {"dev": [], "train": []}
     sizes = dict.fromkeys(sides, 0)
     for group in order:
         smaller = min(sizes, key=lambda side: sizes[side])
         sides[smaller].append(group)
         sizes[smaller] += len(group)
-    return _dealt(rows, sides)
+    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in sides.items()}
 
 
-def _groups(rows: Sequence[Row], seed: int, least: int) -> list[list[int]]:
-    """The numbers of rows that stay together, in random order."""
+def _groups(rows: Sequence[Row], least: int) -> list[list[int]]:
+    """The numbers of rows that stay together, in the order of their first rows."""
     seen = [_keys(row) for row in rows]
     order, whole = linked(seen), linked([[tuple(texts)] for texts in seen])
-    order = whole if 10 * len(order) < len(whole) or len(order) < least else order
-    random.Random(seed).shuffle(order)
-    return order
-
-
-def _dealt(rows: Sequence[Row], sides: Mapping[str, list[list[int]]]) -> dict[str, list[Row]]:
-    return {split: [rows[i] for i in sorted(i for group in groups for i in group)] for split, groups in sides.items()}
+    return whole if 10 * len(order) < len(whole) or len(order) < least else order
 
 
 def _keys(row: Row) -> list[str]:
@@ -202,15 +217,20 @@ class Files:
 
     def read(self, split: str) -> list[Row]:
         if "all" in self.layout.files and split not in self.layout.files:
-            return list(self._portions[split])
+            return self._portions[split]
         return self._read(split)
 
-    def _read(self, split: str) -> list[Row]:
-        self.counts[split] = Counter()
+    def _read(self, split: str) -> Any:
+        self.counts[split], layout = Counter(), self.layout
+        simple = not (layout.where or layout.leave_out or layout.names or layout.options)
+        if simple and (paths := self.paths(split)):
+            table = text_table(paths, layout.format, layout.columns, self.kind, self.labels)
+            if table is not None:
+                return table
         return rows_of(self.records(split), self.layout, split, self.kind, self.labels, self.counts[split])
 
     @cached_property
-    def _portions(self) -> dict[str, list[Row]]:
+    def _portions(self) -> dict[str, Any]:
         return portions(self._read("all"))
 
     @property

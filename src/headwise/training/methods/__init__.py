@@ -1,4 +1,4 @@
-"""Ways to train: each is a `Method` with a few hooks on the one loop, imported when first asked for."""
+"""Training methods: each is a `Method` with a few hooks into the training loop, imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose gradients pull apart: torchjd's aggregators in the place of their mean (extra ``conflict``)."""
+"""Conflicting gradients of tasks: torchjd's aggregators instead of their mean (extra ``conflict``)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Aggregator = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Conflict(Method):
-    """Each step holds batches of several tasks; an aggregator makes one gradient of the encoder from one per task.
+    """Combine the gradients of several tasks in each step into one gradient of the encoder.
 
-    Every task gives a row of the matrix: the gradient of its own batches' mean loss, times its share of the step and
-    the number of tasks, so that the aggregator "Mean" is plain training. Output heads belong to one task each, and
-    their gradients stay as they are. The plan must mix tasks in a step.
+    Each task is a row of the matrix: the gradient of its batches' mean loss, times its fraction of the step and the
+    number of tasks, so that the aggregator "Mean" is plain training. The gradients of output heads, which belong to one
+    task each, are unchanged. The plan must mix tasks in a step.
 
     Example:
         >>> plan = Plan(accumulate=2, window="mixed", sampling="round_robin")
@@ -32,13 +32,13 @@ class Conflict(Method):
     name = "conflict"
 
     def __init__(self, by: str | Aggregator = "UPGrad", **options: Any):
-        """Choose how gradients are put together.
+        """Choose how gradients are combined.
 
         Args:
             by: an aggregator of ``torchjd.aggregation`` by name, such as UPGrad, PCGrad, MGDA or CAGrad, or a function
-                from a matrix (tasks, parameters) to one gradient. One with a memory of its own (NashMTL) starts
-                afresh with every run, by its ``reset``, also with one that is resumed.
-            options: of that aggregator.
+                from a matrix (tasks, parameters) to one gradient. Aggregators with state (NashMTL) are reset when a run
+                starts or resumes.
+            options: options of the aggregator.
         """
         self.by = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
         self.options = options
@@ -48,17 +48,17 @@ class Conflict(Method):
 
     def start(self, run: Run) -> None:
         if run.plan.window != "mixed" or run.plan.accumulate < 2:
-            seen = f"a plan with window={run.plan.window!r} and accumulate={run.plan.accumulate}: one task in a step"
+            seen = f"a plan with window={run.plan.window!r} and accumulate={run.plan.accumulate}: one task per step"
             hint = f'plan.with_(window="mixed", accumulate={len(run.names)}, sampling="round_robin")'
-            raise HeadwiseError(seen, "several tasks in a step, or nothing can conflict", hint)
+            raise HeadwiseError(seen, "several tasks per step", hint)
         self.shared = [p for p in run.model.encoder.parameters() if p.requires_grad]
         if not self.shared:
             raise HeadwiseError("a frozen encoder", "shared parameters that tasks can disagree about")
         if hasattr(self.aggregate, "reset"):
-            self.aggregate.reset()  # what it remembers is of another run
+            self.aggregate.reset()  # its state belongs to another run
 
     def before_step(self, run: Run) -> None:
-        self.rows, self.task = {}, None  # a step that ran out of memory begins again
+        self.rows, self.task = {}, None  # a step restarts after an out-of-memory error
 
     def before_batch(self, run: Run, task: str) -> None:
         self._put_aside(run, synced=False)
@@ -70,7 +70,7 @@ class Conflict(Method):
         combined = self.aggregate(matrix).to(matrix.dtype)
         parts = combined.split([p.numel() for p in self.shared])
         for parameter, part, grads in zip(self.shared, parts, zip(*self.rows.values())):
-            if any(grad is not None for grad in grads):  # what no task reaches does not move: weight decay would
+            if any(grad is not None for grad in grads):  # unused parameters must not decay
                 parameter.grad = part.view_as(parameter)
         self.rows = {}
 
@@ -78,7 +78,7 @@ class Conflict(Method):
         return {"method": self.name, "by": self.by, **self.options}
 
     def _put_aside(self, run: Run, synced: bool) -> None:
-        """Move what the last batch left in .grad to its task's row; processes agree on it first."""
+        """Move the gradient of the last batch to its task's row, averaged over processes."""
         if self.task is None:
             return
         row = self.rows.setdefault(self.task, [None] * len(self.shared))
@@ -86,7 +86,7 @@ class Conflict(Method):
             grad: Any = parameter.grad
             parameter.grad = None
             if grad is not None and not synced:
-                grad = run.accelerator.reduce(grad, "mean")  # the loop lets processes meet on a step's last batch only
+                grad = run.accelerator.reduce(grad, "mean")  # the loop only synchronizes the last batch
             if grad is not None:
                 before = row[number]
                 row[number] = grad if before is None else before + grad
@@ -102,7 +102,7 @@ def aggregator(name: str, **options: Any) -> nn.Module:
     try:
         from torchjd import aggregation  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise missing_extra("torchjd", "conflict", "putting conflicting gradients together") from None
+        raise missing_extra("torchjd", "conflict", "combining conflicting gradients") from None
     known = {
         n: a for n, a in vars(aggregation).items() if isinstance(a, type) and issubclass(a, aggregation.Aggregator)
     }

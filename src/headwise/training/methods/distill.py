@@ -1,4 +1,4 @@
-"""Distillation in TinyBERT's two stages (Jiao et al. 2020): first what the teacher computes, then what it answers.
+"""Distillation in TinyBERT's two stages (Jiao et al. 2020): internal states first, then predictions.
 
 Legend: B examples, T tokens, L layers, H heads, E width, C classes.
 """
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from headwise.training.loop import Run
 
 SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax)
-MASKED = -1e4  # scores below are masked positions, which models fill with some very low number
+MASKED = -1e4  # scores below this are masked positions
 
 
 class Distill(Method):
     """Train a student on a teacher's hidden states, attention scores and embeddings, then on its predictions.
 
     Stage one (Jiao et al. 2020, Eq. 7-9) is the mean squared difference of embeddings, of the mapped layers' hidden
-    states and of their attention scores before the softmax, over real tokens. Where widths differ, learned projections
-    take the student's states to the teacher's width; where numbers of heads differ, the heads' mean scores are
-    compared. Stage two (Eq. 10) is the cross-entropy with the teacher's class probabilities, or the squared difference
-    of grades. The plan's learning rate schedule runs over both.
+    states and of their attention scores before the softmax, over real tokens. If widths differ, learned projections map
+    the student's states to the teacher's width; if the numbers of heads differ, mean scores over heads are compared.
+    Stage two (Eq. 10) is the cross-entropy with the teacher's class probabilities, or the squared difference of grades.
+    The learning rate schedule of the plan covers both.
 
     Example:
         >>> fit(student, Plan(epochs=5), Distill(teacher))
@@ -56,14 +56,14 @@ class Distill(Method):
         layers: Sequence[int] | None = None,
         temperature: float = 1.0,
     ):
-        """Choose the teacher and how much of the steps stage one takes.
+        """Choose the teacher and the length of stage one.
 
         Args:
-            teacher: a trained model with the student's tasks and tokenizer; it is left in evaluation mode.
-            share: of the steps in stage one (2 of 5 epochs in Li et al. 2023).
-            layers: for each layer of the student, the teacher's layer it learns from, counted from 1; evenly spread
-                where not given.
-            temperature: divides both models' scores in stage two.
+            teacher: a trained model with the student's tasks and tokenizer; it is put into evaluation mode.
+            share: fraction of steps in stage one (2 of 5 epochs in Li et al. 2023).
+            layers: for each layer of the student, the teacher's layer it learns from, counted from 1 (default: evenly
+                spaced).
+            temperature: divides the scores of both models in stage two.
         """
         check_share("share", share)
         if not temperature > 0:
@@ -72,7 +72,7 @@ class Distill(Method):
         self.projections, self.identity = nn.ModuleDict(), weights(teacher)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.projections, self.identity = nn.ModuleDict(), weights(self.teacher)  # not those of an earlier run
+        self.projections, self.identity = nn.ModuleDict(), weights(self.teacher)  # none of an earlier run
         if self.share == 0 or model.config.hidden_size == self.teacher.config.hidden_size:
             return []
         with torch.random.fork_rng(devices=[]):
@@ -87,7 +87,7 @@ class Distill(Method):
     def start(self, run: Run) -> None:
         _check_pair(run.model, self.teacher, stage_two=self.share < 1)
         if self.share:
-            run.model.require_one_pass("looking at states and attention")
+            run.model.require_one_pass("recording states and attention")
         self.teacher.to(run.device).eval()
         self.map = layer_map(_depth(run.model), _depth(self.teacher), self.layers)
         self.last = round(self.share * run.total)  # steps in stage one
@@ -98,24 +98,24 @@ class Distill(Method):
         with torch.no_grad():
             wanted = self.teacher(task, batch)
         return imitate(
-            run.model.tasks[task].kind, run.forward(task, batch).scores, wanted.scores, batch, self.temperature
+            run.model.tasks[task].kind, run.wrapped(task, batch).scores, wanted.scores, batch, self.temperature
         )
 
     def _stage_one(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad(), observed(self.teacher) as wanted:
-            self.teacher(task, batch)  # under the factors that the task may have
+            self.teacher(task, batch)  # including the factors of the task, if it has any
         with observed(run.model) as seen:
-            output: Output = run.forward(task, batch)
+            output: Output = run.wrapped(task, batch)
         mask = batch.get("attention_mask")
         mask = torch.ones(seen.states[0].shape[:2], device=run.device) if mask is None else mask
         loss = states_apart(self._wide(seen.states[0], "embeddings"), wanted.states[0], mask)
         for mine, theirs in enumerate(self.map):
             loss = loss + states_apart(self._wide(seen.states[mine + 1], "states"), wanted.states[theirs], mask)
             loss = loss + scores_apart(seen.scores[mine], wanted.scores[theirs - 1], mask)
-        return loss + 0.0 * output.loss  # several processes wait for a gradient of everything the forward used
+        return loss + 0.0 * output.loss  # several processes expect a gradient of everything that the forward used
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
-        if run.step < self.last:  # gradients of zero would count as steps, and let weight decay in
+        if run.step < self.last:  # gradients of zero would count as steps and apply weight decay
             run.model.heads.zero_grad(set_to_none=True)
 
     def _wide(self, states_BTE: torch.Tensor, name: str) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _depth(model: MultiTaskModel) -> int:
 
 
 def layer_map(student: int, teacher: int, given: Sequence[int] | None = None) -> list[int]:
-    """For each of the student's layers the teacher's layer it learns from, counted from 1.
+    """For each layer of the student, the teacher's layer it learns from, counted from 1.
 
     Example:
         >>> layer_map(4, 12)
@@ -152,12 +152,12 @@ def layer_map(student: int, teacher: int, given: Sequence[int] | None = None) ->
     return list(given)
 
 
-# -- what a model computes on the way
+# -- internal states
 
 
 @dataclass
 class Seen:
-    """A forward's inner life: states of the embeddings and every layer, attention scores before the softmax."""
+    """The internal states of a forward: embeddings, hidden states and attention scores before the softmax."""
 
     states: tuple[torch.Tensor, ...] = ()  # (B, T, E) each
     scores: list[torch.Tensor] = field(default_factory=list)  # (B, H, T, T) each
@@ -165,11 +165,10 @@ class Seen:
 
 @contextmanager
 def observed(model: MultiTaskModel) -> Iterator[Seen]:
-    """Hidden states and attention scores of the one forward inside.
+    """Record the hidden states and attention scores of a forward inside the block.
 
-    The model runs eager attention for this, and what each layer's attention hands to its softmax is kept. So the scores
-    are exact for every family, with rotations, position biases and masks; and dropout, which comes later, is not in
-    them.
+    The model uses eager attention, and the input of each layer's softmax is stored. The scores are therefore exact for
+    every family, with rotations, position biases and masks, and before dropout.
     """
     seen, encoder, heads = Seen(), model.encoder, Heads.of(model.encoder)
     catcher = _Softmax(seen.scores)
@@ -192,13 +191,13 @@ def observed(model: MultiTaskModel) -> Iterator[Seen]:
     if len(seen.scores) != heads.num_layers or len(seen.states) != heads.num_layers + 1:
         raise HeadwiseError(
             f"{len(seen.scores)} softmax calls, {len(seen.states)} states of {heads.num_layers} {heads.family} layers",
-            "one softmax in every layer's eager attention, and the embeddings' and every layer's states",
-            "Distill(teacher, share=0), which looks at predictions only",
+            "one softmax per layer, the states of the embeddings and of every layer",
+            "Distill(teacher, share=0), which uses predictions only",
         )
 
 
 class _Softmax(TorchFunctionMode):
-    """Keeps what attention modules hand to softmax."""
+    """Stores the softmax inputs of attention modules."""
 
     def __init__(self, kept: list[torch.Tensor]):
         super().__init__()
@@ -235,13 +234,13 @@ def scores_apart(mine_BHTT: torch.Tensor, theirs_BHTT: torch.Tensor, mask_BT: to
     return apart.mean(1).sum((1, 2)) / allowed[:, 0].sum((1, 2)).clamp_min(1)
 
 
-# -- what it answers
+# -- predictions
 
 
 def imitate(
     kind: Any, mine: Any, theirs: Any, batch: dict[str, torch.Tensor], temperature: float = 1.0
 ) -> torch.Tensor:
-    """How far a student's answers are from a teacher's, one number per example."""
+    """The distance of a student's predictions from a teacher's, one number per example."""
     if isinstance(kind, Regress):
         return (mine - theirs).squeeze(-1).square()
     if isinstance(kind, Answer):
@@ -253,7 +252,7 @@ def imitate(
 
 
 def _soft(mine: torch.Tensor, theirs: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Cross-entropy with the teacher's probabilities over the last axis; the factor keeps gradients of one size."""
+    """Cross-entropy with the teacher's probabilities over the last axis; T² keeps the scale of gradients."""
     wanted = (theirs.float() / temperature).softmax(-1)
     return -(wanted * (mine.float() / temperature).log_softmax(-1)).sum(-1) * temperature**2
 
@@ -263,7 +262,7 @@ def _check_pair(student: MultiTaskModel, teacher: MultiTaskModel, stage_two: boo
     if missing:
         raise HeadwiseError(f"a teacher without {', '.join(missing)}", f"its tasks: {', '.join(teacher.tasks)}")
     if identity(student.tokenizer) != identity(teacher.tokenizer):
-        raise HeadwiseError("a teacher and a student that cut texts differently", "one tokenizer for both")
+        raise HeadwiseError("a teacher and a student with different tokenizers", "one tokenizer for both")
     for name, task in student.tasks.items():
         if task.kind.labels != teacher.tasks[name].kind.labels:
             raise HeadwiseError(
@@ -271,7 +270,7 @@ def _check_pair(student: MultiTaskModel, teacher: MultiTaskModel, stage_two: boo
             )
         if stage_two and not isinstance(task.kind, Classify | Regress | Tag | Answer):
             raise HeadwiseError(
-                f"answers of {name!r}, a {type(task.kind).__name__}, which stage two cannot compare",
+                f"answers of {name!r}, a {type(task.kind).__name__}, which stage two does not support",
                 "Classify, Regress, Tag or Answer",
                 "Distill(teacher, share=1), then plain training",
             )

@@ -1,4 +1,4 @@
-"""Important-head training (IAT; Li et al. 2023, section 5): late in training a task moves only its own heads."""
+"""Important-head training (IAT; Li et al. 2023, section 5): late in training, a task updates only its own heads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
 class HeldHeads:
-    """Holds still, on a task's batches, the rows of all heads the task did not choose."""
+    """Freezes, on a task's batches, the rows of all heads that the task did not select."""
 
     def __init__(self, heads: Heads, masks: Mapping[str, torch.Tensor], params: str = "qkv"):
-        """``masks`` are bool (L, H) per task: the heads that may move; a key-value group may if one of its may."""
+        """``masks`` are bool (L, H) per task: the trainable heads; a key-value group is if one of its heads is."""
         if any(hasattr(module, "base_layer") for site in heads.sites for module in site.attention.modules()):
-            seen = "important-head training under adapters of PEFT, which move every head at once"
+            seen = "important-head training with PEFT adapters, which change all heads together"
             raise HeadwiseError(seen, "an encoder whose own weights are trained", "--method plain")
         self.rows = [_Rows(parameter, axis) for parameter, axis in head_parameters(heads, params)]
         for task, mask in masks.items():
@@ -40,7 +40,7 @@ class HeldHeads:
         for rows in self.rows:
             rows.free = {task: free.to(rows.parameter.device) for task, free in rows.free.items()}
         self._saved: list[tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = []
-        self._without = self.rows  # as far as is known: rows that have no moments yet
+        self._without = self.rows  # rows without optimizer moments so far
         self._unmade: list[tuple[_Rows, torch.Tensor, Any]] = []
         self._whole = _WholeTensors() if _together(self.rows) else None
         self._handles: list[Any] = []
@@ -56,8 +56,8 @@ class HeldHeads:
                     by_parameter[id(tensor)].free[task][part.rows[~chosen].flatten()] = False
 
     def attach(self) -> None:
-        """From now on gradients are masked as they arrive, each micro-batch by its own task's mask."""
-        moving = [rows for rows in self.rows if rows.parameter.requires_grad]  # a frozen encoder has no gradients
+        """Register hooks that mask the gradients of each micro-batch by its task's mask."""
+        moving = [rows for rows in self.rows if rows.parameter.requires_grad]  # frozen parameters have no gradients
         self._handles = [rows.parameter.register_hook(rows.masked) for rows in moving]
 
     def detach(self) -> None:
@@ -66,12 +66,12 @@ class HeldHeads:
         self._handles = []
 
     def select(self, task: str | None) -> None:
-        """The task whose gradients come next."""
+        """Set the task of the next gradients."""
         for rows in self.rows:
             rows.task = task
 
     def save(self, optimizer: Any, tasks: Iterable[str]) -> None:
-        """Remember the rows that none of a step's tasks may move, and their moments."""
+        """Save the rows, and their moments, that no task of the step may change."""
         key = frozenset(tasks)
         self._without = [rows for rows in self._without if not optimizer.state.get(rows.parameter)]
         self._unmade = [(rows, rows.still(key), optimizer) for rows in self._without]
@@ -85,19 +85,19 @@ class HeldHeads:
                 self._saved.append((tensor, rows.axis, still, tensor.index_select(rows.axis, still)))
 
     def restore(self) -> None:
-        """Put them back after the optimizer's step: decay and momentum have not touched them."""
+        """Restore them after the optimizer's step, so that weight decay and momentum have no effect."""
         if self._whole:
             self._whole.restore()
         for tensor, axis, still, before in self._saved:
             tensor.index_copy_(axis, still, before)
-        for rows, still, optimizer in self._unmade:  # the first step makes the moments: of these rows from nothing
+        for rows, still, optimizer in self._unmade:  # the first step creates the moments
             for moment in rows.tensors(optimizer)[1:]:
                 moment.index_fill_(rows.axis, still, 0.0)
         self._saved, self._unmade = [], []
 
 
 class _WholeTensors:
-    """The same in a few launches on an accelerator, where whole tensors cost less than the rows of each."""
+    """The same with a few kernels on an accelerator, where whole tensors are cheaper than rows."""
 
     def __init__(self) -> None:
         self.before: list[torch.Tensor] = []
@@ -106,7 +106,7 @@ class _WholeTensors:
 
     def save(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> None:
         known, first = self.lists.get(tasks), held[0].tensors(optimizer)
-        # Moments are there from the second step on, and are others after a resume.
+        # Moments exist from the second step on, and are new objects after a resume.
         if not known or [t.data_ptr() for t in known[0][: len(first)]] != [t.data_ptr() for t in first]:
             known = self.lists[tasks] = self._listed(held, optimizer, tasks)
         if len(self.before) != len(known[0]):
@@ -115,7 +115,7 @@ class _WholeTensors:
         self.now = known
 
     def _listed(self, held: list[_Rows], optimizer: Any, tasks: frozenset[str]) -> tuple[list, list]:
-        """All tensors, and beside each 1 where a row is held: as large as the tensor."""
+        """All tensors, each with a mask of the same shape that is 1 in frozen rows."""
         tensors: list[torch.Tensor] = []
         masks: list[torch.Tensor] = []
         for rows in held:
@@ -127,7 +127,7 @@ class _WholeTensors:
     def restore(self) -> None:
         tensors, masks = self.now
         if tensors:
-            torch._foreach_lerp_(tensors, self.before, masks)  # weight 1 gives the old value, 0 the new, to the bit
+            torch._foreach_lerp_(tensors, self.before, masks)  # bit-exact: weight 1 gives the old value, 0 the new
         self.now = ([], [])
 
 
@@ -179,7 +179,7 @@ def head_parameters(heads: Heads, params: str) -> list[tuple[nn.Parameter, int]]
 
 
 class IAT(Method):
-    """From 1−δ of training on, a task's batches move only its top α heads' rows of W_Q, W_K and W_V.
+    """In the final fraction δ of training, a task's batches update only W_Q, W_K and W_V of its top α heads.
 
     Example:
         >>> fit(model, Plan(epochs=3), IAT(alpha=0.3, delta=0.1))
@@ -199,19 +199,19 @@ class IAT(Method):
         refresh: int | None = None,
         options: Mapping[str, Any] | None = None,
     ):
-        """Set how heads are chosen and what is held still.
+        """Choose how heads are selected and what is frozen.
 
         Args:
-            alpha: share of heads a task may move.
-            delta: share of the steps, at the end, in which the rest is held.
-            choose: the top heads, random ones, the bottom ones, or given masks ``{task: bool (L, H)}``.
-            freeze: "update": unselected rows stay bit-identical, moments included; "grad": only their gradients are
-                zeroed, as published, and momentum carries them on.
+            alpha: fraction of heads that a task may update.
+            delta: final fraction of steps in which the other heads are frozen.
+            choose: "top", "random" or "bottom" heads, or masks ``{task: bool (L, H)}``.
+            freeze: "update": other rows stay bit-identical, optimizer moments included; "grad": only their gradients
+                are zeroed, as published, and momentum still moves them.
             params: rows of q, k and v ("qkv"), or also the columns of the output projection ("qkvo").
-            by: the importance estimator.
-            examples: for each task's importance.
-            refresh: choose heads anew every this many steps.
-            options: of the estimator.
+            by: importance estimator.
+            examples: number of examples for the importance of each task.
+            refresh: select heads again after this many steps.
+            options: options of the estimator.
         """
         check_share("alpha", alpha)
         check_share("delta", delta)
@@ -225,14 +225,15 @@ class IAT(Method):
 
     @classmethod
     def ticket_share(cls, **settings: Any) -> IAT:
-        """δ = 1: heads are chosen before the first step, by output heads that know nothing yet.
+        """δ = 1: heads are selected before the first step, with untrained output heads.
 
-        This is how Li et al. (2023) read Liang et al. (2021); the original finds tickets by single-task training.
+        This follows the reading of Liang et al. (2021) by Li et al. (2023); the original finds tickets by single-task
+        training.
         """
         return cls(delta=1.0, **settings)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.masks, self.held = {}, None  # of another run of this method
+        self.masks, self.held = {}, None  # state of another run of this method
         return []
 
     def start(self, run: Run) -> None:
@@ -285,20 +286,20 @@ class IAT(Method):
         mixed = run.plan.accumulate > 1 and run.plan.window == "mixed"
         if self.freeze == "grad" or run.plan.clip is not None or mixed:
             self.version += 1
-            self.held.attach()  # else held rows are put back as they were, and their gradients reach nothing else
+            self.held.attach()  # otherwise frozen rows are restored, so their gradients have no effect
 
     def _mask(self, run: Run, task: str) -> torch.Tensor:
         if not isinstance(self.choose, str):
             return self.choose[task]
         if self.choose == "random":
-            seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # others than the random lesions' heads
+            seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # not those of random lesions
             return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
         found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
         return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
 
 
 def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each task's heads; gradients, dropout, random streams and data order stay as they were."""
+    """Select each task's heads without side effects on gradients, dropout, random streams or data order."""
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         return {task: mask(run, task) for task in run.names}
 

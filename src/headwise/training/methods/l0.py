@@ -1,4 +1,4 @@
-"""Learned head gates as a training method, after the stem-cell study's code.
+"""Learned head gates as a training method, following the code of the stem-cell study.
 
 Legend: B examples, S sets of gates (one for all tasks, or one per task), L layers, H heads.
 """
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class L0(Method):
-    """Learn with the tasks which heads they can do without.
+    """Learn, together with the tasks, which heads are not needed.
 
-    Gates train beside the model with a learning rate of their own, which no schedule touches (as released), without
-    decay or clipping. The encoder learns along (dynamic), or rests (static) with ``Plan(train="heads")``. Training and
-    its evaluations run under the gates. At the end a shared set is folded into the output projections: the model then
-    is what it was under its gates, and needs none. Sets per task stay beside the model: ``method.gates.on(model)``.
-    With ``plan.patience`` the gates, too, are those of the best evaluation after the warm-up.
+    Gates have their own constant learning rate (as released), no weight decay and no clipping. The encoder is trained
+    too (dynamic), or frozen (static) with ``Plan(train="heads")``. Training and its evaluations run under the gates. At
+    the end, a shared set of gates is folded into the output projections, so the model needs no gates. Gates per task
+    remain separate: ``method.gates.on(model)``. With ``plan.patience``, the gates are those of the best evaluation
+    after the warm-up.
 
     Example:
         >>> method = L0(weight=0.01)
         >>> fit(model, Plan(epochs=30, lr=1e-5, clip=1.0), method)
-        >>> method.gates.settled()[0] > 0  # the heads that are left
-        >>> method.cut(model)  # and the others really gone
+        >>> method.gates.settled()[0] > 0  # the remaining heads
+        >>> method.cut(model)  # remove the others
     """
 
     name = "l0"
@@ -55,19 +55,19 @@ class L0(Method):
         warmup: float = 0.0,
         snapshots: int | None = None,
     ):
-        """Set what an open head costs.
+        """Set the cost of an open head.
 
         Args:
-            weight: times the penalty, once per optimizer step and beside any balance of the tasks' losses; with a
-                target, where the multiplier starts.
-            penalty: the heads expected open, "mean" over layers (as released) or "sum".
-            lr: of the gates.
-            shared: one set of gates for all tasks, or one for each.
+            weight: weight of the penalty, once per optimizer step and independent of loss balancing; with a target, the
+                initial value of the multiplier.
+            penalty: the expected number of open heads, "mean" over layers (as released) or "sum".
+            lr: learning rate of the gates.
+            shared: one set of gates for all tasks, or one per task.
             init: "open", or "xavier" as released.
-            target: share of heads to close; the weight then is a Lagrange multiplier.
-            rate: how fast the multiplier moves.
-            warmup: share of the steps in which the weight, or the target, climbs from zero.
-            snapshots: keep the gates every this many steps.
+            target: fraction of heads to close; the weight is then a Lagrange multiplier.
+            rate: learning rate of the multiplier.
+            warmup: fraction of steps in which the weight, or the target, increases from zero.
+            snapshots: save the gates every this many steps.
         """
         check_share("warmup", warmup)
         check_share("target", target or 0.0)
@@ -96,7 +96,7 @@ class L0(Method):
         run.best_after = math.ceil(self.warmup * run.total)
         if self.shared:
             run.model.require_projected("folding gates (shared=False keeps them beside the model)")
-            self._fold(run, torch.ones_like(self.gates.settled()[0]))  # changes nothing: what cannot fold raises now
+            self._fold(run, torch.ones_like(self.gates.settled()[0]))  # a dry run raises early
 
     def around(self, run: Run) -> AbstractContextManager[Any]:
         return self.gates.on(run.model)
@@ -125,10 +125,10 @@ class L0(Method):
             self._fold(run, self.gates.settled()[0])
 
     def cut(self, model: MultiTaskModel, task: str | None = None) -> nn.Module:
-        """Remove the closed heads from a model trained by this, in place; with sets per task, those of one task."""
+        """Remove the closed heads from the trained model in place; with gates per task, those of one task."""
         self.gates.fitting(model.encoder)
         gates = self.gates.settled()[self.gates.place(task)]
-        return cut(model.encoder, (gates > 0).float() if self.shared else gates)  # a shared set is folded already
+        return cut(model.encoder, (gates > 0).float() if self.shared else gates)  # a shared set is already folded
 
     def state(self) -> dict[str, torch.Tensor]:
         kept = {f"snapshot.{step}": gates for step, gates in self.snapshots.items()}
@@ -158,14 +158,14 @@ class L0(Method):
         return min(1.0, (run.step + 1) / max(1.0, self.warmup * run.total))
 
     def _shares(self, tasks: list[str]) -> torch.Tensor | float:
-        """How much of a step's batches each set was under, (S,)."""
+        """The fraction of a step's batches under each set, (S,)."""
         if self.shared:
-            return 1.0  # without a word to the device
+            return 1.0  # without synchronizing with the device
         places = torch.tensor([self.gates.place(task) for task in tasks], device=self.gates.log_a.device)
         return places.bincount(minlength=len(self.gates.log_a)) / len(tasks)
 
     def _note(self, run: Run) -> None:
-        """Between steps: a snapshot where one is due, and the gates of an evaluation that was the best."""
+        """Take snapshots that are due, and save the gates of the best evaluation."""
         if self.every and run.step % self.every == 0:
             self.snapshots[run.step] = self.gates.settled().cpu()
         best = run.history.best(run.best_after)

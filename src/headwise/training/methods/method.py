@@ -1,4 +1,4 @@
-"""What a training method may change: every hook is a no-op, and a method overrides one or two."""
+"""The base class of training methods: every hook is a no-op, and a method overrides one or two."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ class Method:
     """Plain training.
 
     The loop calls, for every optimizer step: ``before_batch`` and ``loss`` for each batch, ``before_update`` when the
-    gradient is complete, ``after_update`` when the parameters have moved. ``start`` comes once, also after a resume.
+    gradient is complete, ``after_update`` when parameters have moved. ``start`` is called once, also after a resume.
     """
 
     name = "plain"
     version = 0
-    """Counts up when what happens to gradients on their way changes, so that nothing recorded before is replayed."""
+    """Increased when the method processes gradients differently, which invalidates recorded passes."""
 
     recordable = False
-    """Whether what `around` adds to a pass is operations on the device alone, the same for every batch of a task."""
+    """Whether `around` adds only device operations that are the same for every batch of a task."""
 
     def start(self, run: Run) -> None:
-        """Before the first step of this process."""
+        """Called before the first step of this process."""
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        """Parameter groups of the method's own, each with its ``lr``, for the optimizer; on the model's device."""
+        """Additional parameter groups for the optimizer, each with its ``lr``, on the model's device."""
         return []
 
     def stream(self, task: str, data: Encoded, order: Order, seed: Sequence[int]) -> Stream:
-        """Where a task's training batches come from."""
+        """The stream of a task's training batches."""
         return Stream(data, order, seed)
 
     def around(self, run: Run) -> AbstractContextManager[Any]:
-        """What the model runs under, such as gates: in the pass of every batch and in evaluations while training."""
+        """A context, such as gates, for every pass and every evaluation during training."""
         return nullcontext()
 
     def before_step(self, run: Run) -> None:
-        """Before the batches of a step."""
+        """Called before the batches of a step."""
 
     def before_batch(self, run: Run, task: str) -> None:
-        """Before a batch's forward and backward."""
+        """Called before the forward and backward of a batch."""
 
     def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """One loss per example, (B,)."""
-        return run.forward(task, batch).loss
+        return run.wrapped(task, batch).loss
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
-        """Between the backward passes of a step and the optimizer; clipping comes after."""
+        """Called after the backward passes of a step, before clipping and the optimizer."""
 
     def after_update(self, run: Run, tasks: list[str]) -> None:
-        """After the optimizer has moved the parameters."""
+        """Called after the optimizer has updated the parameters."""
 
     def finish(self, run: Run) -> None:
-        """After the last step, also when training ends early."""
+        """Called after the last step, also if training ends early."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Tensors to keep in checkpoints."""
+        """Tensors to save in checkpoints."""
         return {}
 
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
 
     def describe(self) -> dict[str, Any]:
         """The method and its settings, for the record."""

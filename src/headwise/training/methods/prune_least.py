@@ -1,4 +1,4 @@
-"""Prune the least important heads late in training and go on (Li et al. 2023, Table 7, first row)."""
+"""Prune the least important heads late in training and continue (Li et al. 2023, Table 7, first row)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class PruneLeast(Method):
-    """At 1−δ of training, close the heads that matter least to all tasks together, and train on without them.
+    """Close the heads that matter least to all tasks before the final fraction δ of training.
 
-    A head's score is the mean of the tasks' importances, each scaled to sum 1, so that no task outweighs another by
-    the size of its loss. Closed heads are gated to zero for every task, in training and in evaluations; at the end
-    their columns of the output projections are zero, so the model needs no gates. With ``plan.patience`` only
+    A head's score is the mean of the tasks' importances, each normalized to sum 1, so that tasks with larger losses do
+    not dominate. Closed heads are gated to zero for every task, in training and in evaluations; at the end their
+    columns of the output projections are set to zero, so the model needs no gates. With ``plan.patience``, only
     evaluations after the cut compete for the best weights.
 
     Example:
@@ -35,13 +35,13 @@ class PruneLeast(Method):
     name = "prune_least"
 
     def __init__(self, alpha: float = 0.3, delta: float = 0.1, by: str = "gradient", examples: int = 10_000):
-        """Set how much is pruned, and when.
+        """Choose how much is pruned, and when.
 
         Args:
-            alpha: share of all heads to close.
-            delta: share of the steps, at the end, that are trained without them.
-            by: the importance estimator.
-            examples: for each task's importance.
+            alpha: fraction of heads to close.
+            delta: final fraction of steps, trained without them.
+            by: importance estimator.
+            examples: number of examples for the importance of each task.
         """
         check_share("alpha", alpha)
         check_share("delta", delta)
@@ -49,7 +49,7 @@ class PruneLeast(Method):
         self.closed: torch.Tensor | None = None  # bool (L, H)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.closed = None  # of another run of this method
+        self.closed = None  # state of another run of this method
         return []
 
     def start(self, run: Run) -> None:
@@ -91,6 +91,6 @@ class PruneLeast(Method):
         return {"method": self.name, **settings}
 
     def _share(self, run: Run, task: str) -> torch.Tensor:
-        """A task's importance of each head as a share of all heads'."""
+        """A task's importance of each head, normalized to sum 1."""
         scores = importance(run.model, task, self.by, examples=self.examples, data=run.data[task]).scores
         return scores / scores.abs().nansum().clamp_min(1e-20)

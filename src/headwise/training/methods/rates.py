@@ -1,4 +1,4 @@
-"""A learning rate for every head and task: the task that needs a head most moves it freely, the others less."""
+"""A learning rate for every head and task: a head learns most from the task that needs it most."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Rates(Method):
     """Important-head training without a threshold.
 
-    A task's importance, divided by its mean over heads, says what the task needs; a head's rate on a batch of a task is
-    that need over the largest need of any task, to some power. Updates of the head's rows are scaled by it after the
-    optimizer's step, so that it is a learning rate under any optimizer. Power 0 is plain training; with a large power
-    every head belongs to one task.
+    A task's need of a head is its importance divided by the mean over heads. The head's rate on a batch of the task is
+    this need divided by the largest need of any task, raised to a power. Updates of the head's rows are scaled after
+    the optimizer's step, so this is a learning rate with any optimizer. Power 0 is plain training; with a large power
+    every head is trained by one task only.
 
     Example:
         >>> fit(model, Plan(epochs=3), Rates(power=1.0, start=0.2, refresh=200))
@@ -42,15 +42,15 @@ class Rates(Method):
         by: str = "gradient",
         examples: int = 1000,
     ):
-        """Choose how strongly heads are owned, and from when on.
+        """Choose how exclusive heads are, and from when on.
 
         Args:
-            power: of a task's relative need.
-            start: share of training after which rates apply: importance wants a model that has learned something.
-            refresh: steps after which needs are measured anew.
-            params: which of a head's matrices, "qkv" or "qkvo".
+            power: exponent of the relative need.
+            start: fraction of training after which rates apply, because importance requires a trained model.
+            refresh: steps after which needs are measured again.
+            params: matrices of a head, "qkv" or "qkvo".
             by: importance estimator.
-            examples: training examples per task for it.
+            examples: number of training examples per task for importance.
         """
         check_share("start", start)
         if power < 0:
@@ -63,7 +63,7 @@ class Rates(Method):
         self._slow: dict[frozenset[str], list[torch.Tensor]] = {}
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.needs, self._slow = {}, {}  # of another run of this method
+        self.needs, self._slow = {}, {}  # state of another run of this method
         return []
 
     def start(self, run: Run) -> None:
@@ -91,8 +91,8 @@ class Rates(Method):
             torch._foreach_lerp_(held, self._before, self._slowness(frozenset(tasks)))
 
     def rates(self) -> dict[str, torch.Tensor]:
-        """Each task's learning rate for every head, (L, H), as a share of the plan's."""
-        # Some estimators have scores below zero, also on average: a head that harms a task is none that it needs.
+        """Each task's learning rate for every head, (L, H), relative to the plan's."""
+        # Some estimators have negative scores: a task does not need a head that harms it.
         needs = {task: (need / need.abs().nanmean()).clamp_min(1e-12) for task, need in self.needs.items()}
         most = torch.stack(list(needs.values())).amax(0)
         return {task: (need / most).nan_to_num(1.0) ** self.power for task, need in needs.items()}
@@ -101,7 +101,7 @@ class Rates(Method):
         return importance(run.model, task, self.by, examples=self.examples, data=run.data[task]).scores.cpu()
 
     def _slowness(self, tasks: frozenset[str]) -> list[torch.Tensor]:
-        """1 - rate for every entry of every tensor; a step of several tasks takes the largest of their rates."""
+        """1 - rate for every entry of every tensor; with several tasks in a step, the largest rate counts."""
         if tasks not in self._slow:
             rates = self.rates()
             rate_LH = torch.stack([rates[task] for task in sorted(tasks)]).amax(0)
@@ -114,7 +114,7 @@ class Rates(Method):
 
     def _mark(self, slow: dict[int, torch.Tensor], site: Any, name: str, rate_LH: torch.Tensor) -> None:
         part = site.parts[name]
-        rates = [rate_LH[site.layer, list(own)].amax() for own in site.owners(part)]  # a key-value group: the largest
+        rates = [rate_LH[site.layer, list(own)].amax() for own in site.owners(part)]  # of a key-value group
         for rows, value in zip(part.rows, torch.stack(rates).tolist()):
             for tensor, axis in ((part.module.weight, part.axis), (part.module.bias if part.biased else None, 0)):
                 if tensor is not None and not (name == "o" and tensor.ndim == 1):

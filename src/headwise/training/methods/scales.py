@@ -1,4 +1,4 @@
-"""A factor for every head and task, learned with the rest: tasks share heads, each listens to them in its own way."""
+"""A learned factor for every head and task: tasks share heads but weight them differently."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TIED = (None, "heads", "tasks")
 
 
 class Scales(Method):
-    """Soft head masks that tasks learn for themselves, where important-head training sets hard ones.
+    """Soft head masks that are learned per task; important-head training sets hard ones.
 
-    A head's output is multiplied by its task's factor, 1 at first, with a learning rate of its own: L·H numbers more
-    for each task. They stay with the model (``model.scales_of(task)``) and are a map of the heads it turned to; a plain
-    checkpoint of the encoder alone has none of them.
+    A head's output is multiplied by its task's factor, initially 1, with its own learning rate: L·H parameters per
+    task. The factors are saved with the model (``model.scales_of(task)``) and show which heads a task uses; a plain
+    checkpoint of the encoder does not contain them.
 
     Example:
         >>> fit(model, Plan(epochs=3), Scales())
@@ -32,12 +32,12 @@ class Scales(Method):
     name = "scales"
 
     def __init__(self, lr: float = 0.03, tied: str | None = None):
-        """Set how fast factors are learned, and which are one.
+        """Choose the learning rate of the factors, and which are tied.
 
         Args:
-            lr: of the factors; it warms up and decays with the plan's. With 0 this is plain training.
-            tied: "heads": all heads of a layer have one factor, each task its own; "tasks": all tasks have the same.
-                Controls: what is left of a gain without either is not the heads', or not the tasks'.
+            lr: learning rate of the factors, with the warm-up and decay of the plan. 0 is plain training.
+            tied: "heads": one factor per layer and task; "tasks": the same factors for all tasks. These are controls: a
+                gain that remains does not depend on separate heads, or on separate tasks.
         """
         if not lr >= 0:
             raise HeadwiseError(f"lr={lr}", "0 or more")
@@ -63,12 +63,12 @@ class Scales(Method):
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
         for scales in run.model.scales.values() if self.tied == "heads" else ():
-            if scales.grad is not None:  # equal gradients keep equal factors equal
+            if scales.grad is not None:  # equal gradients keep tied factors equal
                 scales.grad.copy_(scales.grad.mean(1, keepdim=True).expand_as(scales))
 
     def finish(self, run: Run) -> None:
         for key, scales in run.model.scales.items() if self.tied == "tasks" else ():
-            run.model.scales[key] = nn.Parameter(scales.detach().clone())  # the next training may learn them apart
+            run.model.scales[key] = nn.Parameter(scales.detach().clone())  # the next training may untie them
 
     def describe(self) -> dict[str, Any]:
         return {"method": self.name, "lr": self.lr, **({"tied": self.tied} if self.tied else {})}

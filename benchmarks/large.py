@@ -1,0 +1,120 @@
+"""Importance of a large decoder: against a bare forward, the device's matrix rate, and the memory said beforehand.
+
+    python benchmarks/large.py [--shape 8b] [--tokens 8192] [--json FILE]
+
+Random weights in bf16, built on the device from a configuration (8b: 32 layers of 32 heads in 8 groups, width 4096).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from comparing import CLOCK, Row, equal, fastest, finish, parameters_of, row
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from headwise.models.memory import peak_of, weight_bytes
+from headwise.models.plain import Wrapped
+from headwise.scoring import room
+from headwise.scoring.importance import importance
+
+ANSWER = 8  # tokens of a row whose loss is taken
+SHAPES = {  # layers, heads, groups, width, inner width, words
+    "8b": (32, 32, 8, 4096, 14336, 128256),
+    "1b": (16, 32, 8, 2048, 8192, 128256),
+    "tiny": (4, 8, 4, 256, 1024, 1024),
+}
+
+
+def build(shape: str, device: str) -> Any:
+    layers, heads, groups, width, inner, words = SHAPES[shape]
+    config = AutoConfig.for_model(
+        "llama",
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        hidden_size=width,
+        intermediate_size=inner,
+        vocab_size=words,
+        use_cache=False,
+    )
+    with torch.device(device):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def last_tokens(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Each row's loss on its last tokens, as for the answer after a prompt."""
+    ids = batch["input_ids"]
+    logits_BTV = model(input_ids=ids, logits_to_keep=ANSWER + 1).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), ids[:, -ANSWER:].flatten(), reduction="none"
+    )
+    return losses.view(len(ids), -1).mean(1)
+
+
+def matrix_rate(device: str) -> float:
+    """Operations a second of a bf16 matrix product."""
+    size = 8192 if device == "cuda" else 512
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    (best,) = fastest([lambda: [a @ b for _ in range(10)]], 3, device)
+    return 20 * size**3 / best
+
+
+def rows_of(shape: str, tokens: int, length: int, count: int, device: str) -> list[Row]:
+    began = CLOCK()
+    model = build(shape, device)
+    print(f"built {parameters_of(model) / 1e9:.2f} billion weights in {CLOCK() - began:.1f} s", flush=True)
+    size, words = max(1, tokens // length), model.config.vocab_size
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(3, words, (size, length), generator=generator) for _ in range(count)]
+    batches: list[dict[str, Any]] = [{"input_ids": each} for each in ids]
+    subject, said = Wrapped(model, last_tokens, batches[0]), []
+
+    @torch.no_grad()
+    def forward() -> list[torch.Tensor]:
+        moved = [{name: value.to(device) for name, value in batch.items()} for batch in batches]
+        return [subject.losses("loss", batch).sum().cpu() for batch in moved]
+
+    room.LARGE = 0
+    scores = importance(model, batches, loss=last_tokens, log=said.append)
+    estimate = 1e9 * float(re.search(r"([\d.]+) GB beside", said[0])[1]) if "GB beside" in said[0] else 0.0
+    print("\n".join(said), flush=True)
+    room.LARGE = 1e18
+    peak = peak_of(lambda: importance(model, batches[:1], loss=last_tokens, log=said.append), torch.device(device))
+    ours = lambda: importance(model, batches, loss=last_tokens, log=said.append)  # noqa: E731
+    spent, bare = fastest([ours, forward], 2, device)
+    work = 4 * size * length * count * sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
+    read = equal("sub-words read", size * length * count, size * length * count)
+    same = [read, equal("heads scored", scores.scores.isfinite().sum(), scores.scores.numel())]
+    name = f"{shape}, {tokens} tokens at once, {length} long"
+    rows = [
+        row(f"importance / bare forward, {name}", spent / bare, "<= 2.1", "2.0 (operations)", same=same),
+        row(f"fraction of the matrix rate, {name}", work / spent / matrix_rate(device), ">= 0.5", "1"),
+        row(f"tokens a second, {name}", size * length * count / spent),
+        row(f"GB of weights, {name}", weight_bytes(model) / 1e9),
+        row(f"GB that importance took beside them, {name}", peak / 1e9),
+    ]
+    if estimate:
+        rows.append(row(f"memory said before it starts, over what it took, {name}", estimate / peak, "<= 1.1"))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shape", choices=[*SHAPES])
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--count", type=int, default=4, help="batches")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    shape = args.shape or ("8b" if args.device == "cuda" else "tiny")
+    finish(rows_of(shape, args.tokens, args.length, args.count, args.device), args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The answers of all tasks to a text, with all heads open and under gates, and what closed heads return there.
+
+Legend: B examples, T tokens, L layers, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.lab.asks import Ask
+from headwise.lab.questions import NEXT, Asked, Question, next_logits, question, scores_of
+from headwise.measuring.references import head_outputs, matched_tokens, mean_of
+from headwise.models.batching import Encoded, batches
+from headwise.models.language import LanguageModel
+from headwise.models.subject import Batch, Subject
+from headwise.tasks.kinds.choice import Choice, Grade
+from headwise.tasks.kinds.continuation import Continuation
+from headwise.tasks.kinds.generation import Generation
+from headwise.tasks.task import Row
+
+SHOWN = 12  # likeliest next words, and choices of many
+TOKENS = 2048  # padded tokens in one forward
+MEANS = 64  # development rows of each task behind a mean
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """The last few results by key: memory stays flat however many texts come."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self.values: OrderedDict[Hashable, Value] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        if key not in self.values:
+            self.values[key] = make()
+            while len(self.values) > self.size:
+                self.values.popitem(last=False)
+        self.values.move_to_end(key)
+        return self.values[key]
+
+
+class Answers:
+    """A subject that is asked about one text at a time.
+
+    Example:
+        >>> answers = Answers(model)
+        >>> answers.under(Ask(("a fine film", ""), (), gates, "zero", 0))["sst2"]["label"]
+        'positive'
+    """
+
+    def __init__(self, subject: Subject):
+        self.subject = subject.eval()
+        self.heads = subject.attention
+        self.gone = ~self.heads.alive
+        self._questions = Kept[Question](16)
+        self._before = Kept[dict[str, Any]](64)
+        self._means = Kept[torch.Tensor](1)
+        self._donated = Kept[torch.Tensor | None](4)
+        self._rows: dict[str, list[Row]] = {}
+
+    def question(self, ask: Ask) -> Question:
+        """The text as every task reads it; tokenised once."""
+        make = lambda: question(self.subject, ask.texts, ask.choices)  # noqa: E731
+        return self._questions.get(ask.question, make)
+
+    def gates(self, ask: Ask) -> torch.Tensor:
+        """The gates as a tensor, (L, H)."""
+        return torch.tensor(ask.gates, device=self.subject.device)
+
+    def both(self, ask: Ask) -> dict[str, dict[str, Any]]:
+        """The answers with all heads open, and under the gates."""
+        intact = Ask(ask.texts, ask.choices, ((1.0,) * self.heads.num_heads,) * self.heads.num_layers, "zero", 0)
+        before = self._before.get(ask.question, lambda: self.under(intact))
+        return {"before": before, "after": self.under(ask) if ask.closed else before}
+
+    @torch.no_grad()
+    def under(self, ask: Ask) -> dict[str, Any]:
+        """Every task's answer under the gates; one that cannot answer this text says why."""
+        asked, found = self.question(ask), {}
+        for group in asked.groups:
+            with self.subject.gated(self.gates(ask), self.reference(ask, group), heads=self.heads):
+                for one, batch, scores in scores_of(self.subject, group):
+                    found[one.task] = answer(one, batch, scores)
+        if asked.ids is not None:
+            found[NEXT] = self._next(ask, asked.ids)
+        problems = {name: {"problem": problem} for name, problem in asked.problems.items()}
+        return {name: found.get(name) or problems[name] for name in self.subject.tasks} | {
+            name: value for name, value in found.items() if name == NEXT
+        }
+
+    def _next(self, ask: Ask, ids: Sequence[int]) -> dict[str, Any]:
+        try:
+            with self.subject.gated(self.gates(ask), self.reference(ask, None), heads=self.heads):
+                logits = next_logits(self.subject, ids)[0]
+        except HeadwiseError as error:
+            if "mask" not in error.seen:
+                raise
+            return {"problem": str(error)}
+        chances = logits.softmax(-1).topk(min(SHOWN, len(logits)))
+        tokenizer: Any = self.subject.tokenizer
+        words = [tokenizer.decode([token]) for token in chances.indices.tolist()]
+        return {"form": "next", "label": words[0], "words": list(zip(words, chances.values.tolist()))}
+
+    # -- what closed heads return
+
+    def reference(self, ask: Ask, group: Sequence[Asked] | None) -> torch.Tensor | None:
+        """The reference for the forward of a group of tasks; None is zero."""
+        if ask.close == "zero" or not ask.closed:
+            return None
+        if ask.close == "mean":
+            return self.mean()
+        if group is None or isinstance(self.subject, LanguageModel):
+            return self._donated.get(ask.seed, lambda: self._drawn(ask.seed))
+        key = ask.question, group[0].task, ask.seed
+        return self._donated.get(key, lambda: self._other(group[0], ask.seed))
+
+    def mean(self) -> torch.Tensor:
+        """Each head's mean output over development examples, every task alike, (L, H, D)."""
+        return self._means.get("mean", self._mean)
+
+    def _mean(self) -> torch.Tensor:
+        means = []
+        for name in self.with_rows():
+            batches = (batch for _, batch in self.batches(self.encoded(name, self.rows(name)[:MEANS])))
+            means.append(mean_of(batches, self.subject, name, self.heads))
+        return torch.stack(means).mean(0).nan_to_num(0).to(next(self.subject.parameters()).dtype)
+
+    def _other(self, asked: Asked, seed: int) -> torch.Tensor:
+        """Head outputs on a development example, token by token, (1, T, L, H, D)."""
+        batch = asked.batch(self.subject)
+        if "window" in batch or len(asked.data) > 1:
+            raise HeadwiseError("a text read in several parts", "a shorter text to resample for", "zero or mean")
+        real_BT, z_BTLHD = self._donor(seed, asked.task)
+        own = next(real for real, _ in self.subject.inputs(asked.task, batch))
+        own = own.expand(-1, batch["input_ids"].shape[1])
+        return z_BTLHD.take_along_dim(matched_tokens(own, real_BT)[:, :, None, None, None], 1).nan_to_num(0)
+
+    def _drawn(self, seed: int) -> torch.Tensor:
+        """Head outputs at one token of a development example, (L, H, D): a prompt is read in forwards of any length."""
+        real_BT, z_BTLHD = self._donor(seed, self.with_rows()[0])
+        places = real_BT[0].nonzero().flatten()
+        at = int(places[np.random.default_rng([seed, 12]).integers(len(places))])
+        return z_BTLHD[0, at].nan_to_num(0)
+
+    def _donor(self, seed: int, task: str) -> tuple[torch.Tensor, torch.Tensor]:
+        name = task if self.rows(task) else self.with_rows()[0]
+        rows = self.rows(name)
+        row = rows[int(np.random.default_rng([seed, 11]).integers(len(rows)))]
+        _, batch = next(self.batches(self.encoded(name, [row])))
+        with torch.no_grad():
+            return head_outputs(self.subject, name, batch)
+
+    # -- development rows
+
+    def rows(self, task: str) -> list[Row]:
+        """A task's development rows, or none where its data is not here."""
+        if task not in self._rows:
+            try:
+                self._rows[task] = self.subject.tasks[task].rows("dev")
+            except (HeadwiseError, OSError):
+                self._rows[task] = []
+        return self._rows[task]
+
+    def with_rows(self) -> list[str]:
+        """The tasks whose development rows are here; raises where there are none."""
+        names = [name for name in self.subject.tasks if self.rows(name)]
+        if not names:
+            raise HeadwiseError("no development rows of any task", "the data of one task", "--data FOLDER, or zero")
+        return names
+
+    def encoded(self, task: str, rows: Sequence[Row]) -> Encoded:
+        """Rows of a task as numbers; unlike `Subject.encode` it leaves nothing on disk."""
+        tokenizer: Any = self.subject.tokenizer
+        columns = self.subject.tasks[task].kind.encode(rows, tokenizer, self.subject.max_length)
+        return Encoded(columns, getattr(tokenizer, "pad_token_id", None) or 0, len(rows))
+
+    def batches(self, data: Encoded) -> Iterator[tuple[np.ndarray, Batch]]:
+        """In forwards of bounded size."""
+        return batches(data, TOKENS, self.subject.device)
+
+
+def answer(asked: Asked, batch: Batch, scores: Any) -> dict[str, Any]:
+    """A task's answer in plain values, with ``form`` to show it by."""
+    kind = asked.kind
+    if isinstance(kind, Choice):
+        return _chosen(asked, kind.scores_of(scores, batch)[0])
+    if isinstance(kind, Continuation):
+        found = kind.decode(scores, batch)[0]
+        return {"form": "continuation", "label": asked.row["target"], **found._asdict()}
+    if isinstance(kind, Generation):
+        return {"form": "text", "label": kind.decode(scores, batch)[0]}
+    owner = asked.data.columns.get("row")
+    found = kind.predictions(scores, batch, [asked.row] * len(asked.data))
+    best = found[0] if owner is None else max(found, key=lambda record: record.score)
+    return {"form": type(best).__name__.lower(), **best._asdict()}
+
+
+def _chosen(asked: Asked, scores: torch.Tensor) -> dict[str, Any]:
+    """A choice with the probability of each."""
+    kind, chances = asked.kind, scores.double().softmax(-1)
+    names = list(kind.labels) if len(kind.labels) == len(chances) else list(asked.row["choices"])
+    if isinstance(kind, Grade):
+        return {"form": "graded", "value": float(chances @ chances.new_tensor(kind.values))}
+    probabilities = [(name, chance) for name, chance in zip(names, chances.tolist())]
+    return {"form": "labelled", "label": names[int(chances.argmax())], "probabilities": probabilities[:SHOWN]}

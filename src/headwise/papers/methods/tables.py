@@ -1,0 +1,76 @@
+"""Tables: what was chosen, every method against tuned plain training column by column, and the untouched encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwise.measuring.stats import adjust
+from headwise.papers.methods.records import Records
+from headwise.papers.summary import mean_sd, over_seeds, table
+
+Table = dict[str, Any]
+PLAIN = "plain"
+
+
+def chosen_table(records: Records) -> Table | None:
+    """Settings chosen on held-out training rows."""
+    rows = []
+    for (model, method, tasks), result in records.chosen.items():
+        last = result["rungs"][-1]["candidates"][0]
+        settings = ", ".join(f"{axis.rpartition('.')[2]} {value}" for axis, value in result["changes"].items())
+        tried = len(result["rungs"][0]["candidates"])
+        rows.append([model, method, tasks[0] if len(tasks) == 1 else "all", settings, 100 * last["mean"], tried])
+    note = (
+        "Chosen by successive halving on a tenth of the training rows (at most 1,000 of a task); development and test "
+    )
+    note += "rows chose nothing. Held-out score: mean over tasks, in percent."
+    columns = ["model", "method", "tasks", "chosen", "held-out score", "candidates"]
+    return table("Tuned settings", columns, rows, note) if rows else None
+
+
+def method_table(records: Records, model: str, split: str) -> Table | None:
+    """Every method against plain training, column by column, with Holm over all columns and methods."""
+    scores = {
+        name: s for (m, name, side), s in records.scores.items() if (m, side) == (model, split) and any(s.values())
+    }
+    if PLAIN not in scores or len(scores) < 2:
+        return None
+    tasks = list(dict.fromkeys(task for row in scores[PLAIN].values() for task in row))
+    rows, tests = [], []
+    for method in scores:
+        for column in (*tasks, "mean"):
+            mine, base = records.contrast(model, method, PLAIN, column, split)
+            found = over_seeds(mine, base) if method != PLAIN else None
+            rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
+            tests.append(np.nan if found is None else float(found.p))
+    for row, p in zip(rows, adjust(np.array(tests))):
+        row.insert(-1, None if np.isnan(p) else float(p))
+    columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
+    note = "In percent; every method with its own tuned settings, on seeds that tuned nothing. Student's paired t over "
+    note += f"seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."
+    return table(f"Tuned methods on {split} rows: {model}", columns, rows, note)
+
+
+def _cells(found: Any) -> list[Any]:
+    return [None] * 4 if found is None else [found.value, found.low, found.high, found.p]
+
+
+def untouched_table(records: Records) -> Table | None:
+    """Trained models beside the cosine of the untouched encoder."""
+    rows = []
+    for model, record in records.untrained.items():
+        for name, found in record.result.items():
+            pooling, split = name.split()
+            rows.append([model, split, f"untouched, cosine, {pooling} pooling", 100 * found["spearman"], None, 1])
+        task = record.config["task"]
+        for (other, method, split), scores in records.scores.items():
+            values = [row[task] for row in scores.values() if task in row]
+            if other == model and values:
+                rows.append([model, split, f"trained, {method}", *mean_sd(values), len(values)])
+    rows.sort(key=lambda row: (row[0], row[1]))
+    note = "Spearman's correlation of predicted and gold similarity, in percent. What is untouched was not trained on this task's "
+    note += "rows here; an encoder trained for similarity may have seen such pairs before."
+    columns = ["model", "split", "way", "r", "sd", "seeds"]
+    return table("Similarity: trained against untouched", columns, rows, note) if rows else None

@@ -1,0 +1,123 @@
+"""Several processes measure what one does: parts dealt out, sums joined, memory agreed on, an end that all notice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from headwise.models.processes import Team
+
+SCRIPT = """
+import os, sys, warnings, torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from headwise.measuring import evaluate as measuring
+from headwise.models import processes
+from headwise.probing.features import Reader
+from headwise.scoring import gradient
+from headwise.scoring.importance import importance
+from headwise.testing import toy_language_model, toy_model
+
+torch.set_num_threads(1)
+how, out = sys.argv[1:]
+warnings.simplefilter("ignore")
+processes.join()
+rank = dist.get_rank() if dist.is_initialized() else 0
+model, kept = toy_model().eval(), {}
+
+def measured(model, task, name, lesions):
+    for by in ("gradient", "token", "batch", "weight", "ablation", "mean_ablation", "fisher", "confidence"):
+        if (name != "prompts" or by in ("gradient", "token", "ablation")) and (how != "fsdp" or by != "confidence"):
+            found = importance(model, task, by, tokens=64, examples=90, log=lambda line: None)
+            kept[f"{name}.{by}"], kept[f"{name}.{by}.stderr"] = found.scores.double(), found.stderr.double()
+            kept[f"{name}.{by}.half"] = torch.tensor([found.split_half(), found.examples], dtype=torch.float64)
+    for number, score in enumerate(measuring.evaluate(model, task, lesions, tokens=64)):
+        kept[f"{name}.lesion{number}"] = torch.tensor([float(p == g) for p, g in zip(score.predictions, score.golds)])
+
+lesions = (torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0)) > 0.3).float()
+if how == "killed" and rank == 1:  # in the middle, while the others measure
+    before, calls = gradient.head_gradients, []
+    def dying(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            os._exit(9)
+        return before(*args, **kwargs)
+    gradient.head_gradients = dying
+if how == "full" and rank == 1:  # memory for half as much, on one of the two
+    before = gradient.head_gradients
+    def full(sample, batch, *rest, **named):
+        if sample.tokens > 32:
+            raise torch.OutOfMemoryError
+        return before(sample, batch, *rest, **named)
+    gradient.head_gradients = full
+if how == "fsdp":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in model.encoder.encoder.layer:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model.encoder, mesh=mesh)
+measured(model, "toy0", "toy", lesions)
+if how in ("one", "two"):
+    measured(toy_language_model(rows=9), "several", "prompts", lesions)
+    batches = [model.encode("toy1", "train").batch(range(i, i + 7)) for i in range(0, 35, 7)]
+    inputs = ("input_ids", "attention_mask")
+    squares = lambda m, b: m(**{n: b[n] for n in inputs}).last_hidden_state.square().sum((1, 2))
+    own = importance(model.encoder, batches, loss=squares)
+    kept["own"] = own.scores.double()
+    rows = [{"text": " ".join(["word"] * (1 + i % 5))} for i in range(11)]
+    features = Reader.of(model, at="mean", tokens=20).read(rows)
+    kept["heads"], kept["layers"] = features.heads, features.layers
+if rank == 0:
+    save_file({k: v.contiguous() for k, v in kept.items()}, out)
+processes.leave()
+"""
+
+
+def ran(folder: Path, how: str, number: int) -> subprocess.CompletedProcess[str]:
+    (folder / "job.py").write_text(SCRIPT)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWISE_CACHE": str(folder)}
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={number}"] if number > 1 else []
+    command = [sys.executable, *launch, str(folder / "job.py"), how, str(folder / f"{how}.safetensors")]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=150)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    done = ran(folder, "one", 1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(folder / "one.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "number"), [("two", 2), ("two", 3), ("full", 2), ("fsdp", 2)])
+def test_several_processes_measure_what_one_does(one, tmp_path, how, number):
+    done = ran(tmp_path, how, number)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = load_file(tmp_path / f"{how}.safetensors")
+    assert found.keys() == one.keys() or how != "two"
+    for name, value in found.items():
+        if not (how == "full" and ("half" in name or ".batch" in name)):  # other batches fill other blocks
+            assert (value - one[name]).abs().max() <= 1e-6, name
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_all_with_one_message(tmp_path):
+    done = ran(tmp_path, "killed", 2)
+    assert done.returncode and not (tmp_path / "killed.safetensors").exists()
+    ours = [line for line in done.stderr.splitlines() if "HeadwiseError" in line and "lost another one" in line]
+    assert len(ours) <= 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", range(7))
+def test_every_part_counts_once_and_all_take_as_many_turns(count, size):
+    shares = [list(Team(rank, size).share(range(count))) for rank in range(size)]
+    assert sorted(part for share in shares for part, counts in share if counts) == list(range(count))
+    assert len({len(share) for share in shares}) == 1
