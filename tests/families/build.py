@@ -90,6 +90,8 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "perceiver": PERCEIVER,
     **dict.fromkeys(["detr", "conditional_detr", "dab-detr", "table-transformer"], ONE),
     "deformable_detr": THREE_SCALES,
+    "chmv2": {"backbone_config": {"model_type": "dinov3_vit"} | VIT}
+    | {k: v for k, v in DEPTH.items() if "bone" not in k},
     **dict.fromkeys(["depth_anything", "prompt_depth_anything"], DEPTH),
 }
 LLAMA4 = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}

@@ -51,6 +51,9 @@ def _wrong(model: nn.Module, heads: Heads) -> str:
     torch.manual_seed(0)
     base = _values(runner, inputs)
     present = [site for site in heads.sites if site.kept]
+    with gated(model, torch.ones(heads.shape), heads=heads):
+        if not torch.equal(_values(runner, inputs), base):
+            return "gates of ones change the answer"
     for site in (present[0], present[-1]):
         for head in dict.fromkeys((0, len(site.kept) - 1)):
             gates = torch.ones(heads.shape)
@@ -195,3 +198,28 @@ def _tensors(out: Any) -> Iterator[torch.Tensor]:
     elif isinstance(out, dict | list | tuple):
         for part in out.values() if isinstance(out, dict) else out:
             yield from _tensors(part)
+
+
+def slope(model: nn.Module, heads: Heads, step: float = 1e-2) -> tuple[float, float]:
+    """The derivative of the sum of squared answers by the gate of a head in the last layer: autograd, differences.
+
+    In float64. Smaller steps would measure the rounding of norms that compute in float32 in any model.
+    """
+    runner, inputs, _ = _run(model, heads)
+    model.double()
+    inputs = {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+    site = next(site for site in reversed(heads.sites) if site.kept)
+
+    def loss(gate: torch.Tensor) -> torch.Tensor:
+        gates = torch.ones(heads.shape, dtype=torch.float64)
+        gates = gates.index_put((torch.tensor(site.layer), torch.tensor(site.kept[0])), gate)
+        torch.manual_seed(0)
+        with gated(model, gates, heads=heads):
+            answers = list(_tensors(runner(**inputs)))
+        return sum(each.double().square().sum() for each in answers if each.isfinite().all())
+
+    gate = torch.ones((), dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(loss(gate), gate)
+    with torch.no_grad():
+        away = (loss(gate + step) - loss(gate - step)) / (2 * step)
+    return float(gradient), float(away)

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from families.build import build
-from families.check import verdict
+from families.check import slope, verdict
 from families.sweep import FILE, PAGE, page, types, verdicts
+from headwise.heads.gates import Heads
 
 KNOWN = json.loads(FILE.read_text())
 FAST = (
@@ -31,6 +32,22 @@ def test_gates_close_heads(family):
 def test_what_cannot_be_reached_is_refused(family):
     kind, why = verdict(build(family))
     assert kind == "refused" and why
+
+
+@pytest.mark.parametrize(
+    ("family", "stack"), [("llama", "decoder"), ("mistral3", "vision"), ("d_fine", "decoder"), ("lxmert", "vision")]
+)
+def test_gradients_are_those_of_finite_differences(family, stack):
+    model = build(family)
+    gradient, away = slope(model, Heads.of(model, stack=stack))
+    assert gradient == pytest.approx(away, rel=1e-3) and gradient
+
+
+def test_what_a_model_detaches_has_no_gradient():
+    """RT-DETR cuts what its encoder hands to its decoder off from autograd, so heads there have another gradient."""
+    model = build("rt_detr")
+    gradient, away = slope(model, Heads.of(model, stack="encoder"))
+    assert gradient != pytest.approx(away, rel=0.1)
 
 
 def test_nothing_is_known_to_be_wrong():

@@ -173,15 +173,15 @@ def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], l
             if "in the configuration" in str(error):
                 raise
     found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
+    shared = len({id(getattr(module, "weight", module)) for module in modules.values()}) < len(placed)  # or tied
     if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
-        return fields
+        return fields | {"shared": shared, "exact": fields["exact"] and not shared}
     heads = max(each.heads for each in placed)
     by_layer = {each.layer: each for each in placed}
     sites = tuple(_proven_site(model, i, by_layer.get(i)) for i in range(layers))
     groups = getattr(_stack_config(model, stack), "num_key_value_heads", None)
     sizes = {"num_layers": layers, "num_heads": heads, "head_dim": max(each.head_dim for each in placed)}
     sizes["num_kv_heads"] = groups if isinstance(groups, int) and groups and heads % groups == 0 else heads
-    shared = len({id(module) for module in modules.values()}) < len(placed)
     return sizes | {"stack": stack, "family": family, "exact": False, "shared": shared, "sites": sites}
 
 
