@@ -53,6 +53,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
             "using",
         ]
     },
+    "atlas.pairs": "atlas/test_functions",
     "heads.comparing": "pruning/test_prune",
     "heads.cutting": "pruning/test_prune",
     "heads.families": "heads/test_gates",
@@ -89,6 +90,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.kinds.generation": "tasks/kinds/test_choice",
     "tasks.predictions": "models/test_predicting",
     "tasks.readers.guess": "tasks/test_own_files",
+    "tasks.readers.harness": "integrations/test_lm_eval",
     "tasks.stored": "models/test_predicting",
 }
 NO_TORCH = [

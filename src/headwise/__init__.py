@@ -18,7 +18,7 @@ _PLACES = {  # imported on first use
     "scoring.importance": ("importance",),
     "atlas.measure": ("roles",),
     "dissociation.lesions": ("dissociate",),
-    "probing": ("probe",),
+    "probing": ("FewHeads", "probe"),
     "heads.cutting": ("prune",),
     "pruning.export": ("export",),
     "models.folders": ("load",),

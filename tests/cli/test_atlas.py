@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from headwise.atlas.result import from_record
 from headwise.cli import app
 from headwise.errors import HeadwiseError
-from headwise.testing import playground
+from headwise.io.files import write_arrays
+from headwise.testing import playground, tiny, tiny_tokenizer
 
 
 @pytest.fixture
@@ -29,7 +32,24 @@ def test_table_data_and_files_agree(run, tmp_path):
         written = {(row["role"], f"{row['layer']}.{row['head']}"): float(row["score"]) for row in csv.DictReader(file)}
     for row in rows:
         assert written["previous", row["head"]] == pytest.approx(row["score"])
-    assert set(json.loads((tmp_path / "out" / "roles.json").read_text())["names"]) >= {"previous", "induction"}
+    roles = from_record(json.loads((tmp_path / "out" / "roles.json").read_text())["bert-tiny"])
+    assert (
+        set(roles.names) >= {"previous", "induction", "focus"}
+        and roles.top("previous", 2)[0]["head"] == rows[0]["head"]
+    )
+
+
+def test_two_models_make_one_page_with_what_tasks_need(run, tmp_path):
+    """Of two random models, one beside the other; the scores are those of a file of `headwise importance`."""
+    tiny("bert", seed=1).save_pretrained(tmp_path / "tuned")
+    tiny_tokenizer(["the", "film", "number", "is", "fine"]).save_pretrained(tmp_path / "tuned")
+    write_arrays(tmp_path / "scores.safetensors", {"sst2": np.arange(8.0).reshape(2, 4)}, {"by": "gradient"})
+    shown = run("--texts texts.txt --against tuned --needs scores.safetensors --page atlas.html --out out")
+    assert "tuned" in shown.output and "atlas.html" in shown.output.replace("\n", "")
+    record = json.loads((tmp_path / "out" / "atlas.json").read_text())
+    assert [model["name"] for model in record["models"]] == ["bert-tiny", "tuned"]
+    assert record["models"][0]["heads"][-1]["needed"] == ["sst2"] and record["models"][1]["tasks"] == []
+    assert "bert-tiny" in (tmp_path / "atlas.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -38,6 +58,7 @@ def test_table_data_and_files_agree(run, tmp_path):
         ("--texts texts.txt --task corpus.dep", "one of them"),
         ("--texts nothing.txt", "no file nothing.txt"),
         ("--texts texts.txt --role previuos", "unknown role 'previuos'"),
+        ("--texts texts.txt --by atention", "unknown way to measure roles 'atention'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(run, line, why):

@@ -544,7 +544,7 @@ def test_prune_writes_once(headwise):
     assert [found["parameters_before"], found["parameters_after"]] == sizes and sizes[1] < sizes[0]
     masked = json.loads(headwise("prune bert-tiny same --mask mask.json --form masked --json")[1])
     assert masked["parameters_after"] == sizes[0]
-    refused(headwise("prune bert-tiny small --mask mask.json"), "there already")
+    refused(headwise("prune bert-tiny small --mask mask.json"), "already exists")
     refused(headwise("prune bert-tiny other --mask mask.json --form compact"), "--form masked", "--form sliced")
     refused(headwise("prune bert-tiny other --mask mask.json --form slicd"), "sliced")
     refused(headwise("prune bert-tiny other --mask none.json"), "none.json")

@@ -231,7 +231,7 @@ def test_the_queue_gives_every_job_once_after_those_it_stands_on(data):
             crowded.clear()
             given_up |= {one.key for one in queue.ended(job, ends == "badly")}
             (failed if ends == "badly" else done).add(job.key)
-    assert len(begun) == len({job.key for job in begun}) and not queue.under_way
+    assert len(begun) == len({job.key for job in begun}) and not queue.running
     bad = set(failed)
     for job in jobs:
         if any(one.key in bad for one in job.after):

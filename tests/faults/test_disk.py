@@ -84,7 +84,7 @@ def test_a_folder_that_may_not_be_written_to_is_told(tmp_path, name):
 def test_a_cache_that_may_not_be_written_to_costs_time_and_not_the_run(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file where a folder should be")
     monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
-    with pytest.warns(HeadwiseWarning, match="tokens are not kept"):
+    with pytest.warns(HeadwiseWarning, match="tokens are not cached"):
         history = fit(toy_model(), Plan(steps=1, evaluate_every=0))
     assert history.steps == 1
 
@@ -119,6 +119,6 @@ def test_an_export_never_goes_over_what_is_there(tmp_path):
 
     from headwise.pruning.export import export
 
-    with pytest.raises(HeadwiseError, match="there already"):
+    with pytest.raises(HeadwiseError, match="already exists"):
         export(*cut(), tmp_path / "small", "sliced")
     assert (tmp_path / "small" / "precious").read_text() == "kept"

@@ -75,7 +75,7 @@ def test_over_match():
     with pytest.raises(HeadwiseError, match="one per layer"):
         Heads.of(tiny("bert"), pattern="*layer.0.attention.output.dense")
     with pytest.raises(
-        HeadwiseError, match=r"intermediate.dense does not hold .*proven sites: encoder.layer.\*.attention"
+        HeadwiseError, match=r"intermediate.dense does not contain .*proven sites: encoder.layer.\*.attention"
     ):
         Heads.of(tiny("bert"), pattern="*.dense")
 
@@ -126,5 +126,5 @@ def test_a_configuration_without_heads(name, number):
 def test_a_model_without_attention_maps(attentions, monkeypatch):
     model = tiny("bert")
     monkeypatch.setattr(model, "forward", lambda **_: SimpleNamespace(attentions=attentions))
-    with pytest.raises(HeadwiseError, match="gives no attention maps"), eager(model) as maps:
+    with pytest.raises(HeadwiseError, match="returns no attention maps"), eager(model) as maps:
         maps(input_ids=torch.ones(1, 2, dtype=torch.long))

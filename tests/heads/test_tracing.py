@@ -156,7 +156,7 @@ def test_what_is_no_head_stays_as_it_is():
 @pytest.mark.parametrize("pattern", ["*.mlp.down_proj", "*.self_attn.k_proj", "*.self_attn.*_proj"])
 def test_a_pattern_passes_the_same_law(pattern):
     with pytest.raises(
-        HeadwiseError, match=r"does not hold the outputs of heads.*proven sites: layers.\*.self_attn.o_proj"
+        HeadwiseError, match=r"does not contain the outputs of heads.*proven sites: layers.\*.self_attn.o_proj"
     ):
         Heads.of(tiny("llama"), pattern=pattern)
     assert Heads.of(tiny("llama"), pattern="*.o_proj").verified

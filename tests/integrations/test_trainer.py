@@ -185,7 +185,7 @@ def test_batches_of_ones_own_are_not_taken_from_elsewhere_when_a_run_is_resumed(
     own = {task: [collate([row for row in rows() if row["task"] == task][:8])] for task in HEADS}
     whole = ImportantHeadCallback(alpha=0.25, delta=0.5, batches=own)
     one = train(tmp_path, whole, **settings)
-    with pytest.raises(HeadwiseError, match="which no checkpoint holds"):
+    with pytest.raises(HeadwiseError, match="which checkpoints do not contain"):
         train(tmp_path, ImportantHeadCallback(), resume_from_checkpoint=str(tmp_path / "checkpoint-10"), **settings)
     settings["restore_callback_states_from_checkpoint"] = False
     again = ImportantHeadCallback(alpha=0.25, delta=0.5, batches=own)

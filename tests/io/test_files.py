@@ -90,7 +90,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with folder(tmp_path / "a") as scratch:
         (scratch / "whole").write_text("x")
-    with pytest.raises(HeadwiseError, match="there already"), folder(tmp_path / "a"):
+    with pytest.raises(HeadwiseError, match="already exists"), folder(tmp_path / "a"):
         pass
     with folder(tmp_path / "a", replace=True) as scratch:
         (scratch / "new").write_text("y")

@@ -48,7 +48,7 @@ def test_resampled_outputs_are_those_of_another_example_in_any_batches(model):
 
 
 def test_tokens_are_matched_by_their_number_on_whichever_side_is_padding():
-    own = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]).bool()
+    own = torch.tensor([[0, 0, 1, 2], [0, 1, 2, 3]])
     donor = torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]]).bool()
     assert matched_tokens(own, donor)[0, 1:].tolist() == [0, 1, 2]
     assert matched_tokens(own, donor)[1].tolist() == [3, 4, 3, 4]

@@ -91,7 +91,7 @@ def test_a_trained_adapter_is_exported_as_a_plain_model_without_heads(tmp_path):
 def test_what_adapters_cannot_do_is_refused_with_the_reason(tmp_path):
     with pytest.raises(HeadwiseError, match="important-head training with PEFT adapters, which change all heads"):
         fit(adapted(), PLAN, IAT(delta=0.5))
-    with pytest.raises(HeadwiseError, match="under PEFT adapters"):
+    with pytest.raises(HeadwiseError, match="with PEFT adapters"):
         fit(adapted(), PLAN, L0())
     path = adapted().save_pretrained(tmp_path / "model")
     (path / "adapter/adapter_model.safetensors").unlink()

@@ -208,7 +208,9 @@ def test_the_side_a_tokenizer_cuts_is_part_of_what_it_does():
     rows, tokenizer = [{"text": "w1 w2 w3 w4", "label": "a"}], tiny_tokenizer(WORDS)
     ids = []
     for tokenizer.truncation_side in ("right", "left"):
-        with pytest.warns(HeadwiseWarning, match=r"were cut; a larger max_length \(--max-length in training\)"):
+        with pytest.warns(
+            HeadwiseWarning, match=r"were truncated; use a larger max_length \(--max-length in training\)"
+        ):
             ids.append(encode(task_of(rows), "train", tokenizer, max_length=4).columns["input_ids"][0].tolist())
     assert ids[0][1:-1] == tokenizer.convert_tokens_to_ids(["w1", "w2"])
     assert ids[1][1:-1] == tokenizer.convert_tokens_to_ids(["w3", "w4"])
@@ -302,7 +304,7 @@ def test_a_task_with_no_training_data_is_named():
 def test_rows_that_are_cut_are_counted_and_told():
     rows = [{"text": " ".join(["w1"] * n), "label": "a"} for n in (3, 30, 40)]
     task = Task("long", Classify(("a", "b")), Rows(train=rows), "accuracy")
-    with pytest.warns(HeadwiseWarning, match="2 of 3 rows of long/train are longer than 16 sub-words"):
+    with pytest.warns(HeadwiseWarning, match="2 of 3 rows of long/train are longer than 16 tokens"):
         data = encode(task, "train", tiny_tokenizer(["w1"]), max_length=16)
     assert data.lengths.max() == 16
     with pytest.warns(HeadwiseWarning, match="2 of 3 rows"):  # also when read from the cache

@@ -11,7 +11,9 @@ import torch
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import gated
+from headwise.measuring import references
 from headwise.measuring.evaluate import evaluate
+from headwise.measuring.references import head_outputs
 from headwise.models.language import LanguageModel
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.choice import Choice
@@ -56,6 +58,82 @@ def test_heads_can_be_lesioned_and_tasks_dissociated():
     scores = {task: importance(lm, task) for task in ("short", "pairs")}
     result = dissociate(lm, scores, fractions=(0.25, 0.5), alpha=0.25, random=4, matched=0, undefined="leave")
     assert list(result.tasks) == ["short", "pairs"]
+
+
+def donated(lm, task, donor, size):
+    """A donor's head outputs by token number, used again from its first token where it is shorter."""
+    real, z_BTLHD = head_outputs(lm, task, lm.encode(task, "dev").batch([donor]))
+    return z_BTLHD[:, torch.arange(size) % int(real.sum())]
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+@pytest.mark.parametrize("task", ["short", "several", "after", "asked"])
+def test_outputs_of_another_row_reach_every_choice_token_by_token(family, task):
+    lm = toy_language_model(family)
+    if task not in lm.tasks:
+        pytest.skip("a masked model does not generate")
+    data, heads = lm.encode(task, "dev"), lm.attention
+    gates = torch.ones(1, *heads.shape, dtype=torch.float64)
+    gates[0, 0, :2] = gates[0, 1, 1] = 0
+    together = evaluate(lm, task, gates, "resample", data=data)[0].predictions
+    donors = references.resample(lm, task, data).donors
+    lm.reader.cache = False
+    for i, prediction in enumerate(together):
+        batch = data.batch([i])
+        reference = donated(lm, task, int(donors[i]), batch["input_ids"].shape[1] + lm.longest)
+        with torch.no_grad(), lm.gated(gates[0], reference):
+            alone = lm.tasks[task].kind.decode(lm(task, batch).scores, batch)[0]
+        numbers = getattr(prediction, "scores", getattr(prediction, "total", None))
+        expected = getattr(alone, "scores", getattr(alone, "total", None))
+        assert prediction == alone if numbers is None else numbers == pytest.approx(expected, rel=1e-9)
+
+
+def test_twins_give_attribution_patching():
+    lm = toy_language_model("llama")
+    rows = [
+        {"prompt": f"w{i} w{i + 1} w2", "choices": ["w3 w4 w5", "w7"], "label": 0, "twin": {"prompt": f"w{i} w9 w2"}}
+        for i in range(5)
+    ]
+    lm.add(Task("twins", Choice(), Rows(rows, rows), "accuracy"))
+    data, heads, found = lm.encode("twins", "train"), lm.attention, []
+    turned = [{**row, **row["twin"]} for row in rows]
+    lm.add(Task("turned", Choice(), Rows(turned, turned), "accuracy"))
+    for i in range(len(rows)):
+        gates = torch.ones(heads.shape, dtype=torch.float64, requires_grad=True)
+        _, z_BTLHD = head_outputs(lm, "turned", lm.encode("turned", "train").batch([i]))
+        with lm.gated(gates, z_BTLHD):
+            (gradient,) = torch.autograd.grad(lm.losses("twins", data.batch([i])).sum(), gates)
+        found.append(-gradient)
+    result = importance(lm, "twins", reference="twin")
+    assert torch.allclose(result.signed.double(), torch.stack(found).mean(0), rtol=1e-5, atol=1e-8)
+    assert float(result.signed.abs().max()) > 0
+
+
+def test_references_of_tokens_are_refused_where_two_stacks_read_apart():
+    lm = toy_language_model("t5")
+    gates = torch.ones(1, *lm.attention.shape)
+    with pytest.raises(HeadwiseError, match=r"close='mean'|as many in all layers"):
+        evaluate(lm, "short", gates, "resample")
+    reference = torch.zeros(1, 4, *lm.attention.shape, lm.attention.head_dim)
+    with pytest.raises(HeadwiseError, match="an encoder and a decoder"), lm.gated(gates[0], reference):
+        pass
+
+
+def test_d_is_told_by_margins_too():
+    lm = toy_language_model("llama", torch.float32, rows=40)
+    for task in list(lm.tasks):  # what the model says is right: every margin is above zero
+        if task not in ("short", "pairs"):
+            del lm.tasks[task]
+            continue
+        picks = evaluate(lm, task).predictions
+        rows = [{**row, "label": int(pick)} for row, pick in zip(lm.tasks[task].rows("dev"), picks)]
+        lm.tasks[task] = replace(lm.tasks[task], source=Rows(rows, rows), _read={})
+    scores = {task: importance(lm, task) for task in lm.tasks}
+    result = dissociate(lm, scores, fractions=0.25, random=2, matched=0)
+    margins = result.on["margin"]
+    assert margins.performance[0, 0, 0] == pytest.approx(evaluate(lm, "short").on("margin").value)
+    assert margins.to_record()["D"][0]["tasks"]["short"]["value"] is not None
+    assert "mean D on margin" in str(result)
 
 
 def test_rows_say_what_the_model_says():
@@ -107,7 +185,7 @@ def test_a_row_longer_than_the_context_is_refused_before_any_work():
     with pytest.raises(HeadwiseError, match=r"a prompt and choice of \d+ tokens; expected 6 at most"):
         evaluate(lm, "short")
     cut = toy_language_model("llama", max_length=6, reading={"long": "left"})
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were truncated"):
         assert evaluate(cut, "short").examples == 12
 
 

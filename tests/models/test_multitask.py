@@ -135,7 +135,7 @@ def test_chosen_heads_are_read_by_their_numbers_also_where_others_are_cut(tmp_pa
     torch.testing.assert_close(back("toy0", batch_of(back)).scores, before)
     prune(model.encoder, torch.tensor([[False, True, False, False], 4 * [False]]))
     for act in (lambda: model("toy0", batch_of(model)), lambda: model.save_pretrained(tmp_path / "other")):
-        with pytest.raises(HeadwiseError, match=r"read the heads \[\(0, 1\)\], which were cut"):
+        with pytest.raises(HeadwiseError, match=r"read the heads \[\(0, 1\)\], which were removed"):
             act()
 
 

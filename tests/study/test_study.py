@@ -511,7 +511,7 @@ def test_a_model_that_has_lost_most_heads_is_studied_with_those_it_has(place, tm
     model = toy_model()
     prune(model.encoder, torch.tensor([[True, True, True, False], [True, True, False, False]]))
     folder, said = model.save_pretrained(tmp_path / "cut"), []
-    with pytest.raises(HeadwiseError, match=r"alpha=0.5 is 4 of 8 heads, of which 3 are there.*--alpha 0\.37"):
+    with pytest.raises(HeadwiseError, match=r"alpha=0.5 is 4 of 8 heads, of which 3 exist.*--alpha 0\.37"):
         Study(folder, toy_tasks(), replace(SMALL, alpha=0.5), tmp_path)
     settings = replace(SMALL, alpha=0.25, fractions=(0.25, 0.5), prune=(0.25, 0.5), skip=("iat", "attention"))
     study = Study(folder, toy_tasks(), settings, tmp_path / "out", log=said.append).run()

@@ -8,6 +8,7 @@ Legend: N needles, T tokens, L layers, H heads, K copied tokens of a needle.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from headwise.measuring.stats import Estimate, bootstrap
 
 CUE = "The secret words are"
 COPIED = 5  # tokens of a needle
+TOGETHER = 4  # texts in a forward
 NAME, ABOUT = "retrieval", "the place that a copied token was copied from (share of copied tokens)"
 
 
@@ -132,9 +134,10 @@ def copied(model: nn.Module, texts: Sequence[Needle], gates: torch.Tensor | None
     gates = torch.ones(heads.shape) if gates is None else gates
     shares = []
     with evaluating(model), gated(model, gates.to(device), heads=heads):
-        for text in texts:
-            logits = model(input_ids=torch.from_numpy(text.ids)[None].to(device), use_cache=False).logits[0]
-            shares.append(_copied(logits, text).mean())
+        for batch in _of_one_length(texts):
+            ids = torch.from_numpy(np.stack([text.ids for text in batch])).to(device)
+            logits = model(input_ids=ids, use_cache=False).logits
+            shares += [_copied(row, text).mean() for row, text in zip(logits, batch)]
     return np.array(shares)
 
 
@@ -186,6 +189,14 @@ def _elsewhere(top: np.ndarray, alive: np.ndarray, rng: np.random.Generator) -> 
         drawn[layer, chosen] = True
         drawn[layer, own[: count - len(chosen)]] = True
     return drawn
+
+
+def _of_one_length(texts: Sequence[Needle]) -> Iterator[list[Needle]]:
+    """Texts in their order, those side by side that need no padding together."""
+    for _, some in itertools.groupby(texts, lambda text: len(text.ids)):
+        same = list(some)
+        for start in range(0, len(same), TOGETHER):
+            yield same[start : start + TOGETHER]
 
 
 def _copied(logits_TV: torch.Tensor, text: Needle) -> np.ndarray:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,22 @@ import torch
 from torch import nn
 
 from headwise.atlas import texts as inputs
-from headwise.atlas.result import Moments, Roles
-from headwise.atlas.weightings import CONTENT, POSITION, REPEATED, Role, relations, weightings
-from headwise.errors import HeadwiseError
+from headwise.atlas.questions import NAME as ASKED
+from headwise.atlas.questions import asked, is_question
+from headwise.atlas.result import Moments, Roles, joined
+from headwise.atlas.weightings import CONTENT, POSITION, REPEATED, SHAPE, Role, linked, relations, weightings
+from headwise.errors import HeadwiseError, unknown
 from headwise.heads.attention import streamed
 from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating, positions
+from headwise.measuring.stats import FEW
 from headwise.models.causality import is_causal
 from headwise.models.subject import Subject
 
 LONGEST = 128  # tokens of a text
+LONGEST_ASKED = 256  # of passages and a question
+SHOWN = 24  # tokens of an example
+NEEDLE = 256  # of a text with a needle
 LEAST_RELATION = 30  # occurrences of a dependency label that a role is made of
 REPEATS = 64  # random sequences
 
@@ -35,26 +42,32 @@ def roles(
     tokenizer: Any = None,
     texts: Sequence[Any] | None = None,
     *,
+    by: str | Sequence[str] = "attention",
     repeats: int = REPEATS,
     untrained: bool = False,
+    shuffled: bool = False,
     seed: int = 0,
     tokens: int = inputs.TOKENS,
 ) -> Roles:
-    """What the heads of a model attend to: a score for every role and head, beside a control, with p-values.
+    """What the heads of a model do: a score for every role and head, beside a control, with p-values.
 
     A role's score is the share of attention that its queries give to its targets, averaged over texts: the token before
     (``previous``), the first token (``first``, a sink), the same token, the token after the query's last occurrence
     (``induction``, on repeated random tokens), the word that governs the query's (``nsubj → head``), and so on. The
-    control of a position is uniform attention; that of content, other pairs of tokens as far apart.
-    P-values are one-sided paired t tests over texts, after Holm over heads.
+    control of a position is uniform attention; that of content, other pairs of tokens as far apart. P-values are
+    one-sided paired t tests over texts, after Holm over heads.
 
     Args:
         model: any model that reads text and whose attention shows its maps; or a `Subject`, which has its tokenizer.
         tokenizer: the model's tokenizer.
-        texts: texts, or rows of ``words`` with ``heads`` and ``labels`` as treebank tasks have them (default: sentences
-            of the embedded corpus).
+        texts: texts; rows of ``words`` with ``heads`` and ``labels`` as treebank tasks have them, with entities as
+            ``labels``, or with ``links``, names to pairs of words; rows of ``question`` and ``context`` (default:
+            sentences of the embedded corpus).
+        by: one or several of attention; and of language models copying (a needle in the texts), writing (name movers
+            and successor heads) and functions (function vectors).
         repeats: number of repeated random sequences.
         untrained: measure a re-initialised model too, whose best head is then a floor for every role.
+        shuffled: measure attention again on the same texts with their tokens in random order.
         seed: of the random sequences and the re-initialised model.
         tokens: padded tokens in one forward.
 
@@ -67,24 +80,113 @@ def roles(
     rows = _corpus() if texts is None else list(texts)
     if len(rows) < 2:
         raise HeadwiseError(f"{len(rows)} texts", "two or more, as each is the control of another")
-    labels = inputs.common_relations(rows, LEAST_RELATION)
-    longest = min(LONGEST, positions(inner))
-    natural = inputs.annotated(tokenizer, rows, labels, longest)
-    random = inputs.repeated(tokenizer, repeats, longest, seed) if repeats else []
-    sets = [(natural, {**POSITION, **CONTENT, **relations(labels)}), (random, dict(REPEATED))]
-    names = [(name, role) for some, known in sets if some for name, role in known.items()]
-    moments = _measured(inner, heads, tokenizer, sets, tokens)
-    floor = None
+    ways = [by] if isinstance(by, str) else list(by)
+    if wrong := [way for way in ways if way not in WAYS]:
+        raise unknown("way to measure roles", wrong[0], WAYS)
+
+    def measured(some: nn.Module, own: Heads, mixed: bool = False) -> Roles:
+        texts = _inputs(some, tokenizer, rows, repeats, seed, mixed)
+        parts = [_by_attention(some, own, tokenizer, texts, tokens)] if "attention" in ways else []
+        if not mixed:
+            parts += [WAYS[way](some, own, tokenizer, _as_texts(rows), seed) for way in ways if way != "attention"]
+        return joined(parts)
+
+    found = measured(inner, heads)
     if untrained:
         fresh = _reinitialised(inner, seed)
-        other = Roles.of(
-            [n for n, _ in names],
-            [r.about for _, r in names],
-            _measured(fresh, heads_like(fresh, heads), tokenizer, sets, tokens),
-        )
+        other = measured(fresh, heads_like(fresh, heads)).score
         with np.errstate(invalid="ignore"):
-            floor = np.array([np.nan if np.isnan(score).all() else np.nanmax(score) for score in other.score])
-    return Roles.of([name for name, _ in names], [role.about for _, role in names], moments, floor)
+            found = replace(found, untrained=np.nan_to_num(other, nan=-np.inf).max((1, 2)))
+        found.untrained[np.isinf(found.untrained)] = np.nan
+    if shuffled and "attention" in ways:
+        other = measured(inner, heads, mixed=True)
+        for r, name in enumerate(other.names):
+            found.shuffled[found.index(name)] = other.score[r]
+    return found
+
+
+def _by_copying(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence[str], seed: int) -> Roles:
+    from headwise.atlas.copying import needles, retrieval
+
+    length = min(NEEDLE, positions(model))
+    return retrieval(model, needles(tokenizer, texts, length=length, seed=seed), heads)
+
+
+def _by_writing(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence[str], seed: int) -> Roles:
+    from headwise.atlas.writing import writing
+
+    return writing(model, tokenizer, seed=seed, heads=heads)
+
+
+def _by_functions(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence[str], seed: int) -> Roles:
+    from headwise.atlas.functions import function_vectors
+
+    return function_vectors(model, tokenizer, seed=seed, heads=heads)
+
+
+def _as_texts(rows: Sequence[Any]) -> list[str]:
+    """The running text of rows."""
+
+    def one(row: Any) -> str:
+        return row if isinstance(row, str) else row["context"] if is_question(row) else " ".join(row["words"])
+
+    return [one(row) for row in rows]
+
+
+def _inputs(
+    model: nn.Module, tokenizer: Any, rows: Sequence[Any], repeats: int, seed: int, mixed: bool
+) -> list[tuple[list, dict[str, Role]]]:
+    """Sets of texts, each with the roles that are measured on it."""
+    longest = min(LONGEST, positions(model))
+    questions = [row for row in rows if is_question(row)]
+    plain = [row["context"] if is_question(row) else row for row in rows]
+    labels = inputs.common_relations(plain, LEAST_RELATION)
+    natural = inputs.annotated(tokenizer, plain, labels, longest)
+    named = {name: linked(name) for name in inputs.link_names(natural, FEW)}
+    sets = [(natural, {**POSITION, **CONTENT, **SHAPE, **relations(labels), **named})]
+    if questions:
+        sets.append(
+            (asked(tokenizer, questions, min(LONGEST_ASKED, positions(model)), seed), {ASKED: linked(ASKED, True)})
+        )
+    if mixed:
+        return [(inputs.shuffled(texts, seed), known) for texts, known in sets if texts]
+    if repeats:
+        sets.append((inputs.repeated(tokenizer, repeats, longest, seed), dict(REPEATED)))
+    return [(texts, known) for texts, known in sets if texts]
+
+
+def _by_attention(model: nn.Module, heads: Heads, tokenizer: Any, sets: list, tokens: int) -> Roles:
+    parts = [
+        Roles.of(
+            list(known), [r.about for r in known.values()], _of_texts(model, heads, tokenizer, texts, known, tokens)
+        )
+        for texts, known in sets
+    ]
+    return joined(parts)
+
+
+WAYS: dict[str, Any] = {
+    "attention": _by_attention,
+    "copying": _by_copying,
+    "writing": _by_writing,
+    "functions": _by_functions,
+}
+
+
+@torch.no_grad()
+def example(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+    """One sentence's attention by every head, as the atlas page shows it: ``tokens``, and ``attention`` by head."""
+    inner, tokenizer, heads = _parts(model, tokenizer)
+    ids = tokenizer(text, truncation=True, max_length=SHOWN, return_tensors="pt")["input_ids"]
+    attention = {}
+
+    def take(layer: int, map_BHTT: torch.Tensor) -> None:
+        for head, rows in zip(heads.sites[layer].kept, map_BHTT[0].float().cpu()):
+            attention[f"{layer}.{head}"] = [[round(weight, 3) for weight in row] for row in rows.tolist()]
+
+    with evaluating(inner), streamed(inner, take, heads) as forward:
+        forward(input_ids=ids.to(next(inner.parameters()).device))
+    return {"tokens": tokenizer.convert_ids_to_tokens(ids[0].tolist()), "attention": attention}
 
 
 def heads_like(model: nn.Module, heads: Heads) -> Heads:
@@ -115,30 +217,26 @@ def _reinitialised(model: nn.Module, seed: int) -> nn.Module:
     return fresh.to(parameter.device, parameter.dtype)
 
 
-def _measured(model: nn.Module, heads: Heads, tokenizer: Any, sets: Sequence[tuple], tokens: int) -> Moments:
-    parts = []
-    for texts, known in sets:
-        if texts:
-            parts.append(_of_texts(model, heads, tokenizer, texts, list(known.values()), tokens))
-    return Moments(*(np.concatenate([getattr(part, name) for part in parts]) for name in Moments.__dataclass_fields__))
-
-
 def _of_texts(
-    model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence, known: list[Role], tokens: int
+    model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence, named: Mapping[str, Role], tokens: int
 ) -> Moments:
     """Sums over texts; nothing grows with their number."""
+    known = list(named.values())
     device = next(model.parameters()).device
     shape = (len(known), *heads.shape)
     sums = Moments(np.zeros(len(known), int), *(np.zeros(shape) for _ in range(4)))
     missing = ~heads.alive.numpy()
-    state: dict[str, torch.Tensor] = {}
+    state: dict[str, Any] = {}
 
     def take(layer: int, map_BHTT: torch.Tensor) -> None:
         kept = list(heads.sites[layer].kept)
         both = torch.bmm(map_BHTT.float().flatten(2), state["weights"].to(map_BHTT.device)).double().cpu().numpy()
         score, control = np.moveaxis(both, 0, -1)[:, : len(known)], np.moveaxis(both, 0, -1)[:, len(known) :]
-        for r in range(len(known)):
+        for r, role in enumerate(known):
             there = state["there"][:, r].numpy()
+            if role.measured:  # beside uniform attention, which scores 0
+                score[:, r] = role.measured(state["batch"], map_BHTT.float()).double().cpu().numpy().T
+                control[:, r] = 0
             s, c = score[:, r, there], control[:, r, there]  # (H, texts)
             sums.score[r, layer, kept] += s.sum(1)
             sums.control[r, layer, kept] += c.sum(1)
@@ -150,6 +248,7 @@ def _of_texts(
     with evaluating(model), streamed(model, take, heads) as forward:
         for batch in inputs.batched(texts, pad, causal, device, tokens):
             weights, controls = weightings(batch, known)
+            state["batch"] = batch
             state["there"] = weights.flatten(2).any(-1).cpu()
             state["weights"] = torch.cat([weights, controls], 1).flatten(2).transpose(1, 2).contiguous()
             sums.texts[:] += state["there"].sum(0).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from headwise.io.files import plain
 from headwise.measuring.intervals import check_level
 from headwise.measuring.stats import FEW, adjust
 
+DESCRIBE = ("focus", "distance")  # measured of every head; no head is named after them
 LEAST = 0.1  # of the attention that a control leaves: below it a role is not worth a name
 
 
@@ -40,6 +41,7 @@ class Roles:
         control: the same for the role's control.
         p: one-sided p-values of score above control over texts, after Holm over heads, (R, L, H); NaN below 20 texts.
         untrained: for every role the highest score of any head of a re-initialised model, (R,); NaN where not measured.
+        shuffled: the scores on the same texts with their tokens in random order, (R, L, H); NaN where not measured.
     """
 
     names: tuple[str, ...]
@@ -50,10 +52,16 @@ class Roles:
     stderr: np.ndarray = field(repr=False)
     p: np.ndarray = field(repr=False)
     untrained: np.ndarray = field(repr=False)
+    shuffled: np.ndarray = field(repr=False)
 
     @classmethod
     def of(
-        cls, names: Sequence[str], about: Sequence[str], moments: Moments, untrained: np.ndarray | None = None
+        cls,
+        names: Sequence[str],
+        about: Sequence[str],
+        moments: Moments,
+        untrained: np.ndarray | None = None,
+        shuffled: np.ndarray | None = None,
     ) -> Roles:
         """From sums over texts."""
         n = moments.texts[:, None, None].astype(float)
@@ -75,6 +83,7 @@ class Roles:
             stderr,
             p,
             none if untrained is None else untrained,
+            np.full(score.shape, np.nan) if shuffled is None else shuffled,
         )
 
     @property
@@ -97,8 +106,9 @@ class Roles:
     def holds(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
         """Bool (R, L, H): heads that have a role: significant, large enough, above all heads of an untrained model."""
         floor = np.where(np.isnan(self.untrained), -np.inf, self.untrained)[:, None, None]
+        named = np.array([name not in DESCRIBE for name in self.names])[:, None, None]
         with np.errstate(invalid="ignore"):
-            return (self.p < level) & (self.lift >= least) & (self.score > floor)
+            return named & (self.p < level) & (self.lift >= least) & (self.score > floor)
 
     def strongest(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
         """The number of each head's strongest role, (L, H); -1 where it has none."""
@@ -146,6 +156,7 @@ class Roles:
                 "high": high[r, layer, head],
                 "control": self.control[r, layer, head],
                 "untrained": self.untrained[r],
+                "shuffled": self.shuffled[r, layer, head],
                 "p": self.p[r, layer, head],
                 "holds": bool(holds[r, layer, head]),
                 "texts": int(self.texts[r]),
@@ -162,5 +173,26 @@ class Roles:
 
     def to_record(self) -> dict[str, Any]:
         """Everything in plain values."""
-        arrays = ("texts", "score", "control", "stderr", "p", "untrained")
+        arrays = ("texts", "score", "control", "stderr", "p", "untrained", "shuffled")
         return {"names": list(self.names), "about": list(self.about)} | {a: plain(getattr(self, a)) for a in arrays}
+
+
+def from_record(record: Mapping[str, Any]) -> Roles:
+    """Roles from what `Roles.to_record` wrote, or the file of ``headwise roles --out``."""
+    arrays = [name for name in Roles.__dataclass_fields__ if name not in ("names", "about")]
+    try:
+        values = {name: np.array(record[name], float) for name in arrays}
+        return Roles(tuple(record["names"]), tuple(record["about"]), **values | {"texts": values["texts"].astype(int)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise HeadwiseError(f"roles of another form ({error})", "a roles.json of this version of headwise") from error
+
+
+def joined(parts: Sequence[Roles]) -> Roles:
+    """The roles of one model from several measurements, side by side."""
+    arrays = [name for name in Roles.__dataclass_fields__ if name not in ("names", "about")]
+    names = [name for part in parts for name in part.names]
+    if not parts or len(set(names)) < len(names) or len({part.score.shape[1:] for part in parts}) > 1:
+        seen = f"roles {', '.join(names)} of maps {sorted({part.score.shape[1:] for part in parts})}"
+        raise HeadwiseError(seen, "one or more measurements of different roles of the same heads")
+    about = tuple(line for part in parts for line in part.about)
+    return Roles(tuple(names), about, *(np.concatenate([getattr(part, a) for part in parts]) for a in arrays))

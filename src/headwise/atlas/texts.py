@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from headwise.atlas.weightings import Tokens, is_punctuation
+from headwise.atlas.weightings import CONTROL, Tokens, is_punctuation
 from headwise.errors import HeadwiseError
 
+ENTITY = "same entity"
 SENTENCES = 512  # of the embedded corpus
 SPAN = (12, 28)  # tokens that are repeated: of other lengths in each text, so that no distance tells a copy
 TOKENS = 2048  # padded tokens in one batch
@@ -29,10 +30,15 @@ class Text:
     head: np.ndarray
     relation: np.ndarray
     copy: np.ndarray
+    links: Mapping[str, np.ndarray] = field(default_factory=dict)  # pairs of a query and a key, (n, 2), by name
 
 
 def annotated(tokenizer: Any, rows: Sequence[Any], labels: Sequence[str], longest: int) -> list[Text]:
-    """Plain texts, or rows of words with their heads (from 1, 0 for the root) and dependency labels, as tokens."""
+    """Plain texts, or rows of words, as tokens.
+
+    Rows may have ``heads`` (from 1, 0 for the root) with dependency ``labels``; or entities as ``labels`` that begin
+    with B- and I-; or ``links``: names to pairs of words, the one that attends first.
+    """
     number = {label: i for i, label in enumerate(labels)}
     return [text for text in (_one(tokenizer, row, number, longest) for row in rows) if len(text.ids) > 1]
 
@@ -52,9 +58,42 @@ def _one(tokenizer: Any, row: Any, number: Mapping[str, int], longest: int) -> T
         head, relation = heads[word], np.where(heads[word] < 0, -1, kinds[word])
         head[word < 0] = relation[word < 0] = -1
         head[head < 0] = -2  # equal to no word
-    return Text(
-        ids, special, word, np.array([is_punctuation(p) for p in pieces]), head, relation, np.full(len(ids), -1)
-    )
+    marks, links = np.array([is_punctuation(p) for p in pieces]), {} if whole else _links(row, word)
+    return Text(ids, special, word, marks, head, relation, np.full(len(ids), -1), links)
+
+
+def _links(row: Mapping[str, Any], word: np.ndarray) -> dict[str, np.ndarray]:
+    """The linked pairs of words as pairs of their tokens; those of one entity among them."""
+    named: dict[str, Sequence] = dict(row.get("links", {}))
+    if is_tagged(row):
+        named[ENTITY] = _same_entity(row["words"], row["labels"])
+    places = {number: np.flatnonzero(word == number) for number in set(word.tolist()) - {-1}}
+    found = {}
+    for name, pairs in named.items():
+        there = [(i, j) for a, b in pairs if a in places and b in places for i in places[a] for j in places[b]]
+        found[name] = np.array(there, int).reshape(-1, 2)
+    return found
+
+
+def is_tagged(row: Any) -> bool:
+    """Whether a row's labels are entities, as B- and I- before a type."""
+    labels = row.get("labels", ()) if isinstance(row, Mapping) and "heads" not in row else ()
+    return any(isinstance(label, str) and label.startswith(("B-", "I-")) for label in labels)
+
+
+def _same_entity(words: Sequence[str], labels: Sequence[str]) -> list[tuple[int, int]]:
+    """Words of one mention, and of other mentions of the same words or of a part of them (Ada Lovelace, Lovelace)."""
+    mentions: list[list[int]] = []
+    for place, label in enumerate(labels):
+        if label.startswith("B-") or (label.startswith("I-") and (not mentions or mentions[-1][-1] != place - 1)):
+            mentions.append([place])
+        elif label.startswith("I-"):
+            mentions[-1].append(place)
+    said = [{words[i].lower() for i in mention} for mention in mentions]
+    same = [
+        (m, n) for m in range(len(mentions)) for n in range(len(mentions)) if said[m] <= said[n] or said[n] <= said[m]
+    ]
+    return [(i, j) for m, n in same for i in mentions[m] for j in mentions[n] if i != j]
 
 
 def _words_of(encoded: Any, count: int) -> list[int | None]:
@@ -66,28 +105,50 @@ def _words_of(encoded: Any, count: int) -> list[int | None]:
 
 def common_relations(rows: Sequence[Any], least: int) -> tuple[str, ...]:
     """The dependency labels, punctuation and the root aside, that occur at least so often; the most frequent first."""
-    counts = Counter(label for row in rows if isinstance(row, Mapping) for label in row.get("labels", ()))
+    parsed = [row for row in rows if isinstance(row, Mapping) and "heads" in row]
+    counts = Counter(label for row in parsed for label in row["labels"])
     return tuple(label for label, n in counts.most_common() if n >= least and label not in ("punct", "root"))
+
+
+def link_names(texts: Sequence[Text], least: int) -> tuple[str, ...]:
+    """The names of links that occur in at least so many texts, but those of controls."""
+    counts = Counter(name for text in texts for name, pairs in text.links.items() if len(pairs))
+    return tuple(name for name, n in counts.items() if n >= least and not name.endswith(CONTROL))
+
+
+def shuffled(texts: Sequence[Text], seed: int = 0) -> list[Text]:
+    """The same texts with their ordinary tokens in random order; what is known of a place stays with the place."""
+    rng, found = np.random.default_rng(seed), []
+    for text in texts:
+        ids, ordinary = text.ids.copy(), np.flatnonzero(~text.special.astype(bool))
+        ids[ordinary] = ids[rng.permutation(ordinary)]
+        found.append(replace(text, ids=ids))
+    return found
+
+
+def plain_text(tokenizer: Any, inner: Sequence[int]) -> tuple[Text, int]:
+    """Tokens between those that the tokenizer puts around a text, of which nothing else is known; where they begin."""
+    before, after = _around(tokenizer)
+    ids = np.array([*before, *inner, *after])
+    place, nothing = np.arange(len(ids)), np.full(len(ids), -1)
+    special = (place < len(before)) | (place >= len(before) + len(inner))
+    return Text(ids, special, nothing, np.zeros(len(ids), bool), nothing - 1, nothing, nothing.copy()), len(before)
 
 
 def repeated(tokenizer: Any, count: int, longest: int, seed: int = 0) -> list[Text]:
     """Random ordinary tokens, twice over, between the special tokens that the tokenizer puts around a text."""
     ordinary = ordinary_tokens(tokenizer)
-    before, after = _around(tokenizer)
     rng = np.random.default_rng(seed)
-    room = (longest - len(before) - len(after)) // 2
+    room = (longest - sum(map(len, _around(tokenizer)))) // 2
     if room < 4:
         raise HeadwiseError(f"texts of at most {longest} tokens", "room for four tokens, repeated")
     texts = []
     for _ in range(count):
         span = int(rng.integers(min(SPAN[0], room), min(SPAN[1], room), endpoint=True))
         drawn = rng.choice(ordinary, span, replace=len(ordinary) < span)
-        ids = np.concatenate([before, drawn, drawn, after]).astype(int)
-        special = np.isin(np.arange(len(ids)), [*range(len(before)), *range(len(ids) - len(after), len(ids))])
-        copy = np.full(len(ids), -1)
-        copy[len(before) + span : len(before) + 2 * span] = np.arange(len(before), len(before) + span)
-        nothing = np.full(len(ids), -1)
-        texts.append(Text(ids, special, nothing, np.zeros(len(ids), bool), nothing - 1, nothing, copy))
+        text, start = plain_text(tokenizer, [*drawn, *drawn])
+        text.copy[start + span : start + 2 * span] = np.arange(start, start + span)
+        texts.append(text)
     return texts
 
 
@@ -132,6 +193,13 @@ def _padded(texts: Sequence[Text], pad: int, causal: bool, device: Any) -> Token
 
     mask = torch.from_numpy(np.stack([np.arange(width) < len(text.ids) for text in texts])).to(device)
     flags = {name: column(name, 0).bool() for name in ("special", "punctuation")}
+    links = {}
+    for name in {name for text in texts for name in text.links}:
+        pairs = torch.zeros(len(texts), width, width, dtype=torch.bool)
+        for number, text in enumerate(texts):
+            place = torch.from_numpy(text.links.get(name, np.zeros((0, 2), int)))
+            pairs[number, place[:, 0], place[:, 1]] = True
+        links[name] = pairs.to(device)
     return Tokens(
         column("ids", pad),
         mask,
@@ -142,4 +210,5 @@ def _padded(texts: Sequence[Text], pad: int, causal: bool, device: Any) -> Token
         column("relation", -1),
         column("copy", -1),
         causal,
+        links,
     )

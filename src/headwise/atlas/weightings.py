@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 NEAR = 4  # tokens to either side that count as local
-Targets = Callable[["Tokens"], torch.Tensor]  # bool (B, T, T): query by key
+CONTROL = " (control)"  # after the name of links that are the control of others
+Targets = Callable[["Tokens"], torch.Tensor]  # (B, T, T), query by key: bool, or how much a key counts
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Tokens:
     relation_BT: torch.Tensor  # the number of that dependency's label
     copy_BT: torch.Tensor  # of a repeated token: where it stood the first time
     causal: bool
+    links: Mapping[str, torch.Tensor] = field(default_factory=dict)  # bool (B, T, T), by name
 
     @property
     def visible_BTT(self) -> torch.Tensor:
@@ -57,13 +59,15 @@ class Role:
 
     Attributes:
         targets: the keys that queries would attend to.
-        control: ``uniform``, ``distance`` or ``shuffled``, see above.
+        control: ``uniform``, ``distance`` or ``shuffled``, see above; or the pairs of queries and keys themselves.
         about: one line for people.
+        measured: instead of targets, a function of maps, (B, H, T, T), to a score of each text and head, (B, H).
     """
 
     targets: Targets
-    control: str
+    control: str | Targets
     about: str
+    measured: Callable[[Tokens, torch.Tensor], torch.Tensor] | None = None
 
 
 def at_distance(offset: int) -> Targets:
@@ -87,6 +91,20 @@ def local(t: Tokens) -> torch.Tensor:
     """Tokens near the query, without itself."""
     near = t.distance_TT.abs().le(NEAR) & t.distance_TT.ne(0)
     return near.expand(len(t.ids_BT), -1, -1)
+
+
+def distance(t: Tokens) -> torch.Tensor:
+    """How far away a key is, as a share of the farthest that the query sees."""
+    far = t.distance_TT.abs() * t.visible_BTT
+    return far / far.amax(-1, keepdim=True).clamp_min(1)
+
+
+def focus(t: Tokens, map_BHTT: torch.Tensor) -> torch.Tensor:
+    """1 less the entropy of attention, as a share of that of uniform attention; over queries that see two keys."""
+    seen = t.visible_BTT.sum(-1).to(map_BHTT.device)
+    asked = (seen > 1) & t.mask_BT.to(map_BHTT.device)
+    entropy = -torch.xlogy(map_BHTT, map_BHTT).sum(-1) / seen.clamp_min(2).log()[:, None]
+    return ((1 - entropy) * asked[:, None]).sum(-1) / asked.sum(-1).clamp_min(1)[:, None]
 
 
 def same_token(t: Tokens) -> torch.Tensor:
@@ -145,6 +163,12 @@ POSITION: Mapping[str, Role] = {
     "first": Role(first, "uniform", "the first token (a sink)"),
     "local": Role(local, "uniform", f"tokens up to {NEAR} away"),
 }
+SHAPE: Mapping[str, Role] = {  # what describes every head, and names none: see `result.DESCRIBE`
+    "focus": Role(
+        lambda t: t.visible_BTT, "uniform", "few tokens (1 less entropy, of that of uniform attention)", focus
+    ),
+    "distance": Role(distance, "uniform", "tokens far away (share of the longest distance)"),
+}
 CONTENT: Mapping[str, Role] = {
     "separator": Role(separator, "uniform", "separators and other special tokens"),
     "same token": Role(same_token, "distance", "the same token elsewhere"),
@@ -167,18 +191,31 @@ def relations(labels: Sequence[str]) -> dict[str, Role]:
     return roles
 
 
+def linked(name: str, controlled: bool = False) -> Role:
+    """From one word to another that is linked to it; the control is other links, or other words as far apart."""
+    control = (lambda t: _links(t, name + CONTROL)) if controlled else "distance"
+    return Role(lambda t: _links(t, name), control, f"linked words: {name}")
+
+
 def weightings(t: Tokens, roles: Sequence[Role]) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights of roles and of their controls, each (B, R, T, T); all zero where a text has no target, or no control."""
     visible = t.visible_BTT
     weights, controls = [], []
     for role in roles:
-        targets = role.targets(t) & visible
-        control = CONTROLS[role.control](t, targets)
-        targets = targets & (control.sum((1, 2)) > 0)[:, None, None]
-        queries = targets.any(-1).sum(-1).clamp_min(1)[:, None, None]
+        targets = role.targets(t) * visible
+        control = _control(role, t, targets)
+        targets = targets * (control.sum((1, 2)) > 0)[:, None, None]
+        queries = (targets > 0).any(-1).sum(-1).clamp_min(1)[:, None, None]
         weights.append(targets / queries)
         controls.append(control * (_total(targets) / _total(control).clamp_min(1e-9)) / queries)
     return torch.stack(weights, 1), torch.stack(controls, 1)
+
+
+def _control(role: Role, t: Tokens, targets: torch.Tensor) -> torch.Tensor:
+    if isinstance(role.control, str):
+        return CONTROLS[role.control](t, targets)
+    asked = (targets > 0).any(-1, keepdim=True)
+    return (role.control(t) & t.visible_BTT & ~(targets > 0) & asked).float()
 
 
 def _uniform(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
@@ -190,7 +227,7 @@ def _uniform(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
 def _as_far_apart(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
     """Other pairs of ordinary tokens, weighted by how many of the role's own are that far apart."""
     ordinary = t.mask_BT & ~t.special_BT
-    others = t.visible_BTT & ordinary[:, :, None] & ordinary[:, None, :] & ~targets
+    others = t.visible_BTT & ordinary[:, :, None] & ordinary[:, None, :] & ~targets.bool()
     size, width = len(t.ids_BT), t.ids_BT.shape[1]
     place = (t.distance_TT + width - 1).expand(size, -1, -1).flatten(1)
 
@@ -204,7 +241,7 @@ def _as_far_apart(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
 
 def _shuffled(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
     """The targets of a text half a batch away, which is sorted by length: its repeats are of another length."""
-    return (targets.roll(max(1, len(targets) // 2), 0) & t.visible_BTT & ~targets).float()
+    return (targets.roll(max(1, len(targets) // 2), 0) * t.visible_BTT * ~targets.bool()).float()
 
 
 CONTROLS = {"uniform": _uniform, "distance": _as_far_apart, "shuffled": _shuffled}
@@ -218,6 +255,11 @@ def is_punctuation(token: str) -> bool:
     """Whether a token is made of punctuation marks, apart from what tokenizers write before it."""
     bare = token.strip("▁Ġ #")
     return bool(bare) and all(unicodedata.category(c).startswith("P") for c in bare)
+
+
+def _links(t: Tokens, name: str) -> torch.Tensor:
+    nothing = torch.zeros(t.visible_BTT.shape, dtype=torch.bool, device=t.ids_BT.device)
+    return t.links.get(name, nothing)
 
 
 def _same_place(t: Tokens) -> torch.Tensor:

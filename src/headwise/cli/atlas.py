@@ -5,14 +5,23 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, ModelArg, plain_encoder, writable
+from headwise.cli.options import (
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    ModelArg,
+    head_scores,
+    names_in,
+    plain_encoder,
+    writable,
+)
 from headwise.cli.screen import Screen, machine
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 
 if TYPE_CHECKING:
     from headwise.atlas.result import Roles
@@ -25,42 +34,107 @@ def roles(
         str | None, typer.Option(help="measure on a task's training rows, such as ud.en_ewt.dep (default: corpus.dep)")
     ] = None,
     texts: Annotated[Path | None, typer.Option(help="measure on a file with one text per line")] = None,
+    by: Annotated[
+        list[str], typer.Option(help="attention; and of language models copying, writing, functions; with commas")
+    ] = ["attention"],  # noqa: B006
     role: Annotated[str | None, typer.Option(help="show this role alone")] = None,
     top: Annotated[int, typer.Option(help="heads shown for each role")] = 3,
     untrained: Annotated[bool, typer.Option(help="also measure a re-initialised model, as a floor")] = False,
+    shuffled: Annotated[bool, typer.Option(help="also measure the texts with their tokens in random order")] = False,
     examples: Annotated[int, typer.Option(help="texts to measure on")] = 512,
+    against: Annotated[
+        str | None, typer.Option(help="a second model to compare with, such as the same one after fine-tuning")
+    ] = None,
+    needs: Annotated[
+        Path | None, typer.Option(help="a study, or a file of `headwise importance --out`: which heads tasks need")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="write the atlas as an HTML page")] = None,
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="folder for roles.json and roles.csv")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="folder for roles.json, roles.csv and atlas.json")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what each head attends to: previous or first token, same token, induction, syntactic relations, ...
+    """Show what each head does: attend to the previous or first token, to a syntactic relation, copy, write, ...
 
     Example: headwise roles bert-base-uncased --role induction
     """
+    from headwise.atlas.cards import atlas
+    from headwise.atlas.measure import WAYS, example
     from headwise.atlas.measure import roles as measure
     from headwise.models.device import default_device
 
     folder = writable(out) if out else None
-    rows = _rows(task, texts, data, examples)
-    encoder, tokenizer = plain_encoder(model)
-    result = measure(encoder.to(default_device(device)), tokenizer, rows, untrained=untrained, seed=seed)
-    names = result.names if role is None else (result.names[result.index(role)],)
-    holds = result.holds()
-    records = [
-        {**row, "holds": bool(holds[(result.index(n), *_place(row))])} for n in names for row in result.top(n, top)
-    ]
+    if page:
+        writable(page, file=True)
+    rows, ways = _rows(task, texts, data, examples), names_in(by)
+    if wrong := [way for way in ways if way not in WAYS]:
+        raise unknown("way to measure roles", wrong[0], WAYS)
+    found, shown = {}, {}
+    for name, where in _named(model, against).items():
+        network, tokenizer = _opened(where, ways)
+        network = network.to(default_device(device))
+        options = {"by": ways, "untrained": untrained, "shuffled": shuffled, "seed": seed}
+        found[name] = measure(network, tokenizer, rows, **options)
+        shown[name] = [example(network, tokenizer, _text(rows[0]))] if page else []
+    first = next(iter(found))
+    record = atlas(found, {first: head_scores(needs)} if needs else None, examples=shown)
     if folder:
-        _write(folder, result)
-    if as_json:
+        _write(folder, found, record)
+    if page:
+        from headwise.io.files import write
+        from headwise.reporting.atlas import render_atlas
+
+        write(page, render_atlas(record))
+    _report(found, role, top, record, [path for path in (folder and folder / "roles.csv", page) if path], as_json)
+
+
+def _report(found: dict[str, Roles], role: str | None, top: int, record: dict, files: list[Path], json: bool) -> None:
+    """The table of the best heads of each role, and the heads whose role differs between two models."""
+    records = []
+    for name, result in found.items():
+        names, holds = result.names if role is None else (result.names[result.index(role)],), result.holds()
+        records += [
+            {
+                **({"model": name} if len(found) > 1 else {}),
+                **row,
+                "holds": bool(holds[(result.index(n), *_place(row))]),
+            }
+            for n in names
+            for row in result.top(n, top)
+        ]
+    if json:
         print(machine(records))
         return
     screen = Screen()
-    screen.rows([_shown(record) for record in records])
+    screen.rows([_shown(each) for each in records])
     screen.say("* significant over texts after Holm over heads, and at least 0.1 of what the control leaves")
-    if folder:
-        screen.say(f"all heads: {folder / 'roles.csv'}")
+    for change in record["changes"]:
+        screen.say(f"{change['layer']}.{change['head']}: {change['before'] or '-'} → {change['after'] or '-'}")
+    for file in files:
+        screen.say(f"all heads: {file}")
+
+
+def _named(model: str, against: str | None) -> dict[str, str]:
+    from headwise.models.loading import name_of
+
+    names = [name_of(each) for each in (model, *([against] if against else []))]
+    if len(set(names)) < len(names):
+        names = ["first", "second"]
+    return dict(zip(names, (model, against or "")))
+
+
+def _opened(model: str, ways: tuple[str, ...]) -> tuple[Any, Any]:
+    """A model without its output head for attention alone, a language model where what it says is measured."""
+    from headwise.models.loading import load_language_model
+
+    return plain_encoder(model) if set(ways) <= {"attention"} else load_language_model(model)
+
+
+def _text(row: Any) -> str:
+    return row if isinstance(row, str) else row.get("context") or " ".join(row["words"])
 
 
 def _rows(task: str | None, texts: Path | None, data: Path | None, examples: int) -> list:
@@ -73,12 +147,12 @@ def _rows(task: str | None, texts: Path | None, data: Path | None, examples: int
             raise HeadwiseError(f"no file {texts}", "a text file with one text per line")
         rows: list = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
-        rows = list(get(task or "corpus.dep", data).rows("train"))
-        if not all("words" in row or "text" in row for row in rows[:1]):
-            raise HeadwiseError(
-                f"task {task!r} has rows of {', '.join(rows[0])}", "rows of text or of words", "corpus.dep"
-            )
-        rows = [row if "words" in row else row["text"] for row in rows]
+        known = get(task or "corpus.dep", data)
+        rows = list(known.rows("train" if "train" in known.splits else known.splits[0]))
+        if not any(name in rows[0] for name in ("words", "text", "context")):
+            expected = "rows of text, of words, or of a question and a context"
+            raise HeadwiseError(f"task {task!r} has rows of {', '.join(rows[0])}", expected, "corpus.dep")
+        rows = [row.get("text", row) for row in rows]
     return rows[:examples]
 
 
@@ -88,6 +162,7 @@ def _place(row: dict) -> tuple[int, ...]:
 
 def _shown(record: dict) -> dict[str, str]:
     return {
+        **({"model": record["model"]} if "model" in record else {}),
         "role": record["role"],
         "head": record["head"] + (" *" if record["holds"] else ""),
         "score": f"{record['score']:.2f}",
@@ -98,12 +173,13 @@ def _shown(record: dict) -> dict[str, str]:
     }
 
 
-def _write(folder: Path, result: Roles) -> None:
+def _write(folder: Path, found: dict[str, Roles], record: dict[str, Any]) -> None:
     from headwise.io.files import finite, write, write_json
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "roles.json", finite(result.to_record()))
-    records = result.to_records()
+    write_json(folder / "roles.json", finite({name: result.to_record() for name, result in found.items()}))
+    write_json(folder / "atlas.json", record)
+    records = [{"model": name, **row} for name, result in found.items() for row in result.to_records()]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()

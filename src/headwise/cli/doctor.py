@@ -26,6 +26,7 @@ EXTRAS = {
     "hub": ("datasets", "tasks from the Hugging Face Hub"),
     "plots": ("matplotlib", "figures as SVG, PDF and PNG; DataFrames"),
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
+    "lm-eval": ("lm_eval", "tasks of lm-evaluation-harness, and its evaluation under gates"),
     "conflict": ("torchjd", "aggregators of conflicting gradients"),
     "ray": ("ray", "sweeps on a Ray cluster"),
     "pandas": ("pandas", "predictions as a DataFrame"),

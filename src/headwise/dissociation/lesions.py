@@ -81,15 +81,15 @@ def dissociate(
     layered = layer_masks(maps, default, matched, seed)  # (T, M, L, H)
     closed = torch.cat([masks.flatten(0, 1), layered.flatten(0, 1)])
     gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
-    found, beside = {}, {}
+    measured, beside = {}, {}
     for task in tasks:
         scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
         split_at = len(gates) - len(tasks) * matched
-        found[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
+        measured[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
         log(f"{scores_of[0]}; {len(gates) - 1} lesions")
     tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
     how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
-    return _assembled(found, beside, grid, how)
+    return _assembled(measured, beside, grid, how)
 
 
 def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
@@ -126,14 +126,20 @@ def _assembled(
     accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
     floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
     floors = [floor if floor < 1 else np.nan for floor in floors]  # with one class there is nothing above chance
-    on = [[s.on("accuracy") for s in beside[t]] if ok else beside[t] for t, ok in zip(tasks, classes)]
-    return result.beside(
-        counts=accuracy,
-        chance=floors,
-        matched=_matched(dict(zip(tasks, on))),
-        resamples=how["resamples"],
-        seed=how["seed"],
-    )
+    draws = {"resamples": how["resamples"], "seed": how["seed"]}
+    sets = _matched_on("accuracy", beside, classes)
+    result = result.beside(counts=accuracy, chance=floors, matched=sets, **draws)
+    scored = [all(hasattr(p, "margin") for p in found[task][0].predictions) for task in tasks]
+    if not any(scored):
+        return result
+    margins = [lesion_counts(found[t], len(grid), "margin") if ok else None for t, ok in zip(tasks, scored)]
+    return result.beside_margins(margins, _matched_on("margin", beside, scored), **draws)
+
+
+def _matched_on(metric: str, beside: dict[str, list[Score]], known: Sequence[bool]) -> np.ndarray:
+    """`_matched` by another metric, for the tasks that have it."""
+    on = [[s.on(metric) for s in scores] if ok else scores for scores, ok in zip(beside.values(), known)]
+    return _matched(dict(zip(beside, on)))
 
 
 def _matched(beside: dict[str, list[Score]]) -> np.ndarray:

@@ -123,8 +123,7 @@ class Dissociation(Shown):
     ) -> Dissociation:
         """This result plus D on accuracy and, given chance, on (accuracy - chance) / (1 - chance).
 
-        Tasks without accuracy (a NaN row, or None as counts) or not above chance have no D there and are excluded from
-        the mean. With counts, a task is above chance if 97.5 % of the bootstrap draws are.
+        Tasks without accuracy (a NaN row, None as counts) or not above chance (in 97.5 % of draws) have no D there.
         """
         how = (resamples or draws_for(len(self.tasks)), seed, self.level)
         values, rows = _measured(accuracy, counts, *how)
@@ -146,9 +145,21 @@ class Dissociation(Shown):
         if not any(lifted):
             values = (self.performance - floor) / (1 - floor)
             return replace(self, performance=values, rows=RowTests.unknown(values), matched=layers)
-        values, rows = _measured(None, lifted, *how)
+        return self._measured_by(lifted, layers, how)
+
+    def beside_margins(
+        self, counts: Sequence[Counts | None], matched: np.ndarray, *, resamples: int | None = None, seed: int = 0
+    ) -> Dissociation:
+        """This result with D on margins beside it, in nats; tasks without choices have None for their counts."""
+        how = (resamples or draws_for(len(self.tasks)), seed, self.level)
+        return replace(self, on={**self.on, "margin": self._measured_by(counts, matched, how)})
+
+    def _measured_by(self, counts: Sequence[Counts | None], matched: np.ndarray, how: tuple) -> Dissociation:
+        """The same lesions by other scores, for tasks that are surely above zero without a lesion."""
+        values, rows = _measured(None, counts, *how)
         doubtful = (rows.samples[..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
-        return replace(self, performance=np.where(doubtful[..., None], np.nan, values), rows=rows, matched=layers)
+        kept = np.where(doubtful[..., None], np.nan, values)
+        return replace(self, performance=kept, rows=rows, matched=matched, on={})
 
     @property
     def random(self) -> int:
@@ -188,13 +199,13 @@ class Dissociation(Shown):
         heads, layers = self._heads(f)
         tests = {"p": heads.pairs, "p_rows": self.rows.pairs(d, f), "p_layers": layers.pairs}
         joint = {name: adjust(self._testable(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
-        found = {}
+        pairs_of = {}
         for number, (i, j) in enumerate(zip(a, b)):
             pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
             pair |= {name: p[number] for name, p in joint.items()}
             words = {"verdict": verdict(d[i, j], d[j, i])}
-            found[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
-        return found
+            pairs_of[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
+        return pairs_of
 
     def withheld(self, fraction: float | None = None) -> dict[str, str]:
         """Tasks without p-values, and why."""

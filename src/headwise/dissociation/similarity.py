@@ -202,11 +202,11 @@ def cnm(
         if seen.ndim != 2 or len(seen) != len(arrays[0]):
             raise HeadwiseError(f"brain data of shape {seen.shape}", f"({len(arrays[0])} sentences, voxels)")
         scores = np.stack([_encode(a, seen, "ridge", folds, seed) for a in arrays])
-        kept = np.argsort(-scores.mean(0), kind="stable")[:voxels]
+        selected = np.argsort(-scores.mean(0), kind="stable")[:voxels]
         if model != "ridge":
-            scores = np.stack([_encode(a, seen[:, kept], model, folds, seed) for a in arrays])
+            scores = np.stack([_encode(a, seen[:, selected], model, folds, seed) for a in arrays])
         else:
-            scores = scores[:, kept]
+            scores = scores[:, selected]
         total += _cosine(scores[:, None], scores[None])
     return Similarity("cnm", tuple(vectors), total / len(brain))
 

@@ -64,19 +64,19 @@ class Job:
 
 def in_order(jobs: Sequence[Job]) -> list[Job]:
     """All jobs and their dependencies, each once, dependencies first."""
-    found: dict[str, Job] = {}
+    ordered: dict[str, Job] = {}
 
     def visit(job: Job, above: tuple[str, ...]) -> None:
         if job.key in above:
             raise HeadwiseError(f"circular dependency: job {job.title!r} depends on itself")
-        if job.key not in found:
+        if job.key not in ordered:
             for earlier in job.after:
                 visit(earlier, (*above, job.key))
-            found[job.key] = job
+            ordered[job.key] = job
 
     for job in jobs:
         visit(job, ())
-    return list(found.values())
+    return list(ordered.values())
 
 
 class Place:
@@ -199,8 +199,8 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
         record = place.record
         if record is None or place.lost(record):
             began = time.perf_counter()
-            made = work_named(job.work)(place)
-            result, arrays = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+            returned = work_named(job.work)(place)
+            result, arrays = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
             if not isinstance(result, Mapping):  # records must be plain data
                 seen = f"the work {job.work!r} returned a {type(result).__name__}"
                 raise HeadwiseError(seen, "a dict, or a dict and arrays by name", "return {}")

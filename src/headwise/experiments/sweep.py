@@ -164,16 +164,16 @@ class _Queue:
         del self.left[job.key]
         self.running.discard(job.key)
         self._make_way()
-        behind = [one for one in self._behind.get(job.key, ()) if one.key in self.left]
+        dependents = [dependent for dependent in self._behind.get(job.key, ()) if dependent.key in self.left]
         if not failed:
-            for one in behind:
-                if not self._waits(one):
-                    self.again(one)
+            for dependent in dependents:
+                if not self._waits(dependent):
+                    self.again(dependent)
             return []
         given_up: list[Job] = []
-        for one in behind:
-            if one.key in self.left:  # not already removed
-                given_up += [one, *self.ended(one, True)]
+        for dependent in dependents:
+            if dependent.key in self.left:  # not already removed
+                given_up += [dependent, *self.ended(dependent, True)]
         return given_up
 
 

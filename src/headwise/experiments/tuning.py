@@ -67,7 +67,7 @@ def tune(place: Place) -> dict[str, Any]:
             tried.append(
                 {**changes(candidate, c["axes"]), "scores": scores, "mean": float(np.mean([*scores.values()]))}
             )
-            place.told(f"{rung:g} of the rows, {len(tried)} of {count}: {tried[-1]['mean']:.4f}")
+            place.log(f"{rung:g} of the rows, {len(tried)} of {count}: {tried[-1]['mean']:.4f}")
         order = sorted(range(len(tried)), key=lambda i: -tried[i]["mean"])
         alive = [alive[i] for i in order]
         history.append({"fraction": rung, "candidates": [tried[i] for i in order]})

@@ -139,11 +139,11 @@ def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> M
     tasks = [place.task(name) for name in config["tasks"]]
     plan = Plan(**config["plan"])
     if key is not None:
-        made = MultiTaskModel.load(place.model_of(key), tasks)
+        model = MultiTaskModel.load(place.model_of(key), tasks)
     else:
         shape = {"pooling": config["pooling"], "max_length": config["max_length"]}
-        made = MultiTaskModel.from_pretrained(place.encoder(config["model"]), tasks, seed=plan.seed, **shape)
-    return made.to(default_device(place.device))
+        model = MultiTaskModel.from_pretrained(place.encoder(config["model"]), tasks, seed=plan.seed, **shape)
+    return model.to(default_device(place.device))
 
 
 def train(place: Place) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def method_of(settings: Mapping[str, Any] | None) -> Method:
         )
     method, given = methods[settings["name"]], {name: value for name, value in settings.items() if name != "name"}
     known = inspect.signature(method).parameters
-    open_ = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    open_ = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     if not open_ and (other := [name for name in given if name not in known]):
         expected = f"its own settings: {', '.join(known) or 'none'}"
         raise HeadwiseError(f"the method {settings['name']!r} with {', '.join(other)}", expected)
@@ -246,12 +246,12 @@ def lesioning(
 def lesions(place: Place) -> dict[str, Any]:
     """Compute importance for every task and the lesion matrix."""
     c = place.config
-    made = opened(place, c["training"], c["of"] if c["trained"] else None)
-    found = {n: importance(made, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in made.tasks}
+    model = opened(place, c["training"], c["of"] if c["trained"] else None)
+    results = {n: importance(model, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in model.tasks}
     how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
-    apart = dissociate(made, found, c["fractions"], undefined="leave", **how)
-    scores = {name: one.to_record() | {"split_half": one.split_half()} for name, one in found.items()}
-    return short(plain({"importance": scores, "dissociation": apart.to_record()}))
+    dissociation = dissociate(model, results, c["fractions"], undefined="leave", **how)
+    scores = {name: result.to_record() | {"split_half": result.split_half()} for name, result in results.items()}
+    return short(plain({"importance": scores, "dissociation": dissociation.to_record()}))
 
 
 def study(place: Place) -> dict[str, Any]:

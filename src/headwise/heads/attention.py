@@ -1,4 +1,4 @@
-"""Attention maps: eager attention for a block, and how each head distributes its attention over some texts."""
+"""Attention maps, and how each head distributes its attention over texts."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ FEATURES = ("entropy", "previous", "next", "first", "separator")
 
 @contextmanager
 def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]:
-    """Run eager attention inside the block; the function it gives returns each layer's maps, (B, H, T, T).
+    """Run eager attention inside the block; the yielded function returns each layer's maps, (B, H, T, T).
 
-    Fused kernels never form the maps. The model's own kernel is restored when the block ends.
+    Fused kernels never compute the maps. The model's own kernel is restored when the block ends.
     """
     inner = unwrap(model)
     before = inner.config._attn_implementation
 
     def maps(**inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         layers = inner(**inputs, output_attentions=True).attentions
-        if layers and any(a is None for a in layers):  # drop those of layers known to have no attention
+        if layers and any(a is None for a in layers):  # drop layers without attention
             with suppress(HeadwiseError):
                 present = [site.module is not None for site in Heads.of(inner).sites]
                 if len(present) == len(layers):
                     layers = tuple(a for a, there in zip(layers, present) if there)
         if not layers or any(a is None for a in layers):
-            raise HeadwiseError(f"{type(inner).__name__} gives no attention maps", "a model with eager attention")
+            raise HeadwiseError(f"{type(inner).__name__} returns no attention maps", "a model with eager attention")
         return layers
 
     inner.set_attn_implementation("eager")
@@ -50,7 +50,7 @@ def eager(model: nn.Module) -> Iterator[Callable[..., tuple[torch.Tensor, ...]]]
 
 
 def whole_maps(maps: Iterable[torch.Tensor], heads: Heads) -> list[torch.Tensor]:
-    """Attention maps of every layer as (B, H, T, T) in original coordinates; heads that are not there are NaN."""
+    """Attention maps of every layer as (B, H, T, T) in original coordinates; absent heads are NaN."""
     maps = list(maps)
     pairs = zip(maps, attended(heads), strict=True)
     by_layer = {s.layer: whole(a.flatten(2), s, heads.num_heads).unflatten(2, a.shape[2:]) for a, s in pairs}
@@ -72,7 +72,7 @@ class AttentionPatterns:
     texts: int
 
     def to_record(self) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
-        """By head name, as the report page reads them."""
+        """By head name, as the report uses them."""
         layers, heads = next(iter(self.features.values())).shape
         stats = {
             f"{layer}.{head}": {name: round(float(values[layer, head]), 4) for name, values in self.features.items()}
@@ -87,9 +87,9 @@ def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, bat
     """How every head distributes its attention over some texts.
 
     Args:
-        model: run with eager attention and without dropout inside, and restored after.
+        model: run with eager attention and without dropout; restored afterwards.
         texts: plain texts.
-        shown: number of short texts whose maps are kept.
+        shown: number of short texts whose maps are stored.
         batch_size: texts per forward.
     """
     heads = model.attention
@@ -154,11 +154,10 @@ def _example(model: Subject, heads: Heads, maps: Any, text: str) -> dict[str, An
 def streamed(
     model: nn.Module, take: Callable[[int, torch.Tensor], None], heads: Heads | None = None
 ) -> Iterator[Callable[..., None]]:
-    """Call ``take(layer, map_BHTT)`` as each layer's map is formed inside the block, and keep none of them.
+    """Call ``take(layer, map_BHTT)`` as each layer's map is computed inside the block, without storing it.
 
-    The function it gives runs an eager forward. A map holds the heads that exist, in order (`Site.kept`). The memory is
-    that of one layer's map where attention modules return theirs without being asked, and that of all maps of a batch
-    where they do not (DeBERTa).
+    The yielded function runs an eager forward. A map contains the existing heads, in order (`Site.kept`). Memory is
+    that of one layer's map if attention modules always return their maps, or of all maps otherwise (DeBERTa).
 
     Example:
         >>> with streamed(model, lambda layer, map_BHTT: print(layer, map_BHTT.shape)) as forward:
@@ -193,7 +192,7 @@ def streamed(
 
 
 class _Seen:
-    """A hook that knows the maps of a forward among what modules return; an outer module returns the same one again."""
+    """A hook that finds the maps in the outputs of modules; outer modules return the same map again."""
 
     def __init__(self, take: Callable[[int, torch.Tensor], None], layers: Sequence[tuple[int, int]]):
         self.take, self.layers = take, layers
@@ -212,6 +211,6 @@ class _Seen:
 
 
 def _sums_to_one(map_BHTT: torch.Tensor) -> bool:
-    """Whether rows are distributions over keys; padding's rows may be anything."""
+    """Whether rows are distributions over keys; rows of padding are ignored."""
     sums = map_BHTT[:, :, -1].detach().sum(-1) if map_BHTT.shape[-2] else map_BHTT.new_zeros(1)
     return bool(((sums > 0.5) & (sums < 1.5)).any())

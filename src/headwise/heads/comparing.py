@@ -1,4 +1,4 @@
-"""Whether a cut model answers as the whole one does with those heads closed, on the inputs that proved its heads."""
+"""Verify that a pruned model equals the original with those heads closed, on the inputs that proved its heads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HALF_TOLERANCE = 3e-2
 
 @contextmanager
 def comparing(model: nn.Module, heads: Heads, gone: torch.Tensor) -> Iterator[None]:
-    """Compare answers before and after the block; where they differ, the modules of the heads are as before.
+    """Compare outputs before and after the block; if they differ, restore the modules and raise.
 
-    A model under construction, whose weights are on no device yet, is not compared.
+    A model under construction, on the meta device, is not compared.
     """
     expected = _closed(model, heads, gone)
     before = _copied(heads)
@@ -34,13 +34,13 @@ def comparing(model: nn.Module, heads: Heads, gone: torch.Tensor) -> Iterator[No
         _restore(before)
         raise HeadwiseError(
             f"heads cannot be cut out of {heads.family} models: {first_line(error)}",
-            "code that runs with fewer heads",
+            "modeling code that supports fewer heads",
             "use gates (headwise.gated) or the form masked, which work here",
         ) from error
 
 
 def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[str, dict[str, Any], torch.Tensor]]:
-    """What every tower that reaches all the heads answers with some of them closed."""
+    """The outputs of every tower that reaches all heads, with some of them closed."""
     facts = proven(model)
     if facts.why:
         return []
@@ -52,7 +52,7 @@ def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[st
             with suppress(NotReached), gated(runner, gates, heads=heads):
                 found.append((tower, inputs, answers(runner, inputs)))
     if not found:
-        raise HeadwiseError("no sample reaches the heads, so a cut could not be checked", "inputs of this model")
+        raise HeadwiseError("no sample reaches the heads, so the cut could not be verified", "inputs of this model")
     return found
 
 
@@ -65,7 +65,7 @@ def _require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     difference = ((found - expected).abs().nan_to_num(0.0).max() / largest).item()
     allowed = TOLERANCE.get(expected.dtype, HALF_TOLERANCE)
     if not difference <= allowed or bool((found.isnan() != expected.isnan()).any()):
-        seen = f"its answers differ by {difference:.1e} from those with these heads closed"
+        seen = f"its outputs differ by {difference:.1e} from those with these heads closed"
         raise HeadwiseError(seen, f"{allowed:.0e} at most")
 
 
@@ -73,7 +73,7 @@ Before = list[tuple[Any, type, dict[str, Any]]]
 
 
 def _copied(heads: Heads) -> Before:
-    """The class, settings and tensors of all modules that a cut may change."""
+    """The class, attributes and tensors of all modules that a cut may change."""
     inside = {id(m): m for site in heads.sites if site.kept for m in (*site.attention.modules(), site.module)}
     own = ("_parameters", "_buffers", "_modules")
     return [(m, type(m), vars(m) | {name: dict(vars(m)[name]) for name in own}) for m in inside.values()]

@@ -1,7 +1,7 @@
 """Cut attention heads out of a model: smaller weights, the same outputs as with the heads gated to zero.
 
 A cut model keeps the original (layer, head) coordinates: masks, gates and scores stay ``(L, H)``, and a second cut
-composes with the first. What to do with files is in `headwise.pruning.export`.
+composes with the first. `headwise.pruning.export` writes files.
 
 Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D head size.
 """
@@ -44,17 +44,17 @@ from headwise.heads.repairing import refit
 def prune(
     model: nn.Module, mask: torch.Tensor, stack: str | None = None, repair: Iterable[dict[str, Any]] | None = None
 ) -> nn.Module:
-    """Cut the heads that a mask selects out of a model, in place: True means the head is removed.
+    """Remove the heads that a mask selects from a model, in place (True: remove).
 
-    Layers may lose different numbers of heads, or all of them. Heads that are gone already may be in the mask. Keys and
-    values that several heads share go with the last of them. Create the optimizer after the cut: parameters are new.
+    Layers may lose different numbers of heads, or all. Removed heads may be in the mask again. Shared keys and values
+    are removed with the last of their heads. Create the optimizer afterwards, because parameters are replaced.
 
     Args:
-        model: any model whose heads have rows of their own (``Heads.of(model).exact``).
+        model: any model with exact slices per head (``Heads.of(model).exact``).
         mask: bool ``(L, H)`` in original coordinates, for instance from ``selection.bottom(scores, 0.3)``.
-        stack: which attention of a model that has several.
-        repair: batches of the model's inputs, a few hundred texts: what is left of the output projections is refitted
-            to what the whole model's gave on them (`headwise.heads.repairing.refit`).
+        stack: the attention stack, if the model has several.
+        repair: batches of inputs, a few hundred texts: the remaining output projections are refitted to the outputs of
+            the whole model on them (`headwise.heads.repairing.refit`).
 
     Example:
         >>> before = model.num_parameters()
@@ -62,7 +62,7 @@ def prune(
         True
     """
     refuse_wrapped(model, "cutting heads")
-    with torch.device("cpu"):  # models under construction may stand on the meta device
+    with torch.device("cpu"):  # models under construction may be on the meta device
         heads = Heads.of(model, stack=stack)
         heads.require_exact("cutting heads")
         gone = removal(mask, heads) & heads.alive
@@ -87,12 +87,12 @@ def _cut_all(heads: Heads, sites: list[Site], gone: torch.Tensor) -> None:
 
 
 def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.Module:
-    """Multiply gates into the output projections, in place: the plain model then gives what ``gated`` gave.
+    """Multiply gates into the output projections, in place; the model then equals the one inside ``gated``.
 
     Args:
-        model: any model `Heads.of` knows whose layers have weights of their own.
+        model: any model that `Heads.of` supports, without shared layers.
         gates: ``(L, H)``, any numbers.
-        stack: which attention of a model that has several.
+        stack: the attention stack, if the model has several.
 
     Example:
         >>> folded = fold(copy.deepcopy(model), gates)  # equal to `with gated(model, gates)`
@@ -107,7 +107,7 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
         if input_width(site.module) is None:
             raise HeadwiseError(
                 f"folding gates into {site.name}, a {type(site.module).__name__} over all heads of a layer",
-                "heads whose outputs go straight into a projection",
+                "heads whose outputs are the direct input of a projection",
                 "use gates (headwise.gated), which work here",
             )
         require_plain(Part(site.module, 0, torch.empty(0)), site.name)
@@ -121,9 +121,9 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
 
 
 def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
-    """Leave only the heads ``kept`` (original numbers) of one layer."""
+    """Keep only the heads ``kept`` (original numbers) of one layer."""
     known = heads.family in EXACT
-    left = kept if kept or known else site.kept[:1]  # unknown code runs with one head at least: a silent one
+    left = kept if kept or known else site.kept[:1]  # unknown modeling code needs at least one head: a silent one
     removed: dict[tuple[Any, str, int], list[torch.Tensor]] = {}
     for part in [*site.parts.values(), *(_positions(site) if known else ())]:
         gone = [row for row, own in zip(part.rows, site.owners(part)) if not set(own) & set(left)]
@@ -150,7 +150,7 @@ def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:
 
 
 def _positions(site: Site) -> Iterator[Part]:
-    """DeBERTa's projections of positions."""
+    """The position projections of DeBERTa."""
     for name, module in site.attention.named_modules():
         if name.rsplit(".", 1)[-1] in POSITION_PROJECTIONS:
             yield Part(module, site.parts["q"].axis, site.parts["q"].rows)
@@ -163,7 +163,7 @@ def _silence(site: Site) -> None:
 
 
 def _remove_rows(module: Any, name: str, axis: int, places: torch.Tensor) -> None:
-    """Shrink a parameter by some places along one axis; of a projection's outputs the bias too."""
+    """Remove indices from a parameter along one axis, and from the bias of a projection's outputs."""
     projects = name == "weight" and input_width(module) is not None and not isinstance(module, nn.Embedding)
     outputs = projects and axis == int(transposed(module))
     for each, along in ((name, axis), ("bias", 0)) if outputs and module.bias is not None else ((name, axis),):
@@ -181,7 +181,7 @@ def _remove_rows(module: Any, name: str, axis: int, places: torch.Tensor) -> Non
 
 
 def _repeat(site: Site, left: tuple[int, ...], copies: dict[int, int]) -> None:
-    """Let the projections of keys and values give each group as often as its heads need it."""
+    """Repeat each key-value group in the projections as often as its heads need it."""
     groups = sorted({head // site.group for head in site.kept})
     for module in {site.parts["k"].module, site.parts["v"].module}:
         owner: dict[int, tuple[str, int]] = {}  # of the columns before the cut
@@ -198,14 +198,14 @@ def _repeat(site: Site, left: tuple[int, ...], copies: dict[int, int]) -> None:
 
 
 def _queries_gone(site: Site, module: Any, left: tuple[int, ...]) -> set[int]:
-    """The columns of queries in a fused projection that were removed."""
+    """The removed query columns of a fused projection."""
     part = site.parts["q"]
     pairs = zip(site.kept, part.rows.tolist()) if part.module is module else ()
     return {place for head, places in pairs if head not in left for place in places}
 
 
 def _runs(module: Any, owner: dict, gone: set[int], copies: dict[int, int]) -> list[tuple[int, int]]:
-    """Stretches of columns after the cut, each as often as its group is to be given."""
+    """Column ranges after the cut, each repeated as often as its group is needed."""
     runs, place = [], 0
     columns = (column for column in range(output_width(module) + len(gone)) if column not in gone)
     for whose, stretch in groupby(columns, key=owner.get):
@@ -216,10 +216,12 @@ def _runs(module: Any, owner: dict, gone: set[int], copies: dict[int, int]) -> l
 
 
 def _recount(site: Site, heads: int, groups: int, shared: int) -> None:
-    """Set what the attention module knows about its number of heads and of key-value heads."""
+    """Update the attributes that count heads and key-value heads."""
     attention: Any = site.attention
     own = {part.module for part in site.parts.values()}
-    for module in (m for m in attention.modules() if own & set(m.modules())):  # not a router or an indexer inside it
+    for module in (
+        m for m in attention.modules() if own & set(m.modules())
+    ):  # but not those of a router or indexer inside
         for name, value in list(vars(module).items()):
             if type(value) is not int:
                 continue
@@ -231,21 +233,21 @@ def _recount(site: Site, heads: int, groups: int, shared: int) -> None:
                 setattr(module, name, heads)
             elif GROUP_COUNTS.search(name):
                 setattr(module, name, groups)
-        if hasattr(module, "config") and heads:  # some read their numbers there, at every call
+        if hasattr(module, "config") and heads:  # some modules read their numbers there at every call
             numbers = {"num_attention_heads": heads, "num_key_value_heads": groups}
             known = getattr(module.config, "_config", module.config).to_dict()
             module.config = OwnCount(module.config, **{n: number for n, number in numbers.items() if n in known})
 
 
 def _remove(heads: Heads, site: Site) -> None:
-    """Leave of an attention without heads what it still does."""
+    """Replace an attention without heads by its remaining computation."""
     attention: Any = site.attention
     own_output = not site.name.endswith(".output.dense")
     if not own_output:  # BERT's kind: one module for the heads, one for the output
         attention = next(child for name, child in attention.named_children() if name != "output")
     if heads.family in BIAS_OF_FIRST and attention.has_relative_attention_bias:
         _bequeath_bias(attention, [heir.attention for heir in heads.sites[site.layer + 1 :] if heir.kept])
-    if transposed(site.module):  # Conv1D cannot take an input of width zero
+    if transposed(site.module):  # Conv1D does not accept inputs of width zero
         _replace_conv(site)
     attention.headwise_output = site.name.rsplit(".", 1)[-1] if own_output else None
     returns = {**dict.fromkeys(BIAS_OF_FIRST, "bias"), **dict.fromkeys(RETURNS_LIST, "list")}
@@ -264,7 +266,7 @@ def _replace_conv(site: Site) -> None:
 
 
 def _bequeath_bias(attention: Any, heirs: list[Any]) -> None:
-    """Give the table of position biases to the next layer that has heads."""
+    """Move the position bias table to the next layer with heads."""
     for heir in heirs[:1]:
         heir.relative_attention_bias = attention.relative_attention_bias
         heir.has_relative_attention_bias = True

@@ -35,7 +35,7 @@ def mixed(
 
 
 def _gate(gate: torch.Tensor, z_BTHD: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
-    """A layer's gates, ``(H,)`` or ``(B, H)``, with the axes of its heads' outputs."""
+    """A layer's gates, ``(H,)`` or ``(B, H)``, broadcast to its heads' outputs."""
     gate = gate.to(z_BTHD.device, z_BTHD.dtype)
     if segments is not None:
         place = _places(segments, z_BTHD)
@@ -49,7 +49,7 @@ def _gate(gate: torch.Tensor, z_BTHD: torch.Tensor, segments: torch.Tensor | Non
 def reference_of(
     reference: torch.Tensor, site: Site, z_BTHD: torch.Tensor, segments: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """What a layer's closed heads return, with the axes of their outputs."""
+    """A layer's reference, broadcast to its heads' outputs."""
     own = present(reference.select(-3, site.layer).to(z_BTHD.device, z_BTHD.dtype), site, -2)
     own = own[..., : z_BTHD.shape[-1]]
     if reference.ndim == 3:
@@ -57,8 +57,8 @@ def reference_of(
     if segments is not None and reference.ndim == 4:
         return own[_places(segments, z_BTHD).clamp_min(0)]
     if reference.ndim == 5 and own.shape[1] not in (1, z_BTHD.shape[1]):
-        seen = f"a reference for {own.shape[1]} tokens met head outputs of shape {tuple(z_BTHD.shape)}"
-        raise HeadwiseError(seen, "a reference for each token of the batch, padding among them")
+        seen = f"a reference for {own.shape[1]} tokens for head outputs of shape {tuple(z_BTHD.shape)}"
+        raise HeadwiseError(seen, "a reference for each token of the batch, padding included")
     if len(own) > 1:
         _require_batch("a reference", len(own), z_BTHD, "one for each example of the batch")
     return own[:, None] if reference.ndim == 4 else own
@@ -66,20 +66,20 @@ def reference_of(
 
 def _require_batch(what: str, count: int, z_BTHD: torch.Tensor, expected: str) -> None:
     if z_BTHD.ndim < 4 or count != len(z_BTHD):
-        seen = f"{what} for {count} examples met head outputs of shape {tuple(z_BTHD.shape)}"
+        seen = f"{what} for {count} examples for head outputs of shape {tuple(z_BTHD.shape)}"
         raise HeadwiseError(seen, expected, "pass segments= for packed rows")
 
 
 def _places(segments: torch.Tensor, z_BTHD: torch.Tensor) -> torch.Tensor:
     """The example of every token of packed rows."""
     if z_BTHD.shape[:-2] != segments.shape:
-        seen = f"segments of shape {tuple(segments.shape)} met head outputs of shape {tuple(z_BTHD.shape)}"
+        seen = f"segments of shape {tuple(segments.shape)} for head outputs of shape {tuple(z_BTHD.shape)}"
         raise HeadwiseError(seen, "a segment number for every token of every row, (rows, T)")
     return segments.to(z_BTHD.device)
 
 
 def check_gates(gates: Any, heads: Heads, segments: torch.Tensor | None) -> None:
-    """Raise where gates do not fit the heads."""
+    """Raise if gates do not fit the heads."""
     if not isinstance(gates, torch.Tensor) or not gates.is_floating_point():
         seen = f"gates of type {gates.dtype if isinstance(gates, torch.Tensor) else type(gates).__name__}"
         raise HeadwiseError(seen, "a floating point tensor", "pass mask.float()")
@@ -88,11 +88,13 @@ def check_gates(gates: Any, heads: Heads, segments: torch.Tensor | None) -> None
         expected = f"(layers, heads) = {heads.shape}, or (examples, {heads.num_layers}, {heads.num_heads})"
         raise HeadwiseError(f"gates of shape {tuple(gates.shape)}", expected, f"torch.ones{heads.shape}")
     if segments is not None and int(segments.max()) >= len(gates):
-        raise HeadwiseError(f"segment number {int(segments.max())}", f"numbers below {len(gates)}, the gate sets given")
+        raise HeadwiseError(
+            f"segment number {int(segments.max())}", f"numbers below {len(gates)}, the number of gate sets"
+        )
 
 
 def check_reference(reference: Any, heads: Heads) -> None:
-    """Raise where a reference does not fit the heads."""
+    """Raise if a reference does not fit the heads."""
     if reference is None:
         return
     if not isinstance(reference, torch.Tensor) or not reference.is_floating_point():
@@ -105,17 +107,17 @@ def check_reference(reference: Any, heads: Heads) -> None:
 
 
 def present(values: torch.Tensor, site: Site, axis: int = -1) -> torch.Tensor:
-    """The values of those heads of a layer that were not cut away."""
+    """The values of the existing heads of a layer."""
     if len(site.kept) == values.shape[axis]:
         return values
-    # One by one: a list as an index travels to the device, which waits for it, and a recorded pass cannot hold that.
+    # One by one: indexing with a list copies it to the device, which recorded passes cannot do.
     return (
         torch.stack([values.select(axis, head) for head in site.kept], axis) if site.kept else values.narrow(axis, 0, 0)
     )
 
 
 def whole(out_BTHD: torch.Tensor, site: Site, num_heads: int) -> torch.Tensor:
-    """A layer's head outputs with NaN in the places of heads that are not there."""
+    """A layer's head outputs with NaN for absent heads."""
     if len(site.kept) == num_heads:
         return out_BTHD
     shape = (*out_BTHD.shape[:-2], num_heads, out_BTHD.shape[-1])

@@ -1,4 +1,4 @@
-"""What is known about architectures: where attention output projections are, and how q, k and v are laid out.
+"""Known architectures: names of attention output projections, and layouts of q, k and v.
 
 Legend: H query heads, G key-value groups, D head size.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Dotted endings of the module whose input is the concatenated outputs of a layer's heads.
+# Name suffixes of the module whose input is the concatenated outputs of a layer's heads.
 OUTPUT_SUFFIXES = (
     "o_proj",
     "out_proj",
@@ -68,7 +68,7 @@ NO_HEADS = {
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that speaks of text; the whole where it has none, or several."""
+    """The text part of a configuration; the whole if there is none or more than one."""
     try:
         return config.get_text_config()
     except (AttributeError, ValueError):
@@ -76,7 +76,7 @@ def text_config(config: Any) -> Any:
 
 
 def declared_causal(config: Any) -> bool:
-    """Whether a configuration declares a causal model: a hint for names, and where nothing can be measured."""
+    """Whether a configuration declares a causal model; used if causality cannot be measured."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
     text = text_config(config)
@@ -114,26 +114,26 @@ FUSED_LAYOUT = {
 # Cutting. Attributes of attention modules that count query heads, key-value heads, or the width of all heads.
 HEAD_COUNTS = re.compile(r"^(?!.*(kv|key_value|dim|size|width|per|group)).*heads?$|^nhead$")
 GROUP_COUNTS = re.compile(r"(kv|key_value).*heads?$")
-GROUP_SIZES = ("num_key_value_groups", "n_rep", "num_kv_groups", "kv_groups")  # query heads for every key-value head
+GROUP_SIZES = ("num_key_value_groups", "n_rep", "num_kv_groups", "kv_groups")  # query heads per key-value head
 WIDTHS = ("all_head_size", "split_size", "inner_dim", "embed_dim", "attn_dim", "qkv_dim")
 POSITION_PROJECTIONS = ("pos_key_proj", "pos_query_proj")  # DeBERTa: laid out like q and k, one slice per head
-BIAS_OF_FIRST = ("t5",)  # the first layer's position bias, one value per head, is handed on to the others
-BIAS_OF_ENCODER = ("mpnet",)  # the encoder gives one position bias per head to every layer
+BIAS_OF_FIRST = ("t5",)  # position bias of the first layer, one value per head, passed on to the others
+BIAS_OF_ENCODER = ("mpnet",)  # the encoder passes one position bias per head to every layer
 RETURNS_LIST = ("openai-gpt",)
-LAST_DROPOUTS = ("resid_dropout", "out_drop")  # what an attention does after its output projection
-# Families whose configuration states the head size apart from the hidden size, so that fewer heads are a plain model.
+LAST_DROPOUTS = ("resid_dropout", "out_drop")  # what attention does after its output projection
+# Families whose configuration has its own head size, so fewer heads are still a standard model.
 OWN_HEAD_SIZE = frozenset(["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "t5"])
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of a layer's q, k, v, o: ``rows[g]`` are the places along ``axis`` of the weight that belong to head ``g``.
+    """One of a layer's q, k, v, o: ``rows[g]`` are the indices along ``axis`` of the weight that belong to head ``g``.
 
-    For q, k and v the axis is the output axis and the bias (where there is one) is sliced alike; for o it is the
-    input axis. k and v have one row of places per key-value group. Other parts are sinks, position biases, gates.
+    For q, k and v the axis is the output axis, and a bias is sliced in the same way; for o it is the input axis. k and
+    v have one row of indices per key-value group. Other parts are sinks, position biases, gates.
     """
 
-    module: Any  # a Linear, a Conv1D, or what an adapter makes of one
+    module: Any  # a Linear, a Conv1D, or an adapter of one
     axis: int
     rows: torch.Tensor  # (H or G, D), on the CPU
     name: str = "weight"  # of the parameter
@@ -149,12 +149,12 @@ def transposed(module: nn.Module) -> bool:
 
 
 def input_width(module: Any) -> int | None:
-    """How wide the input of a projection is; None for a module that is no projection."""
+    """The input width of a projection; None for other modules."""
     weight = getattr(module, "weight", None)
     if weight is None or getattr(weight, "ndim", 0) != 2:
         return None
     if hasattr(module, "in_features"):
-        return module.in_features  # quantised weights have shapes of their own
+        return module.in_features  # quantized weights have other shapes
     return weight.shape[0] if transposed(module) else weight.shape[1]
 
 
@@ -163,12 +163,12 @@ def output_width(module: Any) -> int:
 
 
 def qkv_parts(attention: nn.Module, family: str, heads: int, head_dim: int, cross: bool) -> dict[str, Part]:
-    """The q, k and v of an attention module; empty where the layout is not known."""
+    """The q, k and v of an attention module; empty if the layout is unknown."""
     found = _projections(attention)
     if set(found) >= {"q", "k", "v"}:
         return {name: _separate(found[name], head_dim) for name in "qkv"}
     layout = FUSED_LAYOUT.get(family)
-    if layout is None or cross or "fused" not in found:  # fused cross attention holds keys and values only
+    if layout is None or cross or "fused" not in found:  # fused cross attention contains keys and values only
         return {}
     module = found["fused"]
     groups = (output_width(module) // head_dim - heads) // 2
@@ -178,7 +178,7 @@ def qkv_parts(attention: nn.Module, family: str, heads: int, head_dim: int, cros
 
 
 def fused_rows(layout: str, heads: int, groups: int, head_dim: int) -> dict[str, torch.Tensor]:
-    """Where each head's q, k and v lie in a fused projection."""
+    """The indices of each head's q, k and v in a fused projection."""
     if layout == "block":
         q, k, v = torch.arange((heads + 2 * groups) * head_dim).view(-1, head_dim).split([heads, groups, groups])
     else:  # one stretch per group: its queries, its key, its value ("head" is a group of one query)

@@ -1,4 +1,4 @@
-"""Where the heads of a model are: its output projections, checked so that a wrong map is never taken for right.
+"""Find the heads of a model: its output projections, verified so that a wrong map is never accepted.
 
 Legend: L layers, H query heads, G key-value groups, D head size.
 """
@@ -35,13 +35,13 @@ STACKS = ("encoder", "decoder", "cross", "text", "vision", "audio", "qformer")
 
 
 def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[str, Any] | None) -> dict[str, Any]:
-    """The fields of `headwise.heads.gates.Heads` for a model, or an error that says why its heads cannot be reached."""
+    """The fields of `headwise.heads.gates.Heads` for a model, or an error if its heads cannot be reached."""
     inner = unwrap(model)
     family = family_of(inner)
     if family in NO_HEADS:
         raise HeadwiseError(f"{family} models are out of reach: {NO_HEADS[family]}")
-    _number(getattr(inner, "config", None), "encoder", "num_attention_heads")  # a number below one is refused
-    if is_cut(inner) and family in EXACT:  # proven before it was cut
+    _number(getattr(inner, "config", None), "encoder", "num_attention_heads")  # numbers below one raise
+    if is_cut(inner) and family in EXACT:  # proven before the cut
         return _named(inner, family, pattern, stack) | {"verified": True}
     if origins := origins_of(inner):
         chosen = stack or (next(iter(origins)) if len(stacks_of(inner)) == 1 else "")
@@ -65,7 +65,7 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
 
 
 def _sliced(model: nn.Module, fields: dict[str, Any], slices: dict[str, dict[str, Slice]]) -> dict[str, Any]:
-    """With the rows of every head that gradients showed, where names do not say them."""
+    """Add the rows of every head that gradients showed, if names do not state them."""
     if fields["exact"]:
         return fields
     sites = []
@@ -84,7 +84,7 @@ def _sliced(model: nn.Module, fields: dict[str, Any], slices: dict[str, dict[str
 
 
 def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
-    """Stacks by their names, of towers that no sample went through."""
+    """Stacks by name, for towers that no sample reaches."""
     if facts.unreached is None:
         stacks: dict[str, list[tuple[str, nn.Module]]] = {}
         with suppress(HeadwiseError):
@@ -100,7 +100,7 @@ def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[t
 
 
 def _was_near(name: str, reached: set[str]) -> bool:
-    """Whether a forward went through a module's layer: then it called the module, or used its weights without it."""
+    """Whether a forward reached a module's layer: it called the module, or used its weights directly."""
     parts = name.split(".")
     layer = ".".join(parts[: 1 + next(i for i, part in enumerate(parts) if part.isdigit())])
     return any(each.startswith(f"{layer}.") for each in reached)
@@ -111,25 +111,25 @@ def family_of(model: nn.Module) -> str:
 
 
 def _by_name(facts: Proven, model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
-    """What names say where nothing could be proven; what they do not know, a sample of the user's shows."""
+    """The map by names if nothing could be proven; unknown names require a sample from the user."""
     try:
         return _named(model, family, pattern, stack)
     except HeadwiseError as error:
         if "pattern=" not in error.hint:
             raise
         seen = f"{error.seen}, and nothing could be proven ({facts.why})"
-        raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs of this model") from None
+        raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs for this model") from None
 
 
 def _named(model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
-    """What names and the configuration say."""
+    """The map by names and configuration."""
     stacks = _stacks(model, family, pattern)
     name = _choose(stacks, stack, model, family)
     return _measured(model, family, name, stacks[name])
 
 
 def _matching(facts: Proven, model: nn.Module, pattern: str | None) -> dict[str, list[Placed]]:
-    """The stacks whose sites a pattern names, which must be whole ones; all without a pattern."""
+    """The stacks whose sites match a pattern, which must be complete (default: all stacks)."""
     if pattern is None:
         return facts.stacks
     names = {
@@ -140,7 +140,11 @@ def _matching(facts: Proven, model: nn.Module, pattern: str | None) -> dict[str,
     wrong = sorted(names - proofs)
     if wrong or not chosen:
         why = facts.refused.get(wrong[0], "closing a head does not close one slice of its input") if wrong else ""
-        seen = f"{wrong[0]} does not hold the outputs of heads: {why}" if wrong else f"no proven site fits {pattern!r}"
+        seen = (
+            f"{wrong[0]} does not contain the outputs of heads: {why}"
+            if wrong
+            else f"no proven site matches {pattern!r}"
+        )
         raise HeadwiseError(seen, f"one of the proven sites: {', '.join(_globs(proofs)) or '(none)'}")
     for name, stack in chosen.items():
         if missing := [placed.name for placed in stack if placed.name not in names]:
@@ -163,10 +167,10 @@ def _refusal(facts: Proven, model: nn.Module, family: str) -> HeadwiseError:
 
 
 def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], layers: int) -> dict[str, Any]:
-    """As names and the configuration say where they agree with what was proven; else by what was proven alone."""
+    """By names and configuration if they agree with the proof, otherwise by the proof alone."""
     modules = {each.name: model.get_submodule(each.name) for each in placed}
     fields: dict[str, Any] = {"sites": ()}
-    if all(input_width(module) for module in modules.values()):  # else a norm stands before the projection
+    if all(input_width(module) for module in modules.values()):  # otherwise a norm precedes the projection
         try:
             fields = _measured(model, family, stack, list(modules.items()))
         except (HeadwiseError, RuntimeError, AttributeError) as error:  # ragged heads
@@ -195,7 +199,7 @@ def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
 
 
 def is_cut(model: nn.Module) -> bool:
-    """Whether heads were cut out of a model."""
+    """Whether heads were removed from a model."""
     return any(hasattr(module, "headwise_kept") for module in model.modules())
 
 
@@ -297,7 +301,7 @@ def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseEr
 
 
 def _stack_config(model: nn.Module, stack: str):
-    """The part of the configuration that speaks of this stack."""
+    """The part of the configuration for this stack."""
     config = getattr(model, "config", None)  # modules in plain torch have none
     own = getattr(config, f"{stack}_config", None)  # text, vision, audio, qformer
     return config if own is None or isinstance(own, dict) else own

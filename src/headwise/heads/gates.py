@@ -1,8 +1,8 @@
 """Find, gate and capture the attention heads of a Hugging Face model.
 
-Every head is touched in one place: the input of its layer's attention output projection, where the outputs of all heads
-lie side by side. Scaling a head's slice there is the same mathematics as masking its attention probabilities, and holds
-for every attention kernel.
+Every head is changed in one place: the input of its layer's attention output projection, where the outputs of all heads
+are concatenated. Scaling a head's slice there is equivalent to masking its attention probabilities, for every attention
+kernel.
 
 Legend: B examples, T tokens, L layers, H query heads, G key-value groups, D head size.
 """
@@ -32,12 +32,12 @@ Touch = Callable[[int, torch.Tensor], torch.Tensor | None]
 
 
 class NotReached(HeadwiseError):
-    """No forward inside a block reached some heads."""
+    """Some heads were not reached by any forward inside a block."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Where the heads of a model are.
+    """The attention heads of a model.
 
     Example:
         >>> heads = Heads.of(model)
@@ -51,11 +51,11 @@ class Heads:
     num_kv_heads: int
     stack: str
     family: str
-    exact: bool  # q, k, v and o slices are known: training masks and cuts are possible
-    shared: bool  # several layers use one set of weights (ALBERT)
+    exact: bool  # slices of q, k, v and o are known: training masks and cuts are possible
+    shared: bool  # layers share weights (ALBERT)
     sites: tuple[Site, ...] = field(repr=False)
-    uncovered: tuple[str, ...] = field(default=(), repr=False)  # attention that no stack covers, by module names
-    verified: bool = False  # closing each head changed one slice of one input and nothing beside it, in a forward
+    uncovered: tuple[str, ...] = field(default=(), repr=False)  # module names of attention outside all stacks
+    verified: bool = False  # proven: closing each head changed one slice of one input and nothing else
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class Heads:
 
     @property
     def alive(self) -> torch.Tensor:
-        """Bool (L, H): the heads that exist: neither cut nor absent, as in layers without attention."""
+        """Bool (L, H): the heads that exist, neither cut nor absent (as in layers without attention)."""
         mask = torch.zeros(self.shape, dtype=torch.bool)
         for site in self.sites:
             mask[site.layer, list(site.kept)] = True
@@ -77,13 +77,13 @@ class Heads:
         pattern: str | None = None,
         stack: str | None = None,
     ) -> Heads:
-        """Find every head of a model by closing heads in a forward of one short input, or raise with the reason.
+        """Find every head of a model by closing heads in forwards of one short input, or raise with the reason.
 
         Args:
             model: any Hugging Face model, also wrapped in DDP, PEFT or torch.compile.
-            sample: inputs of the model, where none can be made from its configuration.
-            pattern: a glob for the names of the modules that read the heads' outputs; they must be proven ones.
-            stack: which attention of a model that has several: encoder, decoder, cross, text, vision, ...
+            sample: inputs of the model (default: derived from its configuration).
+            pattern: a glob for the names of the output projections; they must pass the proof.
+            stack: the attention stack, if the model has several: encoder, decoder, cross, text, vision, ...
         """
         if sample is not None:
             forget(unwrap(model))
@@ -92,7 +92,7 @@ class Heads:
         return remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
 
     def require_exact(self, purpose: str) -> None:
-        """Raise unless single heads' parameters can be told apart."""
+        """Raise unless the parameters of single heads are known."""
         if self.shared:
             raise HeadwiseError(
                 f"{purpose} is not possible for {self.family}: its {self.num_layers} layers share one set of weights, "
@@ -102,7 +102,7 @@ class Heads:
         if not self.exact:
             raise HeadwiseError(
                 f"{purpose} needs rows of q, k, v and o that belong to one head each, and {self.family} has none",
-                "heads whose rows were told apart by gradients (not so after a norm over all heads) or by name",
+                "heads whose rows are known by gradients (not after a norm over all heads) or by name",
                 "use gates (headwise.gated), which work here",
             )
 
@@ -118,17 +118,17 @@ def gated(
 ) -> Iterator[Heads]:
     """Replace every head's output z by z' = r + g · (z - r) inside the block: a gate g and a reference r.
 
-    A gate of 1 leaves z as it is, whatever r; a gate of 0 puts r in its place; both exactly. Gates and references may
-    require gradients, and backward belongs inside. Only forwards of the thread that opened the block are gated.
+    A gate of 1 gives exactly z, a gate of 0 exactly r. Gates and references may require gradients; call backward inside
+    the block. Only forwards of the thread that opened the block are gated.
 
     Args:
-        model: any model `Heads.of` knows.
-        gates: ``(L, H)`` for all examples alike, or ``(B, L, H)``: one set of gates per example.
-        reference: what closed heads return: ``(L, H, D)``, or ``(B, L, H, D)`` for each example, or
-            ``(B, T, L, H, D)`` for each token; B may be 1. The default is zero; `headwise.references` has others.
+        model: any model that `Heads.of` supports.
+        gates: ``(L, H)`` for all examples, or ``(B, L, H)`` per example.
+        reference: the output of closed heads: ``(L, H, D)``, ``(B, L, H, D)`` per example, or ``(B, T, L, H, D)`` per
+            token; B may be 1. Default: zero; `headwise.measuring.references` computes others.
         segments: ``(rows, T)`` for packed rows: the number of the example each token belongs to, -1 for none; gates
             are then ``(examples, L, H)``, and a reference of four dimensions is ``(examples, L, H, D)``.
-        heads: the result of ``Heads.of(model, ...)`` where the model has several stacks.
+        heads: the result of ``Heads.of(model, ...)``, if the model has several stacks.
 
     Example:
         >>> lesion = torch.ones(12, 12)
@@ -151,10 +151,10 @@ def gated(
 def captured(
     model: nn.Module, reduce: Callable[[torch.Tensor], torch.Tensor], *, heads: Heads | None = None
 ) -> Iterator[list[torch.Tensor]]:
-    """Collect ``reduce(out_BTHD)`` of every layer inside the block, so that nothing large is kept.
+    """Collect ``reduce(out_BTHD)`` of every layer inside the block, without storing whole outputs.
 
-    The list holds, per forward, one entry per layer in order. Heads that were cut away or never were are NaN; where
-    head sizes differ between layers, smaller heads end in zeros.
+    The list has one entry per layer and forward, in order. Absent heads are NaN; if head sizes differ between layers,
+    smaller heads are padded with zeros.
 
     Example:
         >>> with captured(model, lambda out_BTHD: out_BTHD[:, 0].detach()) as first_token:
@@ -183,10 +183,10 @@ def captured(
 
 @contextmanager
 def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Iterator[Heads]:
-    """Call ``touch(layer, out_BTHD)`` on each layer's head outputs; what it returns, if anything, takes their place.
+    """Call ``touch(layer, out_BTHD)`` on each layer's head outputs; a returned tensor replaces them.
 
-    On a cut model ``H`` counts the heads that are left. A layer that no forward of this thread reached is an error when
-    the block ends: an unreached hook means results that silently ignore it.
+    On a pruned model ``H`` counts the remaining heads. If no forward of this thread reached a layer, the end of the
+    block raises, because results would silently ignore the hook.
     """
     heads = heads or Heads.of(model)
     hits = [0] * heads.num_layers
@@ -226,26 +226,26 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
             raise NotReached(
                 f"no forward reached the heads of layers {unreached} of the {heads.stack} stack",
                 "a forward of this model inside the block",
-                "run model(...) inside the with-block, in its thread, and not through a function compiled before it",
+                "call model(...) inside the with-block, in the same thread, and not through a function compiled before",
             )
 
 
 class Lent:
-    """A hook for the time of a block: it acts on forwards of the thread that opened the block, and no copy keeps it."""
+    """A temporary hook that acts on forwards of the thread that opened the block; copies of the model drop it."""
 
     lent = True
 
     def __init__(self, hook: Callable):
         self.hook, self.thread = hook, threading.get_ident()
-        self.others: set[int] = set()  # threads that used the module too
+        self.others: set[int] = set()  # other threads that used the module
 
     def __call__(self, *args: Any) -> Any:
         return self.hook(*args) if self._is_mine() else None
 
     def _is_mine(self) -> bool:
-        """Also in a backward that the block's thread waits for, where checkpointed layers run again.
+        """Also true in a backward of the block's thread, which runs checkpointed layers again.
 
-        On accelerators they do so on threads of autograd, which do not say whose backward it is.
+        On accelerators this happens in threads of autograd, which do not identify the backward.
         """
         if threading.get_ident() == self.thread:
             return True
@@ -258,14 +258,14 @@ class Lent:
             return False
         if any(map(_waits_for_backward, self.others)):
             raise HeadwiseError(
-                "two threads run backwards of one model at once, one of them in a block of gates",
-                "one of them, where layers run again in the backward (checkpointing)",
+                "two threads run backward passes of one model at the same time, one of them inside gated",
+                "one at a time with activation checkpointing",
                 "a copy of the model for each thread",
             )
         return True
 
     def __deepcopy__(self, memo: dict) -> Callable:
-        return _nothing  # torch copies the list of hooks, and something must stand there
+        return _nothing  # torch copies the list of hooks, so an entry must remain
 
 
 def _waits_for_backward(thread: int) -> bool:
@@ -294,7 +294,7 @@ def _refuse_split(outputs: torch.Tensor) -> None:
 
 
 class _Calls:
-    """Which layer a call belongs to: fixed by the module, except where layers share one (ALBERT)."""
+    """The layer that a call belongs to: fixed by the module, unless layers share it (ALBERT)."""
 
     def __init__(self, heads: Heads):
         self.layers: dict[int, list[int]] = {}
@@ -319,14 +319,14 @@ def _refuse_old_masks(module: nn.Module, args: tuple, kwargs: dict) -> None:
     given = [name for name in OLD_MASKS if kwargs.get(name) is not None]
     if given:
         raise HeadwiseError(
-            f"{given[0]}= was passed to the model, which transformers 5 swallows without effect",
+            f"{given[0]}= was passed to the model, which transformers 5 silently ignores",
             "gates",
             "with headwise.gated(model, mask): model(...)",
         )
 
 
 def _uncompiled(model: nn.Module):
-    """Compiled code does not see hooks that came after it: run the original while they are in place."""
+    """Compiled code ignores later hooks: run the original forward while they are active."""
     compiled = hasattr(model, "_orig_mod") or any(
         hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) for m in unwrap(model).modules()
     )

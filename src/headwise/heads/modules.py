@@ -1,4 +1,4 @@
-"""What any module with attention can be asked: how long its inputs may be, what it answers, what was found in it."""
+"""The maximum input length of a module, its training mode, its outputs, and cached results about it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ _remembered: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, Any]]] = Wea
 
 
 def positions(encoder: nn.Module) -> int:
-    """How many sub-words an encoder can take."""
+    """The maximum number of tokens of an encoder."""
     most: Any = getattr(encoder.config, "max_position_embeddings", None)
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.num_embeddings - module.padding_idx - 1  # RoBERTa and its kin count from behind the padding
+            return (
+                module.num_embeddings - module.padding_idx - 1
+            )  # RoBERTa models count positions after the padding index
     return most if isinstance(most, int) and most > 0 else sys.maxsize
 
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode comes back after."""
+    """Evaluation mode inside the block; the mode of every module is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,7 +1,7 @@
-"""What a layer's attention was before heads were cut: enough to find the rest again, and to cut a fresh model.
+"""A layer's attention before heads were cut: used to find the remaining heads and to cut a new model.
 
-A record stays with every output projection of a stack that was proven by a forward. A model that has lost heads, or is
-opened from a folder, is understood by it without a forward.
+The record is attached to every output projection of a proven stack. Pruned models, also opened from a folder, are
+understood without a forward.
 
 Legend: H heads, G key-value groups.
 """
@@ -21,7 +21,7 @@ from headwise.heads.sites import Site
 
 @dataclass(frozen=True)
 class Origin:
-    """One layer's attention with all its heads."""
+    """One layer's attention with all of its heads."""
 
     stack: str
     layer: int
@@ -38,7 +38,7 @@ class Origin:
 
     @classmethod
     def of(cls, heads: Any, site: Any, attention: str) -> Origin:
-        """Of a site of a proven model; ``attention`` is the name of its attention module."""
+        """From a site of a proven model; ``attention`` is the name of its attention module."""
         inner = {id(module): name for name, module in site.attention.named_modules()}
         parts = {
             name: (inner[id(part.module)], part.name, part.axis, len(part.rows), _runs(part.rows))
@@ -57,13 +57,13 @@ class Origin:
         return cls(**whole)
 
     def attention(self, model: nn.Module, name: str) -> tuple[str, nn.Module]:
-        """The attention module of the output projection of a name."""
+        """The attention module of an output projection, by name."""
         parts = name.split(".")
         above = ".".join(parts[: len(parts) - self.up])
         return above, model.get_submodule(above)
 
     def parts_of(self, attention: nn.Module, kept: tuple[int, ...]) -> dict[str, Part]:
-        """Where each head that is left lies."""
+        """The slice of each remaining head."""
         rows = {name: _rows(count, runs) for name, (_, _, _, count, runs) in self.parts.items()}
         places: dict[str, list[int]] = {}
         removed: dict[tuple[str, str, int], list[torch.Tensor]] = {}
@@ -81,7 +81,7 @@ class Origin:
 
 
 def record_origins(model: nn.Module, heads: Any) -> None:
-    """Let every output projection of a stack carry its record, before the first cut."""
+    """Attach a record to every output projection of a stack, before the first cut."""
     names = {id(module): name for name, module in model.named_modules()}
     for site in heads.sites:
         if site.kept and not hasattr(site.module, "headwise_origin"):
@@ -89,7 +89,7 @@ def record_origins(model: nn.Module, heads: Any) -> None:
 
 
 def by_origin(model: nn.Module, stack: str, members: list[tuple[str, Origin]]) -> dict[str, Any]:
-    """The fields of `headwise.heads.gates.Heads` but for the family, from records alone."""
+    """The fields of `headwise.heads.gates.Heads`, except the family, from records only."""
     first = members[0][1]
     sites = [Site(layer, "", None, None, (), {}) for layer in range(first.layers)]
     for name, origin in members:

@@ -20,7 +20,7 @@ from headwise.heads.samples import samples
 from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
 
-WORDS = (  # free names of stacks, by the words that begin a part of a module's name
+WORDS = (  # stack names by prefixes of parts of a module's name
     ("qformer", ("qformer",)),
     ("vision", ("vision", "visual", "image", "pixel")),
     ("audio", ("audio", "speech", "acoustic", "sound")),
@@ -42,16 +42,16 @@ class Placed:
 
 @dataclass
 class Proven:
-    """What tracing a model showed."""
+    """The results of tracing a model."""
 
     stacks: dict[str, list[Placed]] = field(default_factory=dict)
     layers: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     reached: set[str] = field(default_factory=set)  # names of the modules that a forward called
-    slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # of every site whose heads have their own rows
+    slices: dict[str, dict[str, Slice]] = field(default_factory=dict)  # of every site whose heads have separate rows
     samples: dict[str, dict[str, Any]] = field(default_factory=dict)  # the inputs that were traced, by tower
-    unseen: list[str] = field(default_factory=list)  # towers with attention that no sample went through
-    unreached: dict[str, list[str]] | None = None  # stacks by their names, of towers that no sample went through
+    unseen: list[str] = field(default_factory=list)  # towers with attention that no sample reached
+    unreached: dict[str, list[str]] | None = None  # stacks by name, in towers that no sample reached
     why: str = ""  # nothing could be traced
 
 
@@ -59,7 +59,7 @@ _known: dict[int, Proven] = {}
 
 
 def proven(model: nn.Module, sample: dict[str, Any] | None = None) -> Proven:
-    """The stacks of a model whose sites stand to the law; remembered by its configuration and modules."""
+    """The stacks of a model whose sites pass the proof; cached by configuration and modules."""
     key = _key(model)
     if sample is not None or key not in _known:
         why = _untraceable(model)
@@ -77,17 +77,17 @@ def _untraceable(model: nn.Module) -> str:
             return "its weights are split over processes"
     how = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if how not in (None, "eager", "sdpa"):
-        return f"it runs {how} attention, whose calls are not seen"
+        return f"it runs {how} attention, whose calls cannot be traced"
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph is being recorded"
     return ""
 
 
 def _key(model: Any) -> int:
-    """What a trace depends on: the configuration, and every module's place, type, shape and device."""
+    """The cache key of a trace: the configuration, and every module's name, type, shape and device."""
     config = getattr(model, "config", None)
-    told = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
-    parts: list[Any] = [told]  # eager attention or fused, heads lie where they lie
+    configuration = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
+    parts: list[Any] = [configuration]  # the attention implementation does not matter
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
         parts.append((name, type(module), None if weight is None else (type(weight), weight.shape, weight.device)))
@@ -95,7 +95,7 @@ def _key(model: Any) -> int:
 
 
 def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
-    """What a forward of the whole shows, and one of every tower that it does not reach."""
+    """Trace the whole model, and every tower that this does not reach."""
     inputs, whole, why = _first(model, [sample] if sample is not None else samples(model))
     found, ran = whole or Trace(), {"": inputs}
     for name, tower in towers(model):
@@ -116,8 +116,8 @@ def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
 
 
 def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, str]:
-    """The first sample that the model takes, and its trace."""
-    why = "nothing its forward takes is known"
+    """The first sample that the model accepts, and its trace."""
+    why = "no input of its forward is known"
     try:
         for inputs in tried:
             try:
@@ -126,9 +126,9 @@ def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, 
                 return inputs, found, ""
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:  # a sample that does not fit fails anywhere in a model
+            except Exception as error:  # an unsuitable sample may fail anywhere in a model
                 why = first_line(error)
-    except (AttributeError, TypeError, ValueError, LookupError) as error:  # a sample that cannot be made
+    except (AttributeError, TypeError, ValueError, LookupError) as error:  # a sample that cannot be derived
         why = first_line(error)
     return {}, None, why
 
@@ -136,21 +136,21 @@ def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, 
 def _sliced(
     model: nn.Module, tower: str, inputs: dict[str, Any], proofs: list[Proof]
 ) -> Iterator[tuple[str, dict[str, Slice]]]:
-    """The slices of the sites that a tower's sample reaches; none where its forward cannot be differentiated."""
+    """The slices of the sites that a tower's sample reaches; none if its forward is not differentiable."""
     before = f"{tower}." if tower else ""
     own = [replace(p, name=p.name.removeprefix(before)) for p in proofs if p.name.startswith(before)]
     try:
         parts_by_site = slices(model.get_submodule(tower), inputs, own) if inputs and own else {}
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # an operation without a gradient, a result changed in place
+    except Exception:  # an operation without a gradient, or one in place
         return
     for name, parts in parts_by_site.items():
         yield before + name, {k: replace(part, module=before + part.module) for k, part in parts.items()}
 
 
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
-    """The outermost models inside a model that have attention and that no sample went through."""
+    """The outermost submodels with attention that no sample reached."""
     found: list[str] = []
     for name, tower in towers(model):
         inside = any(name.startswith(f"{other}.") for other in found)
@@ -162,7 +162,7 @@ def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
 
 
 def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Models inside a model, outer ones first."""
+    """Submodels of a model, outer ones first."""
     for name, module in model.named_modules():
         if name and hasattr(module, "config") and hasattr(module, "main_input_name"):
             yield name, module
@@ -179,7 +179,7 @@ def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
         calls = sum(other.name == proof.name for other in found.proofs)
         total = sum(_glob(other.name) == _glob(proof.name) for other in found.proofs)
         if proof.call and len(names) == 1 and total != depth:
-            continue  # a layer that uses its projection several times; else layers that share one (ALBERT)
+            continue  # a layer that uses its projection several times, or layers that share one (ALBERT)
         name = names[proof.call] if len(names) == calls else proof.name
         if re.search(r"\.\d+\.|^\d+\.", name):
             cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
@@ -198,13 +198,13 @@ def _glob(name: str) -> str:
 
 
 def _owner(name: str) -> str:
-    """The list of layers that a module is in."""
+    """The layer list that contains a module."""
     parts = name.split(".")
     return ".".join(parts[: next(i for i, part in enumerate(parts) if part.isdigit())])
 
 
 def _apart(members: list[tuple[str, Proof]]) -> list[list[tuple[str, Proof]]]:
-    """One stack, or several where a layer has several sets of heads."""
+    """One stack, or several if a layer has several sets of heads."""
     inner: dict[str, list[tuple[str, Proof]]] = {}
     for name, proof in members:
         inner.setdefault(_glob(name), []).append((name, proof))
@@ -216,7 +216,7 @@ def _apart(members: list[tuple[str, Proof]]) -> list[list[tuple[str, Proof]]]:
 
 
 def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) -> tuple[list[Placed], int]:
-    """Members with the numbers of their layers, and how many layers there are."""
+    """Members with their layer numbers, and the number of layers."""
     numbers = [int(name.removeprefix(owner).split(".")[1 if owner else 0]) for name, _ in members]
     layers = len(list(model.get_submodule(owner).children())) if owner else max(numbers) + 1
     if len(set(numbers)) < len(numbers) or any(
@@ -233,7 +233,7 @@ def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) ->
 
 
 def _name(path: str, owner: str, cross: str, model: Any, taken: list[str], several: bool) -> str:
-    """A free name that says what a stack is."""
+    """An unused descriptive name of a stack."""
     parts = path.split(".")
     kind = next((kind for kind, words in WORDS if any(part.lower().startswith(words) for part in parts)), "")
     if not kind:

@@ -14,7 +14,7 @@ PLAIN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
-    """The mask, checked: bool ``(L, H)`` on the CPU, True = remove."""
+    """Validate a mask: bool ``(L, H)`` on the CPU, True = remove."""
     mask = torch.as_tensor(mask)
     if mask.dtype != torch.bool:
         raise HeadwiseError(f"a mask of {mask.dtype}", "a bool mask, True = remove", "mask.bool(), or gates == 0")
@@ -24,12 +24,14 @@ def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
 
 
 def refuse_wrapped(model: nn.Module, purpose: str) -> None:
-    """Raise for a model whose weights are not plainly its own, or that is inside `gated`."""
+    """Raise if the model is wrapped, adapted or quantized, or inside `gated`."""
     if inside_block(model):
-        raise HeadwiseError(f"{purpose} inside gated or captured", "the model by itself", "leave the with-block first")
+        raise HeadwiseError(
+            f"{purpose} inside gated or captured", "the model outside the block", "leave the with-block first"
+        )
     if any(hasattr(module, "peft_config") for module in model.modules()):
         raise HeadwiseError(
-            f"{purpose} under PEFT adapters would leave the adapters behind",
+            f"{purpose} with PEFT adapters would lose the adapters",
             "the plain model",
             "model = model.merge_and_unload()",
         )
@@ -40,7 +42,7 @@ def refuse_wrapped(model: nn.Module, purpose: str) -> None:
 
 
 def require_plain(part: Part, name: str) -> None:
-    """Raise for weights that are quantised, adapted or of another kind than torch's own."""
+    """Raise for weights that are quantized, adapted, or not of torch's own types."""
     weight, kind = getattr(part.module, part.name), type(part.module)
     plain = kind.__module__.startswith(PLAIN_PACKAGES) and type(weight) is nn.Parameter
     if not plain or weight.dtype not in PLAIN_TYPES:

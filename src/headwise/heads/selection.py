@@ -1,8 +1,8 @@
 """From scores to masks: the top fraction, floors per layer, key-value groups, random controls, overlap.
 
-Scores are ``(layers, heads)`` tensors, NaN where a head has been cut; masks are bool, True = selected.
-A fraction always counts all original heads of the model, the cut ones too: 0.3 of a 12 x 12 model is 43 heads
-before and after a cut. Ties go to the lower layer, then to the lower head.
+Scores are ``(layers, heads)`` tensors, NaN for absent heads; masks are bool, True = selected. Fractions always refer to
+all original heads of the model: 0.3 of a 12 x 12 model is 43 heads before and after a cut. Ties go to the lower layer,
+then to the lower head.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 
 
 def budget(fraction: float, heads: int) -> int:
-    """How many heads a fraction is: rounded down, but 0.29 of 100 is 29 although 0.29 * 100 = 28.999999999999996."""
+    """The number of heads of a fraction, rounded down; 0.29 of 100 is 29 although 0.29 * 100 = 28.999999999999996."""
     if not 0 <= fraction <= 1:
         hint = f"{fraction / 100:g} for {fraction:g} %" if fraction > 1 else ""
         raise HeadwiseError(f"fraction {fraction}", "a number from 0 to 1", hint)
@@ -24,14 +24,16 @@ def budget(fraction: float, heads: int) -> int:
 
 
 def require_share(fraction: float, alive: torch.Tensor) -> None:
-    """Raise where a share of all heads is none of them, or more than those that are alive, ``(L, H)``."""
+    """Raise if a fraction of all heads is less than one head or more than the existing ones, ``(L, H)``."""
     count, living = alive.numel(), int(alive.sum())
     asked = budget(fraction, count)
     if not 1 <= asked <= living:
         fitting = math.floor(100 * living / count) if asked else math.ceil(100 / count)
-        there = f", of which {living} are there" if living < count else ""
+        there = f", of which {living} exist" if living < count else ""
         seen = f"alpha={fraction} is {asked or 'none'} of {count} heads{there}"
-        raise HeadwiseError(seen, "a share of one head or more, of those there are", f"--alpha {fitting / 100}")
+        raise HeadwiseError(
+            seen, "a fraction of at least one head and at most the existing ones", f"--alpha {fitting / 100}"
+        )
 
 
 def top(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> torch.Tensor:
@@ -39,8 +41,8 @@ def top(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> to
 
     Args:
         scores: ``(L, H)``; NaN is never selected.
-        fraction: share of all L * H heads, rounded down.
-        keep_per_layer: this many living heads of every layer stay unselected.
+        fraction: fraction of all L * H heads, rounded down.
+        keep_per_layer: this many existing heads of every layer are not selected.
 
     Example:
         >>> top(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), 0.5)
@@ -51,7 +53,7 @@ def top(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> to
 
 
 def bottom(scores: torch.Tensor, fraction: float, *, keep_per_layer: int = 0) -> torch.Tensor:
-    """The lowest-scoring fraction of all heads, in the reverse order of ``top``: the two meet only past the whole."""
+    """The lowest-scoring fraction of all heads, in the reverse order of ``top``."""
     living, order = _ranked(scores)
     return _first((living, order.flip(0)), fraction, keep_per_layer)
 
@@ -63,7 +65,7 @@ def random_heads(
     keep_per_layer: int = 0,
     alive: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A random control of the same size as ``top``; with one seed a larger fraction contains the smaller ones.
+    """A random control of the same size as ``top``; with the same seed, larger fractions contain smaller ones.
 
     Example:
         >>> int(random_heads((12, 12), 0.3, seed=1, keep_per_layer=1).sum())
@@ -78,7 +80,7 @@ def random_heads(
 
 
 def matched_heads(mask: torch.Tensor, seed: int, alive: torch.Tensor | None = None) -> torch.Tensor:
-    """A random control with as many heads in every layer as a mask has, of those that are there.
+    """A random control with as many heads in every layer as a mask has.
 
     Example:
         >>> mask = torch.tensor([[True, True, False], [False, False, False]])
@@ -93,7 +95,7 @@ def matched_heads(mask: torch.Tensor, seed: int, alive: torch.Tensor | None = No
 
 
 def ties(scores: torch.Tensor, fraction: float) -> int:
-    """How many heads tie at the cut, so that ``top`` takes some and leaves others of the same score; 0 for a clean cut.
+    """The number of heads that tie at the cut, where ``top`` selects some of equal scores; 0 for a clean cut.
 
     Example:
         >>> ties(torch.tensor([[0.9, 0.5], [0.5, 0.1]]), 0.5), ties(torch.zeros(2, 2), 0.5)
@@ -107,10 +109,10 @@ def ties(scores: torch.Tensor, fraction: float) -> int:
 
 
 def relabelled(masks: torch.Tensor, seed: int) -> torch.Tensor:
-    """Tasks' masks ``(T, L, H)`` with the heads dealt anew, the null of a permutation test for D.
+    """Tasks' masks ``(T, L, H)`` with heads reassigned at random, the null of a permutation test for D.
 
-    Each task keeps its number of heads and each head its number of tasks: two tasks at a time pool the heads that
-    only one of them has and share them out at random (the curveball walk).
+    Each task keeps its number of heads and each head its number of tasks: pairs of tasks pool the heads that only one
+    of them has and redistribute them (the curveball algorithm).
     """
     if masks.ndim != 3 or len(masks) < 2:
         raise HeadwiseError(f"masks of shape {tuple(masks.shape)}", "(tasks, layers, heads) of two tasks or more")
@@ -125,9 +127,9 @@ def relabelled(masks: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def close_groups(mask: torch.Tensor, kv_heads: int, how: str = "all") -> tuple[torch.Tensor, torch.Tensor]:
-    """The mask in whole key-value groups, and the heads that differ from the mask given.
+    """The mask in whole key-value groups, and the heads that differ from the original mask.
 
-    ``all`` keeps a group only if every head of it is selected; ``any`` takes the group for one of its heads.
+    ``all`` selects a group only if all of its heads are selected; ``any`` if one of them is.
 
     Example:
         >>> closed, difference = close_groups(torch.tensor([[True, True, True, False]]), kv_heads=2)
@@ -146,9 +148,9 @@ def close_groups(mask: torch.Tensor, kv_heads: int, how: str = "all") -> tuple[t
 
 
 def overlap(masks: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """How much of their heads tasks share, ``|A ∩ B| / k`` (Li et al. 2023, Table 11), in the order given.
+    """The fraction of heads that tasks share, ``|A ∩ B| / k`` (Li et al. 2023, Table 11), in their order.
 
-    For sets of unequal size k is their mean size, so the matrix stays symmetric; two empty sets share nothing.
+    For sets of unequal size, k is their mean size, so the matrix is symmetric; two empty sets share nothing.
     """
     shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
     if len(set(shapes.values())) != 1:
@@ -173,17 +175,17 @@ def _checked(scores: torch.Tensor) -> torch.Tensor:
 
 
 def _ranked(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which heads are alive (L, H), and the flat positions of the living ones, best first."""
+    """Which heads exist (L, H), and their flat indices, best first."""
     living = ~_checked(scores).isnan()
     if not living.any():
-        raise HeadwiseError("scores that are all NaN", "a score for at least one living head")
+        raise HeadwiseError("scores that are all NaN", "a score for at least one head")
     order = scores.detach().double().nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf).flatten()
     order = order.argsort(descending=True, stable=True)
     return living, order[living.flatten()[order]]
 
 
 def _first(ranked: tuple[torch.Tensor, torch.Tensor], fraction: float, keep_per_layer: int) -> torch.Tensor:
-    """The first heads of a ranking, passing over layers that have none left to give."""
+    """The first heads of a ranking, skipping layers at their minimum."""
     living, order = ranked
     layers, heads = living.shape
     if not 0 <= keep_per_layer <= heads:

@@ -1,7 +1,7 @@
-"""Model cards and dataset cards, written from what a model and its records say (no torch).
+"""Model cards and dataset cards, written from a model and its records (no torch).
 
-A card lists the tasks with where their data came from, scores with intervals, the heads that were cut, the plan of
-training, and whom to cite. What is not known is not on the card.
+A card lists tasks and their data, scores with intervals, pruned heads, the training plan and citations. Unknown fields
+are omitted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model_card(
     """The README of a model.
 
     Args:
-        about: what ``MultiTaskModel.describe()`` gives.
+        about: the result of ``MultiTaskModel.describe()``.
         name: the repository.
         base: the checkpoint that training started from.
         scores: task to ``{"metric", "value", "low", "high", "n"}``.
@@ -59,7 +59,7 @@ def model_card(
 
 
 def results_card(name: str, records: Iterable[Any]) -> str:
-    """The README of a data set of results: which works, how many records, and how to read them."""
+    """The README of a data set of results: works, number of records, and how to read them."""
     counts: dict[str, int] = {}
     for record in records:
         counts[record.work] = counts.get(record.work, 0) + 1
@@ -86,7 +86,7 @@ def results_card(name: str, records: Iterable[Any]) -> str:
 
 
 def without_places(about: Mapping[str, Any]) -> dict[str, Any]:
-    """A description without the folders of the machine it was written on; names, columns and hashes stay."""
+    """A description without local folders; names, columns and hashes remain."""
     tasks = {}
     for task, entry in about["tasks"].items():
         files = {key: value for key, value in (entry.get("files") or {}).items() if key != "root"}
@@ -96,7 +96,7 @@ def without_places(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _front_matter(tasks: Mapping[str, Any], base: str, scores: Mapping[str, Any], name: str) -> list[str]:
-    """The metadata that the Hub reads; values are quoted where YAML could read them as something else."""
+    """The metadata for the Hub; values are quoted if YAML could misread them."""
     languages = sorted({entry["language"] for entry in tasks.values()})
     kinds = sorted({PIPELINES[e["kind"]["type"]] for e in tasks.values() if e["kind"]["type"] in PIPELINES})
     lines = ["library_name: headwise", "tags:", "- headwise", "- multi-task", "- attention-heads"]

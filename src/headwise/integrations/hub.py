@@ -1,6 +1,6 @@
-"""Models and results on the Hugging Face Hub: pushed with a card, opened again by name.
+"""Models and results on the Hugging Face Hub: pushed with a card, opened by name.
 
-Only plain data goes there and comes back: safetensors and JSON, no folder names of the machine, no code.
+Only plain data is exchanged: safetensors and JSON, no local paths, no code.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def push_to_hub(
 
     Args:
         model: a model with output heads.
-        repo: ``user/name``; made where it is not there.
-        scores: task to what `headwise.evaluate` gave, for the card.
+        repo: ``user/name``; created if it does not exist.
+        scores: results of `headwise.evaluate` by task, for the card.
         plan: the training plan, for the card.
         base: the checkpoint that training started from, for the card.
         private: whether a new repository is private.
@@ -82,7 +82,7 @@ def push_results(
 def from_pretrained(
     repo: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None
 ) -> MultiTaskModel:
-    """Open a model that headwise wrote to the Hub; it predicts at once, and `add_data` gives it rows.
+    """Open a model that headwise pushed to the Hub, ready to predict; `add_data` adds rows.
 
     Example:
         >>> from_pretrained("me/reviews").predict("reviews", ["what a film"])[0].label
@@ -101,10 +101,10 @@ def _upload(folder: Path, repo: str, kind: str, private: bool, token: str | None
         done = api.upload_folder(
             repo_id=repo, repo_type=kind, folder_path=folder, commit_message="Write with headwise", delete_patterns="*"
         )
-    except Exception as error:  # the library below has many; a user needs one line
+    except Exception as error:  # huggingface_hub has many errors; a user needs one line
         hint = "hf auth login, or token=..."
         raise HeadwiseError(
-            f"cannot write {repo!r} to the Hub: {first_line(error)}", "a token that may write", hint
+            f"cannot write {repo!r} to the Hub: {first_line(error)}", "a token with write access", hint
         ) from error
     return str(done.commit_url)
 

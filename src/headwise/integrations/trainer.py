@@ -22,14 +22,14 @@ Batch = dict[str, Any]
 
 
 class ImportantHeadCallback(TrainerCallback, ExportableState):
-    """From 1−δ of training on, a task's batches move only its top α heads' rows of W_Q, W_K and W_V.
+    """In the final fraction δ of training, a task's batches update only W_Q, W_K and W_V of its top α heads.
 
-    Every batch is of one task and names it under the key ``task``: a text, a list of one text repeated, or a number or
-    tensor of numbers. The Trainer's own shuffling mixes tasks: put rows of one task together in stretches of a batch
-    and let it take them in their order. The name is taken out before the model's forward, unless that takes it. Rows of
-    unselected heads stay bit-identical, moments included, with gradient accumulation too (a row moves if a batch of the
-    step may move it). The training arguments need ``remove_unused_columns=False``; with
-    ``restore_callback_states_from_checkpoint=True`` the masks come back when a run is resumed.
+    Every batch contains one task, named under the key ``task`` (a text, a list repeating one text, or numbers). The
+    Trainer's shuffling would mix tasks: order the rows in blocks of one batch and read them sequentially. The name is
+    removed before the model's forward, unless that accepts it. Rows of other heads stay bit-identical, optimizer
+    moments included, also with gradient accumulation (a row is trained if any batch of the step may train it). The
+    training arguments require ``remove_unused_columns=False``; ``restore_callback_states_from_checkpoint=True``
+    restores the masks when a run is resumed.
 
     Example:
         >>> arguments = TrainingArguments(
@@ -50,20 +50,20 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         key: str = "task",
         stack: str | None = None,
     ):
-        """Choose how many heads move, from when on, and how they are found.
+        """Choose how many heads are trained, from when on, and how they are selected.
 
         Args:
-            alpha: share of heads a task may move.
-            delta: share of the steps, at the end, in which the rest is held.
-            masks: the heads of each task, bool ``(L, H)``; measured at 1−δ where not given.
+            alpha: fraction of heads that a task may update.
+            delta: final fraction of steps in which other heads are frozen.
+            masks: the heads of each task, bool ``(L, H)`` (default: measured at 1−δ).
             batches: inputs with labels for each task, to measure importance on (Li et al. 2023, Eq. 4, where the
-                model's loss is the mean over the batch's examples); by default a sample of the training data, whose
-                items must then name their task. No checkpoint holds them: a run that stops before 1−δ cannot be
-                resumed with callback states from the checkpoint.
+                model's loss is the mean over the batch's examples). Default: a sample of the training data, whose items
+                must name their task. Checkpoints do not contain batches: a run that stops before 1−δ cannot be
+                resumed with callback states.
             params: rows of q, k and v ("qkv"), or also the columns of the output projection ("qkvo").
-            examples: measured for each task.
-            key: where batches name their task.
-            stack: which attention of a model that has several.
+            examples: number of examples per task.
+            key: the key under which batches name their task.
+            stack: the attention stack, if the model has several.
         """
         check_share("alpha", alpha)
         check_share("delta", delta)
@@ -84,9 +84,9 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self._hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **_: Any) -> None:
-        self._let_go()  # of a training that broke, as below of another callback's
+        self._let_go()  # left over from a training that broke
         if state.global_step == 0:
-            self.masks = dict(self.given)  # what was measured is another training's; a resumed one has its own back
+            self.masks = dict(self.given)  # state of another training; a resumed one restores its own
         self.model = unwrap(model)
         for hook in list(self.model._forward_pre_hooks.values()):
             if isinstance(left := getattr(hook, "__self__", None), ImportantHeadCallback):
@@ -96,7 +96,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         check_masks(self.given, self.given, self.heads.shape)
         if self.own_batches and self.batches is None and not self.masks:
             raise HeadwiseError(
-                "a resumed training whose heads were to be measured on batches of one's own, which no checkpoint holds",
+                "a resumed training that needs the batches passed to the callback, which checkpoints do not contain",
                 "restore_callback_states_from_checkpoint=False, and the callback with its batches",
             )
         self.first = state.max_steps - round(self.delta * state.max_steps)
@@ -115,7 +115,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self.held.attach()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        tasks = {task_of(task, self.key) for task in self.seen}  # a batch without one is told before anything moves
+        tasks = {task_of(task, self.key) for task in self.seen}  # a batch without a task raises before any update
         if self.held:
             self.held.save(optimizer, tasks)
 
@@ -127,7 +127,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         self._let_go()
 
     def state(self) -> dict[str, Any]:
-        """What the Trainer keeps in its checkpoints."""
+        """The state that the Trainer saves in checkpoints."""
         names = ("alpha", "delta", "params", "examples", "key", "stack")
         kept: dict[str, Any] = {
             name: {task: torch.as_tensor(mask).tolist() for task, mask in getattr(self, name).items()}
@@ -146,7 +146,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: Batch) -> tuple[tuple, Batch]:
         given = kwargs if self.takes_task else {name: value for name, value in kwargs.items() if name != self.key}
         if module.training and not self.measuring:
-            # A call without a name may be a plain one, after a training that broke: no step follows, and all may move.
+            # A call without a task may be an ordinary forward after a training that broke: no step follows.
             task = task_of(kwargs[self.key], self.key) if kwargs.get(self.key) is not None else None
             self.seen.add(task)
             if self.held:
@@ -156,7 +156,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         return args, given
 
     def _sample(self, loader: Any, size: int) -> dict[str, list[Batch]]:
-        """Batches of every task from the training data; order and random streams of training stay as they are."""
+        """Batches of every task from the training data, without side effects on order or random streams."""
         data, chosen = loader.dataset, {}
         names = data[self.key] if hasattr(data, "column_names") else [row.get(self.key) for row in _items(data)]
         for i in np.random.default_rng(0).permutation(len(names)):

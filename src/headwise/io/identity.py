@@ -212,7 +212,7 @@ def file_hash(path: Path) -> str | None:
     if key in _file_hashes:
         return _file_hashes[key]
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        value = hashlib.file_digest(file, "sha256").hexdigest()
     if time.time_ns() - state.st_mtime_ns > RACY:
-        _file_hashes[key] = found
-    return found
+        _file_hashes[key] = value
+    return value

@@ -206,14 +206,14 @@ def code_version() -> str:
 
 def about() -> dict[str, Any]:
     """Versions and time."""
-    found = {"headwise": code_version(), "python": platform.python_version()}
+    versions = {"headwise": code_version(), "python": platform.python_version()}
     for package in ("torch", "transformers", "accelerate", "numpy", "scipy", "scikit-learn"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
+            versions[package] = "absent"
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    return {"versions": plain(found), "created": now, "machine": platform.machine(), **_accelerated()}
+    return {"versions": plain(versions), "created": now, "machine": platform.machine(), **_accelerated()}
 
 
 def _accelerated() -> dict[str, str]:

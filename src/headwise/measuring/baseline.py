@@ -29,8 +29,8 @@ def against_baseline(score: Score) -> dict[str, Any]:
     """A score with its interval and baseline; ``learned`` where the whole interval is above the baseline."""
     low, high = score.interval()
     baseline = best_constant(score.metric, score.golds)
-    found = {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
-    return found | {"baseline": baseline, "learned": bool(low > baseline)}
+    compared = {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
+    return compared | {"baseline": baseline, "learned": bool(low > baseline)}
 
 
 def _constants(metric: str, golds: Sequence[Any]) -> Iterator[list[Any]]:

@@ -53,7 +53,7 @@ def mean(
 @torch.no_grad()
 def mean_of(batches: Any, subject: Subject, task: str, heads: Heads) -> torch.Tensor:
     """Each head's mean output over the tokens of some batches, before any factors of the task, ``(L, H, D)``."""
-    total: torch.Tensor | float = 0.0
+    total: Any = 0.0
     with evaluating(subject):
         for batch in batches:
             for real, inputs in subject.inputs(task, batch):
@@ -129,19 +129,19 @@ class _Donated:
         own_BT = own[0].expand(-1, z_BTLHD.shape[1]) if own[0].shape[1] == 1 else own[0]
         if self.exact and not torch.equal(own_BT.sum(1), real_BT.sum(1)):
             raise HeadwiseError(f"twins of {self.task!r} with other numbers of tokens", "as many as their examples")
-        return z_BTLHD.take_along_dim(matched_tokens(own_BT, real_BT)[:, :, None, None, None], 1)
+        number_BT = self.subject.numbers(batch, own_BT)
+        return z_BTLHD.take_along_dim(matched_tokens(number_BT, real_BT)[:, :, None, None, None], 1)
 
 
-def matched_tokens(own_BT: torch.Tensor, donor_BT: torch.Tensor) -> torch.Tensor:
-    """For each token of an example, the index of the donor's token at the same position; padding may be on either side.
+def matched_tokens(number_BT: torch.Tensor, donor_BT: torch.Tensor) -> torch.Tensor:
+    """For each token's number, the index of the donor's token of that number; padding may be on either side.
 
     Example:
-        >>> matched_tokens(torch.tensor([[True, True, True]]), torch.tensor([[False, True, True]])).tolist()
+        >>> matched_tokens(torch.tensor([[0, 1, 2]]), torch.tensor([[False, True, True]])).tolist()
         [[1, 2, 1]]
     """
-    number = (own_BT.long().cumsum(1) - 1).clamp_min(0)
     places = torch.argsort((~donor_BT).long(), dim=1, stable=True)  # real tokens first, in order
-    return places.gather(1, number % donor_BT.sum(1, keepdim=True).clamp_min(1))
+    return places.gather(1, number_BT % donor_BT.sum(1, keepdim=True).clamp_min(1))
 
 
 def head_outputs(subject: Subject, task: str, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -263,7 +263,7 @@ def _center_and_spread(
 
 
 def reference_for(
-    close: str | torch.Tensor, subject: Subject, task: str, data: Encoded, *, tokens: int = 2048, seed: int = 0
+    close: str | torch.Tensor, subject: Subject, task: str, data: Any, *, tokens: int = 2048, seed: int = 0
 ) -> Reference | None:
     """What ``close=`` means for the items of some data: None is zero."""
     if isinstance(close, torch.Tensor):
@@ -276,20 +276,21 @@ def reference_for(
     if close == "resample":
         return resample(subject, task, data, seed=seed)
     fitted = _sample(subject, task, None, EXAMPLES[close])
-    made = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
-    return lambda items, batch: made
+    constant = (mean if close == "mean" else optimal)(subject, task, data=fitted, tokens=tokens)
+    return lambda items, batch: constant
 
 
 def _sample(subject: Subject, task: str, split: str | None, examples: int) -> Encoded:
     """Some encoded examples of a split, or of the first of train, dev and test that the task has."""
     if split is not None:
         return subject.encode(task, split, limit=examples)
-    for name in SPLITS:
+    *others, last = SPLITS
+    for name in others:
         try:
             return subject.encode(task, name, limit=examples)
-        except HeadwiseError as error:
-            problem = error
-    raise problem
+        except HeadwiseError:
+            continue
+    return subject.encode(task, last, limit=examples)
 
 
 def _batches(subject: Subject, data: Encoded, tokens: int) -> Any:

@@ -164,12 +164,12 @@ def change(
     and by exchanging new and old row by row. No p below 20 rows (NaN).
     """
     both, value = _paired(new, old, value)
-    found, exact = _gap(value(both.sum(0)[None]))[0], right_or_wrong(value, both)
+    gap, exact = _gap(value(both.sum(0)[None]))[0], right_or_wrong(value, both)
     samples = np.empty(0) if exact else _gap(value(resample(both, resamples, seed)))
-    ends = _ends(both, value, found, samples, level)
+    ends = _ends(both, value, gap, samples, level)
     if len(both) < FEW:
-        return Estimate(found, *ends, np.full(np.shape(found), np.nan)[()])
-    return Estimate(found, *ends, _signs(*_moved(both)) if exact else _exchanged(both, value, resamples, seed))
+        return Estimate(gap, *ends, np.full(np.shape(gap), np.nan)[()])
+    return Estimate(gap, *ends, _signs(*_moved(both)) if exact else _exchanged(both, value, resamples, seed))
 
 
 def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray, level: float) -> tuple[Any, Any]:
@@ -264,8 +264,8 @@ def over_trainings(values: np.ndarray, level: float = 0.95) -> Estimate:
         0.08667 [0.03496, 0.1384], p = 0.00935
     """
     values = numbers(values)
-    found = _one_sided(values, np.zeros_like(values), level)
-    return replace(found, p=math.nan) if np.ptp(values) == 0 else found
+    estimate = _one_sided(values, np.zeros_like(values), level)
+    return replace(estimate, p=math.nan) if np.ptp(values) == 0 else estimate
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Adapters of PEFT on an encoder: kept beside the plain base when saved, merged where a plain model is wanted."""
+"""PEFT adapters of an encoder: saved next to the plain base model, merged where a plain model is required."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, first_line
 
-ADAPTER = "adapter"  # the folder beside encoder/
+ADAPTER = "adapter"  # the folder next to encoder/
 
 
 def has_adapters(encoder: Any) -> bool:
@@ -18,10 +18,10 @@ def has_adapters(encoder: Any) -> bool:
 
 
 def merged(encoder: Any) -> Any:
-    """A copy with its adapters folded into plain weights; an encoder without adapters is returned as it is.
+    """A copy with adapters merged into the weights; an encoder without adapters is returned unchanged.
 
     Example:
-        >>> model.encoder = merged(model.encoder)  # predicts as before, and is a plain encoder
+        >>> model.encoder = merged(model.encoder)  # same predictions, plain encoder
     """
     if not has_adapters(encoder):
         return encoder
@@ -30,7 +30,7 @@ def merged(encoder: Any) -> Any:
 
 
 def save_adapters(encoder: Any, folder: Path) -> Any:
-    """Write the adapters into ``folder/adapter`` and return the plain encoder they stand on."""
+    """Write the adapters into ``folder/adapter`` and return the plain base encoder."""
     _require_layers(encoder, "saved beside a plain encoder")
     encoder.save_pretrained(folder / ADAPTER)
     (folder / ADAPTER / "README.md").unlink(missing_ok=True)  # an empty card
@@ -38,7 +38,7 @@ def save_adapters(encoder: Any, folder: Path) -> Any:
 
 
 def open_adapters(encoder: Any, folder: Path) -> Any:
-    """The encoder under the adapters that a folder holds, to be used or trained on; as it is where there are none."""
+    """The encoder with the adapters of a folder, if there are any."""
     path = folder / ADAPTER
     if not path.is_dir():
         return encoder

@@ -1,4 +1,4 @@
-"""Tokenised once and kept; batches by length, seeded, and able to go on from any place."""
+"""Tokenized and cached data; seeded batches by length that can resume at any position."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from headwise.tasks.columns import Columns, Ragged, from_arrays, stepped, to_arr
 from headwise.tasks.kinds.windows import longest_window, places
 from headwise.tasks.task import Kind, ReadsFiles, Row, Task
 
-FORMAT = 6  # of the cache: what kinds make of rows
-GRAIN = 16  # sub-words: about 3 % more padding, eight shapes up to a length of 128
-POOL = 64  # batches sorted by length together: enough to save padding, few enough to stay random
+FORMAT = 6  # version of the cache format
+GRAIN = 16  # tokens: about 3 % more padding, eight shapes up to length 128
+POOL = 64  # batches sorted by length together: saves padding, yet stays random
 FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A split of a task as numbers, ready to be batched."""
+    """An encoded split of a task, ready for batching."""
 
     columns: Columns
     pad: int
-    rows: int  # rows of the task; windows of contexts (span QA) make more items than rows
+    rows: int  # rows of the task; long contexts (span QA) become several items
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """How much each item asks of a forward: its sub-words, or a picture's patches of 16 x 16."""
+        """The length of each item: its tokens, or an image's patches of 16 x 16."""
         ids, pixels = self.columns.get("input_ids"), self.columns.get("pixel_values")
         if isinstance(ids, Ragged):
             return ids.lengths
@@ -46,7 +46,7 @@ class Encoded:
 
     @cached_property
     def _most(self) -> dict[str, int]:
-        """The words of the longest item, and the sub-words of the longest window."""
+        """The words of the longest item and the tokens of the longest window."""
         word_of, window = self.columns["word_of"], self.columns.get("window")
         assert isinstance(word_of, Ragged)
         longest = longest_window(window) if isinstance(window, Ragged) else 0
@@ -56,10 +56,9 @@ class Encoded:
         return len(next(iter(self.columns.values())))
 
     def batch(self, items: Sequence[int] | np.ndarray, grain: int = 1) -> dict[str, torch.Tensor]:
-        """The chosen items as padded tensors, with masks of sub-words and words; widths are multiples of ``grain``.
+        """The chosen items as padded tensors, with masks of tokens and words; widths are multiples of ``grain``.
 
-        All that a forward and backward pass does follows from the shapes. So windows, which columns number, are told by
-        the places of their sub-words.
+        The operations of a pass depend on shapes only, so windows are identified by the positions of their tokens.
         """
         items = np.asarray(items, np.int64)
         out = {}
@@ -92,15 +91,15 @@ def encode(
     limit: int | None = None,
     chosen: Sequence[int] | np.ndarray | None = None,
 ) -> Encoded:
-    """Tokenise a split, or read it from the cache where the same content was tokenised before.
+    """Tokenize a split, or read it from the cache.
 
     Args:
         task: a task whose labels are known (``task.ready()``).
         split: train, dev or test.
         tokenizer: the model's tokenizer (an image processor for pictures).
-        max_length: longest sequence in sub-words.
-        limit: keep a seeded sample of this many rows.
-        chosen: these rows, in this order, in place of all.
+        max_length: maximum number of tokens.
+        limit: use a seeded sample of this many rows.
+        chosen: only these rows, in this order.
     """
     rows = task.rows(split)
     rows = sample(rows, limit) if chosen is None else [rows[i] for i in chosen]
@@ -115,7 +114,7 @@ def encode(
 
 
 def _place(kind: Kind, rows: list[Row], tokenizer: Any, max_length: int) -> Path | None:
-    """Where the tokens of this content are kept; nowhere if the kind's code or the tokenizer cannot be identified."""
+    """The cache file of this content; None if the kind's code or the tokenizer cannot be identified."""
     code = _code(type(kind))
     rules = tokenizer_hash(tokenizer)
     if code is None or rules is None:
@@ -124,37 +123,39 @@ def _place(kind: Kind, rows: list[Row], tokenizer: Any, max_length: int) -> Path
     return cache_folder("tokens") / f"{digest(FORMAT, code, kind, rows, files, rules, max_length)}.safetensors"
 
 
-@lru_cache(maxsize=64)  # of a class, as it was when first used: a file may be edited while its code runs
+@lru_cache(maxsize=64)  # hash of a class when first used: its file may be edited while the code runs
 def _code(kind: type) -> str | None:
-    """What code one's own kind is, as a hash of the modules it comes from; FORMAT tells that of the kinds here."""
+    """The hash of the modules that define a user's kind; FORMAT identifies the built-in kinds."""
     parts = []
     for each in kind.__mro__[:-1]:
         if each.__module__.partition(".")[0] == "headwise":
             continue
         module = sys.modules.get(each.__module__)
-        if module is None or getattr(module, each.__qualname__, None) is not each:  # made in a function, or sent here
+        if (
+            module is None or getattr(module, each.__qualname__, None) is not each
+        ):  # defined in a function, or unpickled
             return None
         try:
             parts.append([each.__module__, each.__qualname__, inspect.getsource(module)])
-        except (OSError, TypeError):  # typed by hand
+        except (OSError, TypeError):  # defined interactively
             return None
     return digest(parts)
 
 
 def _keep(path: Path, columns: Columns) -> None:
-    """A cache that cannot be written to costs time, not the run."""
+    """Write to the cache; failures only warn."""
     try:
         write_arrays(path, to_arrays(columns))
     except OSError as error:
-        warnings.warn(f"tokens are not kept for the next time: {error}", HeadwiseWarning, stacklevel=3)
+        warnings.warn(f"tokens are not cached: {error}", HeadwiseWarning, stacklevel=3)
 
 
 def _tell_cut(name: str, lost: Any, max_length: int) -> None:
-    """Rows longer than the model takes are counted and told, not lost in silence."""
+    """Warn about rows longer than the model accepts."""
     if lost is not None and (longer := int((lost > 0).sum())):
-        words = f"{longer} of {len(lost)} rows of {name} are longer than {max_length} sub-words and were cut"
+        words = f"{longer} of {len(lost)} rows of {name} are longer than {max_length} tokens and were truncated"
         warnings.warn(
-            f"{words}; a larger max_length (--max-length in training) takes more of them", HeadwiseWarning, stacklevel=3
+            f"{words}; use a larger max_length (--max-length in training) to keep more", HeadwiseWarning, stacklevel=3
         )
 
 
@@ -164,12 +165,12 @@ def _cached(path: Path) -> Columns | None:
     except PermissionError:
         return None
     except HeadwiseError as error:
-        warnings.warn(f"{error}; tokenising again", HeadwiseWarning, stacklevel=3)
+        warnings.warn(f"{error}; tokenizing again", HeadwiseWarning, stacklevel=3)
         return None
 
 
 def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
-    """A seeded sample of the rows in their own order; all of them where they are fewer."""
+    """A seeded sample of rows in their original order; all rows if there are fewer."""
     if limit is not None and limit < 1:
         raise HeadwiseError(f"a sample of {limit} rows", "1 or more")
     if limit is None or limit >= len(rows):
@@ -180,7 +181,7 @@ def sample(rows: list[Row], limit: int | None, seed: int = 0) -> list[Row]:
 
 @dataclass(frozen=True)
 class Order:
-    """How a split is cut into batches: by number of items, or by a budget of padded tokens."""
+    """Batches of a split, by number of items or by number of padded tokens."""
 
     lengths: np.ndarray
     size: int = 32
@@ -209,13 +210,13 @@ class Order:
 
     @cached_property
     def _widths(self) -> np.ndarray:
-        """Lengths as an accelerator pads them, so that few shapes come back again and again."""
+        """Lengths padded for an accelerator, so that few shapes recur."""
         return -(-self.lengths // GRAIN) * GRAIN
 
     def _cut(self, items: np.ndarray) -> list[np.ndarray]:
         if self.tokens is None:
             return [items[i : i + self.size] for i in range(0, len(items), self.size)]
-        items = items[np.argsort(-self._widths[items], kind="stable")]  # the first is the widest: it says how many
+        items = items[np.argsort(-self._widths[items], kind="stable")]  # the first is the widest
         batches, start = [], 0
         while start < len(items):
             rows = max(1, self.tokens // max(1, int(self._widths[items[start]])))
@@ -225,7 +226,7 @@ class Order:
 
 
 class Stream:
-    """A task's training batches without end: epochs follow one another, and any place can be gone back to."""
+    """Endless training batches of a task, which can resume at any position."""
 
     def __init__(self, data: Encoded, order: Order, seed: Sequence[int]):
         if not len(data):
@@ -255,6 +256,6 @@ class Stream:
 
 
 def batches(data: Encoded, tokens: int, device: Any = "cpu") -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Every item once, longest first: the items' numbers and their tensors."""
+    """Every item once, longest first: indices and tensors."""
     for items in Order(data.lengths, tokens=tokens).plain():
         yield items, {name: tensor.to(device) for name, tensor in data.batch(items).items()}

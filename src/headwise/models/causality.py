@@ -1,7 +1,7 @@
-"""Whether a model's first token can see the tokens after it: measured, because no list of architectures stays true.
+"""Measure whether a model is causal, instead of relying on a list of architectures.
 
-A causal model's first state depends on the first token alone, so every text that begins alike would be the same vector.
-The default pooling rests on this.
+The first state of a causal model depends only on the first token, so texts with the same beginning would have the same
+vector. The default pooling depends on this.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from headwise.heads.modules import evaluating, positions
 from headwise.heads.samples import token_ids
 from headwise.models.loading import empty_model, find_config
 
-ROUNDING = 1e-5  # relative; experts compute tokens in groups, whose size moves the last digits of a state
-COARSE = 2e-2  # the same in half precision, where rounding and a weak dependence cannot be told apart
-SMALL = 200_000_000  # parameters of a random model that is still quick to build
+ROUNDING = 1e-5  # relative; experts process tokens in groups, whose size affects the last digits
+COARSE = 2e-2  # the same in half precision, where rounding and a weak dependence cannot be configuration apart
+SMALL = 200_000_000  # maximum parameters of a random model for a trial
 TINY = {
     "hidden_size": 64,
     "intermediate_size": 64,
@@ -37,16 +37,21 @@ TINY = {
     "head_dim": 16,
     "vocab_size": 256,
 }
-SERIES = {"smollm": "llama", "stories": "llama", "tinyllama": "llama", "pythia": "gpt_neox"}  # names that say no type
+SERIES = {
+    "smollm": "llama",
+    "stories": "llama",
+    "tinyllama": "llama",
+    "pythia": "gpt_neox",
+}  # names without a model type
 
 _measured: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
 _configs: dict[str, bool] = {}
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether the first token's state is blind to the others: measured once, again after the model changes.
+    """Whether the first state is independent of later tokens; measured once, and again after the model changes.
 
-    Where no forward is possible (meta device, a model that reads no text) the configuration decides, with a warning.
+    If no forward is possible (meta device, a model without text input), the configuration decides, with a warning.
 
     Example:
         >>> is_causal(AutoModel.from_pretrained("gpt2"))
@@ -66,11 +71,11 @@ def default_pooling(model: nn.Module) -> str:
 
 
 def pooling_by_name(name: str, where: str | Path) -> str:
-    """The default pooling of a model that is not loaded: measured on a small random one of the same configuration.
+    """The default pooling of a model that is not loaded, measured on a small random model of its configuration.
 
     Args:
-        name: what the model is called.
-        where: its folder or Hub name; of a Hub model that is not in the cache, the names tell the type.
+        name: name of the model.
+        where: its folder or Hub name; the type of an uncached Hub model is derived from its name.
     """
     config = find_config(where) or _config_by_name((Path(where).name, name))
     return "last" if config is not None and _causal_config(config) else "cls"
@@ -78,7 +83,7 @@ def pooling_by_name(name: str, where: str | Path) -> str:
 
 def _causal(model: nn.Module) -> bool:
     if "input_ids" not in inspect.signature(model.forward).parameters:
-        return False  # pictures and sound are read in both directions
+        return False  # images and audio are bidirectional
     try:
         return _first_state_rests(model)
     except (Unmeasured, LookupError, TypeError, AttributeError, ValueError, RuntimeError, AssertionError) as error:
@@ -93,12 +98,12 @@ def _causal(model: nn.Module) -> bool:
 
 
 class Unmeasured(HeadwiseError):
-    """A forward that is not possible, or says nothing."""
+    """A forward that is impossible or uninformative."""
 
 
 @torch.no_grad()
 def _first_state_rests(model: nn.Module) -> bool:
-    """Whether the first state stays where it is when every token after the first is another."""
+    """Whether the first state is unchanged when all later tokens change."""
     if any(p.is_meta and not hasattr(model, "_hf_hook") for p in model.parameters()):
         raise Unmeasured("its weights are on the meta device")
     if positions(model) < 2:
@@ -116,7 +121,7 @@ def _first_state_rests(model: nn.Module) -> bool:
 
 
 def _states_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """The states (T, E) of a text, with whatever the model draws drawn alike every time."""
+    """The states (T, E) of a text, with fixed random numbers."""
     plain = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     devices = [ids.device] if ids.device.type == "cuda" else []
     with evaluating(model), torch.random.fork_rng(devices=devices):
@@ -133,15 +138,15 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _state(model: nn.Module) -> int:
-    """What changes when a model is cut, made bidirectional, or given other layers."""
+    """A hash that changes when a model is pruned, made bidirectional, or modified."""
     config = getattr(model, "config", None)
-    told = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
+    configuration = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
     flags = [getattr(module, "is_causal", None) for module in model.modules()]
-    return hash((told, tuple(flags), sum(p.numel() for p in model.parameters())))
+    return hash((configuration, tuple(flags), sum(p.numel() for p in model.parameters())))
 
 
 def _causal_config(config: Any) -> bool:
-    """Whether models of a configuration are causal, measured on a small random one; once for each configuration."""
+    """Whether models of a configuration are causal, measured once on a small random model."""
     key = config.to_json_string(use_diff=False)
     if key not in _configs:
         _configs[key] = _causal_small(config)
@@ -152,13 +157,13 @@ def _causal_small(config: Any) -> bool:
     for small in (_narrow(config), _shallow(config)):
         try:
             return _first_state_rests(_random_model(small))
-        except Exception:  # whatever a type makes of sizes it was not written for
+        except Exception:  # a type may fail in any way on unusual sizes
             continue
     return declared_causal(config)
 
 
 def _random_model(config: Any) -> nn.Module:
-    """A model with random weights, none of them zero: what is not yet trained must not hide that tokens mix."""
+    """A model with random, nonzero weights: untrained zeros could hide that tokens interact."""
     with torch.device("meta"):
         size = sum(p.numel() for p in empty_model(config).parameters())
     if size > SMALL:
@@ -173,7 +178,7 @@ def _random_model(config: Any) -> nn.Module:
 
 
 def _shallow(config: Any) -> Any:
-    """The configuration with two layers in every part."""
+    """The configuration with two layers per part."""
     small = copy.deepcopy(config)
     for part in _parts(small):
         layers = getattr(part, "num_hidden_layers", None)
@@ -186,11 +191,11 @@ def _shallow(config: Any) -> Any:
 
 
 def _narrow(config: Any) -> Any:
-    """The configuration with two small layers in every part."""
+    """The configuration with two small layers per part."""
     small = _shallow(config)
     for part in _parts(small):
         for name, value in TINY.items():
-            with suppress(Exception):  # sizes that a type derives from others, or keeps for each layer
+            with suppress(Exception):  # sizes that a type derives from others or stores per layer
                 if isinstance(getattr(part, name, None), int):
                     setattr(part, name, min(value, getattr(part, name)))
         for name, value in vars(part).items():
@@ -205,7 +210,7 @@ def _parts(config: Any) -> list[Any]:
 
 
 def _config_by_name(names: Iterable[str]) -> Any:
-    """The standard configuration of the type that a name begins with."""
+    """The default configuration of the type that is a prefix of a name."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     types = {re.sub(r"[-_.]", "", known): known for known in CONFIG_MAPPING} | SERIES

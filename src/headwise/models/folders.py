@@ -1,4 +1,4 @@
-"""Folders of models: what headwise writes into them, and models that have lost heads, saved and opened."""
+"""Folders of models: their files, and saving and loading of pruned models."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from headwise.heads.origins import Origin, origins_of
 from headwise.io import files as store
 from headwise.models.adapters import ADAPTER, merged, open_adapters
 
-ABOUT = "headwise.json"  # of a model that headwise trained, and of one that has lost heads
-HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads, and of factors of heads and tasks
-BESIDE = (ABOUT, HEADS, SCALES)  # what is written beside an encoder
+ABOUT = "headwise.json"  # of trained models, and of pruned ones
+HEADS, SCALES = "heads.safetensors", "scales.safetensors"  # files of output heads and factors
+BESIDE = (ABOUT, HEADS, SCALES)  # files next to an encoder
 VERSION = 1
 
 
 def is_trained(name: str | Path) -> bool:
-    """Whether a folder holds a model that headwise trained: an encoder, with output heads beside it."""
+    """Whether a folder contains a model trained by headwise: an encoder and output heads."""
     return (Path(name) / ABOUT).exists() and ((Path(name) / "encoder").is_dir() or (Path(name) / HEADS).exists())
 
 
 def is_cut(path: str | Path) -> bool:
-    """Whether a folder holds a checkpoint that has lost heads, which `load` opens and transformers does not."""
+    """Whether a folder contains a pruned checkpoint, which `load` opens and transformers does not."""
     return (Path(path) / ABOUT).exists() and not is_trained(path)
 
 
 def encoder_folder(path: str | Path) -> Path:
-    """Where the encoder of a model that headwise trained lies: in encoder/, or beside the output heads."""
+    """The encoder folder of a model trained by headwise: encoder/, or the folder of the output heads."""
     inner = Path(path) / "encoder"
     return inner if inner.is_dir() else Path(path)
 
 
 def at_root(path: Path) -> Path:
-    """Move a plain encoder beside its output heads, so that AutoModel opens the folder itself; others stay."""
+    """Move a plain encoder next to its output heads, so that AutoModel opens the folder."""
     inner = path / "encoder"
     if inner.is_dir() and not (inner / ABOUT).exists() and not (path / ADAPTER).exists():
         for file in inner.iterdir():
@@ -53,7 +53,7 @@ def at_root(path: Path) -> Path:
 def load(path: str | Path) -> nn.Module:
     """Open a folder that `export` wrote as ``sliced``, or any plain Hugging Face folder, as the class it was saved as.
 
-    Of a model that headwise trained it is the encoder; `MultiTaskModel.load` opens all of it.
+    For a model trained by headwise this is the encoder; `MultiTaskModel.load` opens the whole model.
 
     Example:
         >>> load("small").num_parameters() < model.num_parameters()
@@ -71,7 +71,7 @@ def load(path: str | Path) -> nn.Module:
 
 
 def save_sliced(model: Any, folder: Path) -> None:
-    """Write a model that has lost heads as it is, with which ones it kept; `load` opens it."""
+    """Save a pruned model with the list of its heads; `load` opens it."""
     model.save_pretrained(folder)
     origins = {name: origin.to_record() for stack in origins_of(model).values() for name, origin in stack}
     stacks = origins_of(model) or stacks_of(model)
@@ -82,7 +82,7 @@ def save_sliced(model: Any, folder: Path) -> None:
 
 
 def _cut_class(kind: Any, kept: dict[str, list[list[int]]], origins: dict[str, Origin]) -> Any:
-    """The class whose new models are cut, so that the loader of transformers sees the right shapes from the start."""
+    """A class whose new models are pruned, so that the loader of transformers sees the right shapes."""
 
     def start(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         kind.__init__(self, config, *args, **kwargs)
@@ -92,7 +92,7 @@ def _cut_class(kind: Any, kept: dict[str, list[list[int]]], origins: dict[str, O
             prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
         self.__class__ = kind
 
-    # transformers looks classes up by their name and module, also for what it records and renames
+    # transformers looks classes up by name and module
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), {"__init__": start, **names})
 
@@ -110,7 +110,7 @@ def _model_class(path: Path) -> Any:
 
 
 def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
-    """`from_pretrained` that never invents weights, never unpickles and never asks the network."""
+    """`from_pretrained` without random weights, pickles or network access."""
     try:
         how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
         model, info = kind.from_pretrained(path, use_safetensors=True, **how)
@@ -128,14 +128,14 @@ def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
 
 
 def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
-    """What leaves out the pooler of a class that has one, where there are no weights of it."""
+    """The argument that omits the pooler if there are no weights for it."""
     able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
     names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
     return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
 
 
 def _kept_heads(path: Path) -> tuple[dict[str, list[list[int]]], dict[str, Origin]]:
-    """The heads of every stack and layer of a sliced folder, and what it was cut from; its files must be whole."""
+    """The heads of every stack and layer of a sliced folder, and its origin; verifies the files."""
     about = store.read_json(path / ABOUT)
     version, form = (about.get("version"), about.get("form")) if isinstance(about, dict) else (None, None)
     if version != VERSION:
@@ -148,7 +148,7 @@ def _kept_heads(path: Path) -> tuple[dict[str, list[list[int]]], dict[str, Origi
     for name, digest in files.items():
         file = path / Path(name).name
         if not file.is_file() or store.file_digest(file) != digest:
-            raise HeadwiseError(f"{file} is missing or not as it was written", "a folder as exported", "export again")
+            raise HeadwiseError(f"{file} is missing or was modified", "a folder as exported", "export again")
     try:
         return kept, {name: Origin.from_record(record) for name, record in about.get("origins", {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError):

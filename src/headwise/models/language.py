@@ -1,8 +1,9 @@
-"""A language model as it is: tasks are prompts with choices, continuations or answers, and nothing is trained."""
+"""Language models without training: tasks are prompts with choices, continuations or answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.heads.gates import Heads, stacks_of
+from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.heads.modules import evaluating, positions, remembered
 from headwise.models.batching import Encoded
 from headwise.models.causality import is_causal
@@ -24,11 +25,11 @@ from headwise.tasks.kinds.generation import Generated, Generation
 from headwise.tasks.lookup import get
 from headwise.tasks.task import Task
 
-LONGEST = 4096  # tokens of a row, where the model would take more: memory grows with their square
+LONGEST = 4096  # maximum tokens of a row by default: memory grows quadratically
 
 
 class LanguageModel(Subject):
-    """A causal, masked or seq2seq model with tasks that its own likelihoods answer.
+    """A causal, masked or seq2seq model with tasks answered by its likelihoods.
 
     Example:
         >>> lm = LanguageModel.from_pretrained("HuggingFaceTB/SmolLM2-135M", ["blimp.anaphor_agreement", "sst2@prompt"])
@@ -52,10 +53,10 @@ class LanguageModel(Subject):
             model: a transformers model with a language-model head.
             tokenizer: its tokenizer.
             tasks: tasks or their names: ``blimp.anaphor_agreement``, ``sst2@prompt``.
-            max_length: longest row in tokens; longer ones are refused. Default: the model's context, up to 4096.
+            max_length: maximum number of tokens per row; longer rows raise (default: the model's context, up to 4096).
             reading: fields of `Reading` to set for all tasks, such as ``{"delimiter": ""}``.
-            cache: compute what the choices of a row share once, where the model's cache allows it.
-            stack: measure this attention alone; by default an encoder, its decoder and the cross attention together.
+            cache: compute the shared prefix of choices once, if the model's cache allows it.
+            stack: measure only this attention (default: encoder, decoder and cross attention together).
         """
         super().__init__()
         self.model: Any = model
@@ -78,20 +79,21 @@ class LanguageModel(Subject):
         if isinstance(task, str):
             task = get(task)
         if task.name in self.tasks:
-            raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+            raise HeadwiseError(f"two tasks are named {task.name!r}", "a unique name for each")
         kind: Any = task.kind
         if not isinstance(kind, Prompted):
             seen = f"task {task.name!r} is answered by a trained output head"
             raise HeadwiseError(seen, "tasks for a language model", f"{task.name}@prompt")
         if isinstance(kind, Generation) and self.reader.form == "masked":
             raise HeadwiseError(
-                f"task {task.name!r} generates, and {type(self.model).__name__} is a masked model", "a causal model"
+                f"task {task.name!r} generates text, and {type(self.model).__name__} is a masked model",
+                "a causal model",
             )
         read = replace(cast(Any, kind), reading=replace(kind.reading, **self.reading))
         self.tasks[task.name] = replace(task, kind=self._calibrated(read))
 
     def _calibrated(self, kind: Any) -> Any:
-        """The kind with its bias measured, where it has prompts without content."""
+        """The kind with its bias measured, if it has content-free prompts."""
         if not getattr(kind, "neutral", ()) or kind.bias:
             return kind
         rows = [{"prompt": prompt, "label": 0} for prompt in kind.neutral]
@@ -119,7 +121,7 @@ class LanguageModel(Subject):
         return side_by_side([Heads.of(self.model, stack=stack) for stack in stacks])
 
     def forward(self, task: str, batch: Batch) -> Output:
-        """The loss of each row; the likelihoods of its choices, or what the model says."""
+        """The loss of each row; the likelihoods of its choices, or the generated text."""
         kind, likelihoods = self._kind(task), self.reader.likelihoods(batch)
         generates = isinstance(kind, Generation)
         scores = Generated(likelihoods, self._texts(kind, batch)) if generates else likelihoods
@@ -143,9 +145,45 @@ class LanguageModel(Subject):
         ]
 
     def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """The prompt with its right choice, in one forward."""
+        """The prompt with its correct choice, in one forward."""
         right = batch["label"][:, None] + 1 if "label" in batch else 1
         return self.reader.inputs(batch, right)
+
+    def numbers(self, batch: Batch, real_BT: torch.Tensor) -> torch.Tensor:
+        """Tokens of prompt and any choice, and of what is generated, by their columns (see `by_token`)."""
+        size = batch["input_ids"].shape[1] + self.longest
+        return torch.arange(size, device=real_BT.device).expand(len(real_BT), size)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that any task generates."""
+        return max((task.kind.longest for task in self.tasks.values() if isinstance(task.kind, Generation)), default=0)
+
+    def by_token(self) -> AbstractContextManager[Any]:
+        return self.reader.by_token()
+
+    def fitted(self, reference: torch.Tensor | None, width: int) -> torch.Tensor | None:
+        return reference if reference is None or reference.ndim < 5 else reference[:, :width]
+
+    @contextmanager
+    def gated(
+        self,
+        gates: torch.Tensor,
+        reference: torch.Tensor | None = None,
+        batch: Batch | None = None,
+        heads: Heads | None = None,
+    ) -> Iterator[Heads]:
+        """As of any subject; references of tokens are laid on each forward, whatever choice it reads."""
+        heads = heads or self.attention
+        if reference is None or reference.ndim < 5:
+            with gated(self.model, gates, reference, heads=heads):
+                yield heads
+            return
+        if self.reader.form == "seq2seq":
+            hint = "close='mean'"
+            raise HeadwiseError("references of tokens for a model with an encoder and a decoder", "one stack", hint)
+        with self.reader.by_token(lambda width: gated(self.model, gates, self.fitted(reference, width), heads=heads)):
+            yield heads
 
     @property
     def form(self) -> dict[str, Any]:
@@ -153,15 +191,15 @@ class LanguageModel(Subject):
 
 
 def form_of(model: Any) -> str:
-    """Whether a model is causal, masked or seq2seq: measured, but for an encoder with a decoder."""
+    """Whether a model is causal, masked or seq2seq; measured, except for encoder-decoders."""
     if getattr(model.config, "is_encoder_decoder", False):
         return "seq2seq"
     return "causal" if is_causal(model) else "masked"
 
 
 def side_by_side(stacks: Sequence[Heads]) -> Heads:
-    """Several stacks as one, in the order of a forward: the encoder, then self and cross of each decoder layer."""
-    order = {"encoder": 0}  # all others take turns, layer by layer
+    """Several stacks as one, in forward order: the encoder, then self and cross attention of each decoder layer."""
+    order = {"encoder": 0}  # all others alternate, layer by layer
     numbered = sorted(
         (
             ((order.get(heads.stack, 1), site.layer, place), site)

@@ -1,9 +1,9 @@
-"""Log-likelihoods of packed choices by a causal, masked or seq2seq model; every forward has one row for each example.
+"""Log-likelihoods of packed choices under a causal, masked or seq2seq model, with one row per example in every forward.
 
-So gates and gradients per example hold as they are. What choices share is computed once: by a single forward where
-choices are one token long, and otherwise from the model's cache, or, without a cache, again for each choice.
+Gates and gradients per example therefore work unchanged. The prefix shared by choices is computed once: in a single
+forward if choices have one token, otherwise with the model's cache. Without a cache it is computed for each choice.
 
-Legend: B examples, T tokens, C choices, N places that are read, V words of the vocabulary.
+Legend: B examples, T tokens, C choices, N positions that are read, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,15 +23,17 @@ from headwise.heads.modules import evaluating
 from headwise.tasks.kinds.choice import Likelihoods
 
 Batch = dict[str, Tensor]
-BRANCHING = frozenset(("DynamicLayer", "DynamicSlidingWindowLayer"))  # caches that grow without changing what was there
+BRANCHING = frozenset(
+    ("DynamicLayer", "DynamicSlidingWindowLayer")
+)  # caches that grow without changing earlier entries
 
 
 class Wanted(NamedTuple):
-    """What is read from a forward: at these places the log-probability of these tokens, for one choice."""
+    """The log-probabilities to read from a forward: positions and tokens of one choice."""
 
     place: Tensor  # (B, T), bool
     ids: Tensor  # (B, T)
-    choice: int  # 0: what all choices share
+    choice: int  # 0: the shared prefix
 
     @property
     def shortened(self) -> Wanted:
@@ -39,27 +41,27 @@ class Wanted(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some parts of a packed batch as a rectangle."""
+    """Parts of a packed batch as a rectangle."""
 
     ids: Tensor  # (B, T)
     mask: Tensor  # (B, T), bool
-    target: Tensor  # (B, T), bool: the tokens that count
+    target: Tensor  # (B, T), bool: scored tokens
 
     @property
     def last(self) -> Tensor:
-        """The place of each row's last token, (B, T)."""
+        """The position of each row's last token, (B, T)."""
         return self.mask & (self.mask.cumsum(1) == self.mask.sum(1, keepdim=True))
 
     def grown(self, token_B: Tensor) -> Piece:
-        """With one more token at the end of every row."""
-        place = self.mask.sum(1, keepdim=True) + self.mask.long().argmax(1, keepdim=True)  # behind the last one
+        """With one more token appended to every row."""
+        place = self.mask.sum(1, keepdim=True) + self.mask.long().argmax(1, keepdim=True)  # after the last one
         ids, mask, target = (torch.cat([column, column[:, :1]], 1) for column in self)
         ids = ids.scatter(1, place, token_B[:, None])
         mask[:, -1] = False
         return Piece(ids, mask.scatter(1, place, True), target)
 
     def predicted(self, choice: int) -> Wanted:
-        """Each token that counts, at the place before it."""
+        """Each scored token, read at the position before it."""
         place = torch.zeros_like(self.target)
         place[:, :-1] = self.target[:, 1:]
         return Wanted(place, self.ids.roll(-1, 1), choice)
@@ -73,17 +75,17 @@ class Piece(NamedTuple):
 class Read(NamedTuple):
     choice: int
     total: Tensor  # (B,)
-    missed: Tensor  # (B,): tokens that are not the likeliest
+    missed: Tensor  # (B,): number of tokens that are not the most likely
 
 
 class Reader:
-    """Asks a language model for the likelihoods of packed batches.
+    """Computes the likelihoods of packed batches under a language model.
 
     Args:
-        model: with a language-model head.
+        model: a model with a language-model head.
         form: causal, masked or seq2seq.
-        mask_token: what stands in place of a token whose pseudo-likelihood is asked for.
-        cache: compute what choices share once, where the model's cache allows it.
+        mask_token: replaces a token whose pseudo-likelihood is computed.
+        cache: compute the shared prefix once, if the model's cache allows it.
     """
 
     def __init__(self, model: nn.Module, form: str, mask_token: int | None = None, cache: bool = True):
@@ -97,6 +99,7 @@ class Reader:
                 seen, "a model that predicts words: AutoModelForCausalLM, …ForMaskedLM or …ForSeq2SeqLM"
             )
         self.cache = cache and form == "causal" and self._branches()
+        self._around: Callable[[int], AbstractContextManager[Any]] | None = None
 
     def likelihoods(self, batch: Batch) -> Likelihoods:
         """The log-likelihood of every choice of every row."""
@@ -113,7 +116,7 @@ class Reader:
     def generate(
         self, batch: Batch, longest: int, ended: Callable[[list[int]], bool], eos: int | None
     ) -> list[list[int]]:
-        """Greedy decoding after the prompts, until every row has ended or has so many tokens."""
+        """Greedy decoding after the prompts, until every row has ended or reached the maximum length."""
         prompt = laid(batch, (batch["part"] >= 0) & (batch["target"] == 0), left=self.cache)
         step = self._spoken if self.form == "causal" else self._answered
         rows: list[list[int]] = [[] for _ in prompt.ids]
@@ -128,7 +131,7 @@ class Reader:
         return rows
 
     def _spoken(self, prompt: Piece) -> Iterator[Tensor]:
-        """The likeliest next tokens of a causal model, (B,), without end."""
+        """The most likely next tokens of a causal model, (B,), endlessly."""
         past: dict[str, Any] = {}
         while True:
             wanted = [Wanted(prompt.last, prompt.ids, 0)]
@@ -142,7 +145,7 @@ class Reader:
             past = {"past_key_values": output.past_key_values} if self.cache else {}
 
     def _answered(self, prompt: Piece) -> Iterator[Tensor]:
-        """The likeliest next tokens of a decoder, which reads its answer again for each of them."""
+        """The most likely next tokens of a decoder, which rereads its output at every step."""
         mask = prompt.mask.long()
         encoded = self.model.get_encoder()(input_ids=prompt.ids, attention_mask=mask)
         ids = torch.full_like(prompt.ids[:, :1], self.model.config.decoder_start_token_id)
@@ -175,7 +178,7 @@ class Reader:
         if longest > 1 and not self.cache:
             yield from self._uncached(batch, number)
             return
-        prefix = piece(batch, 0, left=longest > 1)  # so that nothing lies between it and what follows
+        prefix = piece(batch, 0, left=longest > 1)  # no padding between prefix and continuation
         wanted = [prefix.predicted(0)]
         for choice, tail in enumerate(tails, 1):
             place = prefix.last & tail.target[:, :1]
@@ -200,7 +203,7 @@ class Reader:
             yield from self._reads(self._forward(self._inputs(short.ids, short.mask), wanted), wanted)
 
     def _masked(self, batch: Batch, number: int) -> Iterator[Read]:
-        """Pseudo-likelihood: each token that counts is masked, in a forward of its own (Salazar et al. 2020)."""
+        """Pseudo-likelihood: each scored token is masked in a separate forward (Salazar et al. 2020)."""
         for choice in range(1, number + 1):
             whole = piece(batch, choice)
             rank = whole.target.cumsum(1) * whole.target
@@ -239,8 +242,19 @@ class Reader:
     def _forward(self, inputs: dict[str, Any], wanted: list[Wanted], use_cache: bool = False) -> Any:
         if "use_cache" in self.accepted:
             inputs = inputs | {"use_cache": use_cache}
-        with only(self.model, _places(wanted)):
+        width = next(inputs[name] for name in ("input_ids", "decoder_input_ids") if name in inputs).shape[1]
+        with only(self.model, _places(wanted)), self._around(width) if self._around else nullcontext():
             return self.model(**inputs)
+
+    @contextmanager
+    def by_token(self, around: Callable[[int], AbstractContextManager[Any]] | None = None) -> Iterator[None]:
+        """Inside, column i of every forward is token i: padding on the right and no cache; each is ``around`` one."""
+        before = self.cache, self._around
+        self.cache, self._around = False, around
+        try:
+            yield
+        finally:
+            self.cache, self._around = before
 
     def _reads(self, output: Any, wanted: list[Wanted]) -> Iterator[Read]:
         """Sums over places; the vocabulary is summed up once for each place, whatever number of choices read it."""
@@ -259,7 +273,7 @@ class Reader:
 
     @torch.no_grad()
     def _branches(self) -> bool:
-        """Whether the model's cache can branch off, also behind padding, and changes nothing: tried on four tokens."""
+        """Whether the cache can be branched, also after padding, without changing results; tried on four tokens."""
         if not {"use_cache", "past_key_values"} <= set(self.accepted):
             return False
         ids = torch.arange(1, 5, device=next(self.model.parameters()).device).expand(2, 4)
@@ -306,7 +320,7 @@ def _places(wanted: list[Wanted]) -> Tensor:
 
 @contextmanager
 def only(model: Any, where_BT: Tensor) -> Iterator[None]:
-    """Have the layer that scores words do so at some places alone; logits are ``(1, N, V)`` inside."""
+    """Compute logits only at some positions; they are ``(1, N, V)`` inside the block."""
 
     def pick(module: nn.Module, args: tuple) -> tuple:
         return (args[0][where_BT.to(args[0].device)][None], *args[1:])
@@ -323,7 +337,7 @@ def _can_branch(cache: Any) -> bool:
 
 
 def branch(cache: Any) -> Any:
-    """A cache that grows on its own from where this one is."""
+    """A copy of a cache that can grow independently."""
     twin = copy.copy(cache)
     twin.layers = [copy.copy(layer) for layer in cache.layers]
     return twin

@@ -15,14 +15,14 @@ from headwise.heads.families import declared_causal
 from headwise.models.adapters import open_adapters
 from headwise.models.folders import ABOUT, encoder_folder, is_cut, is_trained, load
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # of a repository; nothing else is fetched
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # files of a repository; nothing else is downloaded
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
 
 def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
     """A Hugging Face encoder and its tokenizer (or image processor), by folder or Hub name; never remote code.
 
-    Of a model that headwise trained it is the encoder inside. One that has lost heads comes without them.
+    For a model trained by headwise this is its encoder. Pruned models stay pruned.
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
@@ -39,7 +39,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
             model = _without_heads(Path(name))
         else:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # what the files lack, often a pooler, is drawn: the same each time
+                torch.manual_seed(0)  # missing weights, often a pooler, are random but reproducible
                 model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)  # never pickles
         loader = (
             AutoImageProcessor if hasattr(config, "image_size") and not hasattr(config, "vocab_size") else AutoTokenizer
@@ -47,7 +47,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
         tokenizer = loader.from_pretrained(name, **safe)
     except HeadwiseError:
         raise
-    except Exception as error:  # every library below has its own; a user needs one line
+    except Exception as error:  # every library raises its own errors; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
     if local and loader is AutoTokenizer:
         _require_tokenizer(Path(name), tokenizer)
@@ -57,7 +57,7 @@ def load_encoder(name: str | Path) -> tuple[nn.Module, Any]:
 
 
 def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
-    """A model that predicts words and its tokenizer, by folder or Hub name; its head must be among the weights."""
+    """A language model and its tokenizer, by folder or Hub name; the weights must include the language-model head."""
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
@@ -80,10 +80,10 @@ def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
             model: Any = load(name)
         else:
             weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-            model, about = kind.from_pretrained(name, **safe, **weights)
-            missing = sorted(about["missing_keys"])
+            loaded: Any = kind.from_pretrained(name, **safe, **weights)
+            model, missing = loaded[0], sorted(loaded[1]["missing_keys"])
         tokenizer = AutoTokenizer.from_pretrained(name, **safe)
-    except Exception as error:  # every library below has its own; a user needs one line
+    except Exception as error:  # every library raises its own errors; a user needs one line
         raise HeadwiseError(f"cannot load a model from {name!r}: {first_line(error)}", _what_loads(name)) from error
     if missing:
         seen = f"{name} has no language-model head: no weights for {missing[0]}"
@@ -94,19 +94,19 @@ def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
 
 
 def empty_model(config: Any) -> nn.Module:
-    """A model of a configuration as `load_encoder` would open it, with the random weights its library gives."""
+    """A randomly initialized model, as `load_encoder` would open it."""
     return _loader(config).from_config(config)
 
 
 def _loader(config: Any) -> Any:
     from transformers import AutoModel, AutoModelForTextEncoding
 
-    alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5's, without its decoder
+    alone = any(kind.endswith("EncoderModel") for kind in config.architectures or ())  # T5 without its decoder
     return AutoModelForTextEncoding if alone else AutoModel
 
 
 def find_config(name: str | Path) -> Any:
-    """The configuration of a folder or of a Hub model, without its weights; None where there is none."""
+    """The configuration of a folder or Hub model; None if there is none."""
     from transformers import AutoConfig
 
     name = str(encoder_folder(name) if is_trained(name) else name)
@@ -120,23 +120,23 @@ def find_config(name: str | Path) -> Any:
 
 
 def _without_heads(path: Path) -> nn.Module:
-    """The encoder of a sliced folder, without what may stand on it."""
+    """The encoder of a sliced folder, without output heads."""
     model: Any = load(path)
     return model.base_model.float()
 
 
 def _require_tokenizer(folder: Path, tokenizer: Any) -> None:
-    """Without its files transformers makes a tokenizer of no words, which reads every text as unknown ones."""
+    """Raise if tokenizer files are missing: transformers would create a tokenizer without words."""
     files = {*getattr(tokenizer, "vocab_files_names", {}).values(), *VOCABULARIES}
     if len(tokenizer) < 256 and not any((folder / file).exists() for file in files):
-        seen = f"no tokenizer in {folder}: what transformers makes in its place knows {len(tokenizer)} words"
+        seen = f"no tokenizer in {folder}: the one created by transformers has {len(tokenizer)} words"
         raise HeadwiseError(seen, _what_loads(str(folder)), f'tokenizer.save_pretrained("{folder}")')
 
 
 def trained_folder(
     name: str | Path, revision: str | None = None, token: str | None = None, endpoint: str | None = None
 ) -> Path:
-    """The folder of a model that headwise trained: a local one, or a copy of a repository that it wrote to the Hub."""
+    """The folder of a model trained by headwise: local, or downloaded from the Hub."""
     if Path(name).exists():
         return Path(name)
     from huggingface_hub import snapshot_download
@@ -146,40 +146,40 @@ def trained_folder(
         _check_hub(repo)
     try:
         folder = Path(snapshot_download(repo, **options, allow_patterns=list(FILES)))
-    except Exception as error:  # the library below has many; a user needs one line
+    except Exception as error:  # huggingface_hub has many errors; a user needs one line
         seen = f"no folder {repo!r}, and cannot read {repo!r} from the Hub: {first_line(error)}"
         raise HeadwiseError(seen, "a folder, or a repository's name and a network") from error
     if not is_trained(folder):
         hint = f'MultiTaskModel.from_pretrained("{repo}", tasks) starts training from it'
-        raise HeadwiseError(f"{repo!r} has no {ABOUT}", "a repository that headwise wrote", hint)
+        raise HeadwiseError(f"{repo!r} has no {ABOUT}", "a repository pushed by headwise", hint)
     return folder
 
 
 def name_of(model: str | Path) -> str:
-    """What people call a model: its folder's name, or that of the folder above where it is just "model"."""
+    """The display name of a model: its folder's name, or the parent's if that is just "model"."""
     path = Path(model)
     return path.parent.name if path.name in ("model", "encoder") and path.parent.name else path.name or str(model)
 
 
 def refuse_several(encoder: nn.Module) -> None:
-    """Of an encoder with a decoder it is not said whose states, and whose heads, the tasks would stand on."""
+    """Reject encoder-decoder models: it is ambiguous which stack's states and heads to use."""
     config = getattr(encoder, "config", None)
     if getattr(config, "is_encoder_decoder", False) and hasattr(encoder, "decoder"):
         raise HeadwiseError(
-            f"{type(encoder).__name__} is an encoder with a decoder",
-            "for training and measuring tasks, an encoder or a decoder alone, such as BERT or GPT-2",
-            "headwise heads or prune with --stack, which take one of its stacks",
+            f"{type(encoder).__name__} is an encoder-decoder",
+            "an encoder or a decoder, such as BERT or GPT-2, to train and measure tasks",
+            "headwise heads or prune with --stack, for one of its stacks",
         )
 
 
 def _check_hub(name: str) -> None:
-    """Say at once that a name is neither a folder nor, without a network, to be had from the Hub."""
+    """Raise early if a name is not a folder and the Hub cannot be reached."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     offline = constants.is_offline_mode() if hasattr(constants, "is_offline_mode") else constants.HF_HUB_OFFLINE
     try:
         cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # not even the form of a Hub name
+    except ValueError:  # not a valid Hub name
         raise HeadwiseError(f"no folder {name!r}", _what_loads(name)) from None
     if not cached and (offline or not _resolves(constants.ENDPOINT)):
         raise HeadwiseError(f"no folder {name!r}, and no network to look for it on the Hub", _what_loads(name))

@@ -62,14 +62,14 @@ class MultiTaskModel(Subject):
         Args:
             encoder: a plain Hugging Face model; it stays one (``model.encoder.save_pretrained``).
             tokenizer: its tokenizer, or its image processor.
-            tasks: the tasks, each with a name of its own.
+            tasks: the tasks, with unique names.
             pooling: the example's vector: first token (cls), mean of all tokens, or last token. Default: last for
                 causal models, whose first token sees no other, and cls otherwise.
-            layer: take this layer's output (0 is the embeddings) in place of the last.
-            use_heads: bool ``(L, H)``: take these heads' outputs side by side in place of a layer's.
-            max_length: longest input in sub-words, as far as the encoder has positions; longer sentences of word-level
+            layer: use this layer's output (0: embeddings) instead of the last.
+            use_heads: bool ``(L, H)``: use the concatenated outputs of these heads instead of a layer's output.
+            max_length: maximum number of tokens, at most the positions of the encoder; longer sentences of word-level
                 tasks are read in windows.
-            share: tasks that use another's output head, such as one task in several languages.
+            share: tasks that use another task's output head, such as one task in several languages.
             output_heads: linear; or native, which is what transformers puts on this family for the kind of task (BERT's
                 pooler and classifier, for instance), so that `headwise.export` with a task writes a plain model of it.
         """
@@ -85,17 +85,19 @@ class MultiTaskModel(Subject):
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if max_length < 1:
-            raise HeadwiseError(f"max_length={max_length}", "1 or more sub-words")
+            raise HeadwiseError(f"max_length={max_length}", "1 or more tokens")
         self.encoder: Any = encoder
         self.tokenizer = tokenizer
         self.pooling, self.layer, self.max_length = pooling, layer, min(max_length, positions(encoder))
         self.use_heads = use_heads
-        self._chosen = [] if use_heads is None else use_heads.nonzero().tolist()  # once: a mask waits for the device
+        self._chosen = (
+            [] if use_heads is None else use_heads.nonzero().tolist()
+        )  # once: a mask synchronizes with the device
         self.tasks: dict[str, Task] = {}
         self.heads = nn.ModuleDict()
         self.shared: dict[str, str] = {}
         self.scales = nn.ParameterDict()
-        accepted = inspect.signature(unwrap(encoder).forward).parameters  # what wraps it may take anything
+        accepted = inspect.signature(unwrap(encoder).forward).parameters  # wrappers may accept anything
         self.input_names = [name for name in INPUTS if name in accepted]
         for task in tasks:
             self.add(task, (share or {}).get(task.name))
@@ -104,9 +106,9 @@ class MultiTaskModel(Subject):
     def from_pretrained(
         cls, name: str | Path, tasks: Iterable[Task | str] | Task | str = (), *, seed: int = 0, **options: Any
     ) -> MultiTaskModel:
-        """Load an encoder by Hub name or folder and give it fresh output heads.
+        """Load an encoder by Hub name or folder and add new output heads.
 
-        Without tasks it is a model that headwise trained, with the output heads it has.
+        Without tasks, load a model trained by headwise with its output heads.
         """
         if isinstance(tasks, tuple) and not tasks:
             return cls.load(name, **options)
@@ -118,7 +120,7 @@ class MultiTaskModel(Subject):
 
     @classmethod
     def continued(cls, path: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0) -> MultiTaskModel:
-        """Load a trained model with some tasks, to train it on: those it has not get fresh output heads."""
+        """Load a trained model for further training; new tasks get new output heads."""
         found = _found(tasks)
         model = cls.load(path, found, only=[task.name for task in found])
         with torch.random.fork_rng(devices=[]):
@@ -129,10 +131,10 @@ class MultiTaskModel(Subject):
         return model
 
     def add(self, task: Task, share: str | None = None) -> None:
-        """Give the model one more task, with an output head of its own or that of the task named."""
+        """Add a task, with its own output head or that of the task ``share``."""
         task = self._with_kind(task.ready())
         if task.name in self.tasks or _key(task.name) in self.heads:
-            raise HeadwiseError(f"two tasks are named {task.name!r}", "a name for each")
+            raise HeadwiseError(f"two tasks are named {task.name!r}", "a unique name for each")
         if share is not None and share != task.name:
             if share not in self.tasks or plain(self.tasks[share].kind) != plain(task.kind):
                 raise HeadwiseError(f"{task.name!r} cannot share the output head of {share!r}", "one of the same kind")
@@ -142,7 +144,7 @@ class MultiTaskModel(Subject):
         self.tasks[task.name] = task
 
     def _with_kind(self, task: Task) -> Task:
-        """The task with the kind that this model's output heads are for."""
+        """The task with the kind that matches this model's output heads."""
         return replace(task, kind=as_native(task.kind)) if self.output_heads == "native" else task
 
     def _new_head(self, task: Task) -> nn.Module:
@@ -168,7 +170,7 @@ class MultiTaskModel(Subject):
 
     @property
     def width(self) -> int:
-        """How wide the vectors are that output heads take."""
+        """The width of the input of output heads."""
         if self.use_heads is not None:
             return int(self.use_heads.sum()) * Heads.of(self.encoder).head_dim
         config = getattr(self.config, "text_config", self.config)
@@ -183,14 +185,14 @@ class MultiTaskModel(Subject):
         return Output(self.tasks[task].kind.loss(scores, batch), scores)
 
     def give_scales(self, tasks: Iterable[str] | None = None) -> None:
-        """A factor for every head and task without one, or the tasks named, 1 at first; forward is under the task's."""
+        """Add factors of heads, initially 1, for these tasks (default: all without); forwards then use the task's."""
         shape = Heads.of(self.encoder).shape
         for task in self.tasks if tasks is None else tasks:
             if _key(task) not in self.scales:
                 self.scales[_key(task)] = nn.Parameter(torch.ones(shape, device=self.device))
 
     def scales_of(self, task: str) -> torch.Tensor | None:
-        """A task's factors, ``(L, H)``, where it has any."""
+        """A task's factors, ``(L, H)``, or None."""
         return self.scales.get(_key(task))
 
     def scaled(self, task: str) -> AbstractContextManager[Any]:
@@ -203,24 +205,24 @@ class MultiTaskModel(Subject):
     def hidden(self, batch: Mapping[str, torch.Tensor]) -> Hidden:
         """Every token's state and one vector per example."""
         inputs = {name: batch[name] for name in self.input_names if name in batch}
-        if "pixel_values" in inputs:  # pictures are kept in half precision
+        if "pixel_values" in inputs:  # images are stored in half precision
             inputs["pixel_values"] = inputs["pixel_values"].to(self.encoder.dtype)
         window = batch.get("window")
         states = self._states(inputs) if window is None else stitched(self._states, inputs, window)
         return Hidden(states, pool(states, batch.get("attention_mask"), self.pooling))
 
     def require_projected(self, purpose: str) -> None:
-        """Raise where output heads read heads' outputs themselves: no change of the projections behind shows there."""
+        """Raise if output heads read the outputs of heads directly: changing projections would have no effect."""
         if self.use_heads is not None:
             seen = f"{purpose} is not possible for a model with use_heads="
             raise HeadwiseError(seen, "a model that reads a layer's output")
 
     def require_one_pass(self, purpose: str) -> None:
-        """Raise where a backward pass runs layers again, without what was around their forward."""
+        """Raise if a backward pass would run layers again, outside the context of their forward."""
         if self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.encoder.modules()):
             name = "activation" if hasattr(self.encoder, "activation_checkpointing_disable") else "gradient"
             hint = f"model.encoder.{name}_checkpointing_disable()"  # renamed in transformers 5.23
-            raise HeadwiseError(f"{purpose} with {name} checkpointing", "layers that run once", hint)
+            raise HeadwiseError(f"{purpose} with {name} checkpointing", "layers that are not run again", hint)
 
     def _states(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if self.use_heads is not None:
@@ -235,17 +237,16 @@ class MultiTaskModel(Subject):
         return torch.cat([layers[layer][:, :, head] for layer, head in self._chosen], -1)
 
     def _with_chosen(self) -> Heads:
-        """The encoder's heads, among which are those that output heads read."""
+        """The encoder's heads, including those that output heads read."""
         heads = Heads.of(self.encoder)
         if gone := [(layer, head) for layer, head in self._chosen if head not in heads.sites[layer].kept]:
-            raise HeadwiseError(f"output heads read the heads {gone}, which were cut", "an encoder that has them")
+            raise HeadwiseError(f"output heads read the heads {gone}, which were removed", "an encoder that has them")
         return heads
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write a folder: ``encoder/`` is a Hugging Face checkpoint, the rest is safetensors and JSON.
 
-        The checkpoint is a plain one, or, of an encoder that has lost heads, one that `headwise.load` opens. PEFT's
-        adapters are in ``adapter/``.
+        A pruned encoder is opened by `headwise.load`. PEFT adapters are saved in ``adapter/``.
         """
         path, encoder = Path(path), self.encoder
         save = encoder.save_pretrained
@@ -261,7 +262,7 @@ class MultiTaskModel(Subject):
         return path
 
     def save_rest(self, path: Path) -> None:
-        """Write what stands on the encoder: output heads, factors, and what they are."""
+        """Save output heads, factors and their description."""
         save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, path / HEADS)
         if self.scales:
             save_file({k: v.detach().clone() for k, v in self.scales.items()}, path / SCALES)
@@ -269,18 +270,18 @@ class MultiTaskModel(Subject):
 
     @property
     def form(self) -> dict[str, Any]:
-        """How output heads read the encoder, in plain values."""
+        """How output heads read the encoder, as plain values."""
         chosen = None if self.use_heads is None else self.use_heads.tolist()
         way = {"pooling": self.pooling, "layer": self.layer, "use_heads": chosen, "max_length": self.max_length}
         native = {} if self.output_heads == "linear" else {"output_heads": self.output_heads}
         return {**way, "share": self.shared, **native}
 
     def describe(self) -> dict[str, Any]:
-        """What this model is, in plain values."""
+        """A description of this model, as plain values."""
         return {"format": FORMAT, "tasks": {name: described(task) for name, task in self.tasks.items()}, **self.form}
 
     def add_data(self, name: str, data: Task | str | Source) -> None:
-        """Give a loaded task its rows: a task, a source, or ``FILE:columns``; its labels stay as trained."""
+        """Set the rows of a loaded task: a task, a source, or ``FILE:columns``; labels stay as trained."""
         if name not in self.tasks:
             raise unknown("task of this model", name, self.tasks)
         if isinstance(data, str):
@@ -298,10 +299,10 @@ class MultiTaskModel(Subject):
         only: Collection[str] = (),
         data: str | Path | None = None,
     ) -> MultiTaskModel:
-        """Read what `save_pretrained` or `push_to_hub` wrote, or ``only`` some tasks. It predicts without data.
+        """Load a model saved by `save_pretrained` or `push_to_hub`, or ``only`` some tasks; it predicts without data.
 
-        Rows are read when something asks for them: from the ``tasks`` given, the files a task was trained on, the
-        catalog (in the folder ``data``), or what `add_data` gives later.
+        Rows are read on demand: from ``tasks``, the files of the training, the catalog (in the folder ``data``), or as
+        set by `add_data`.
 
         Example:
             >>> MultiTaskModel.load("runs/train/model").predict("reviews", ["what a film"])[0].label
@@ -321,7 +322,9 @@ class MultiTaskModel(Subject):
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, OSError) as error:
             if isinstance(error, HeadwiseError):
                 raise
-            raise HeadwiseError(f"{path} is not as it was written ({first_line(error)})", "a whole model") from error
+            raise HeadwiseError(
+                f"{path} was modified or is incomplete ({first_line(error)})", "a whole model"
+            ) from error
 
     @classmethod
     def _opened(
@@ -330,7 +333,7 @@ class MultiTaskModel(Subject):
         given = {task.name: task for task in tasks or ()}
         names = [name for name in about["tasks"] if not only or name in only]
         owner = {name: (about.get("share") or {}).get(name, name) for name in names}
-        first = {owner[name]: name for name in reversed(names)}  # of tasks that share an output head and are here
+        first = {owner[name]: name for name in reversed(names)}  # tasks that share an output head
         found, way = [], about.get("output_heads", "linear")
         for name, then in ((name, about["tasks"][name]) for name in names):
             known = name in given
@@ -352,14 +355,16 @@ class MultiTaskModel(Subject):
 
 
 def _as_trained(task: Task, then: dict[str, Any], path: Path, output_heads: str) -> Task:
-    """The task with the labels and the range of grades that its output head has: another file of it may have fewer."""
+    """The task with the labels and grades of its output head; another file may have fewer."""
     task = task.ready()
     task = replace(task, kind=as_native(task.kind)) if output_heads == "native" else task
     now = plain(task.kind)
     other = [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if other and (set(other) - {"labels", "low", "high"} or not set(now["labels"]) <= set(then["labels"])):
-        told = "; ".join(f"{name} was {then.get(name)!r}, is {now.get(name)!r}" for name in other)
-        raise HeadwiseError(f"task {task.name!r} has changed since {path} was written: {told}", "the task as trained")
+        differences = "; ".join(f"{name} was {then.get(name)!r}, is {now.get(name)!r}" for name in other)
+        raise HeadwiseError(
+            f"task {task.name!r} has changed since {path} was written: {differences}", "the task as trained"
+        )
     values = {name: tuple(then[name]) if isinstance(then[name], list) else then[name] for name in other}
     return replace(task, kind=replace(task.kind, **values)) if other else task  # type: ignore[type-var]
 
@@ -376,7 +381,7 @@ def pool(states_BTE: torch.Tensor, mask_BT: torch.Tensor | None, how: str) -> to
 
 
 def _found(tasks: Iterable[Task | str] | Task | str) -> list[Task]:
-    """One task or several, by themselves or by their names in the catalog."""
+    """One task or several, as objects or names in the catalog."""
     from headwise import tasks as catalog
 
     table = isinstance(tasks, Mapping) or hasattr(tasks, "columns") or hasattr(tasks, "column_names")

@@ -1,8 +1,8 @@
-"""Output heads as transformers itself puts them on a family, so that a trained task opens in plain transformers.
+"""The output heads of transformers for a family, so that a trained task opens in plain transformers.
 
-A task class of transformers, such as ``BertForSequenceClassification``, is a base model and what stands on it. Here the
-base model is a stand-in that hands on states which the shared encoder has computed: the class's own forward does the
-rest, whatever the family. To export a task, the encoder takes the stand-in's place.
+A task class of transformers, such as ``BertForSequenceClassification``, is a base model with an output head. Here the
+base model is replaced by one that returns the states of the shared encoder, and the forward of the class computes the
+rest. To export a task, the encoder replaces it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwise.tasks.kinds.tag import Spans, Tag, TagHead
 from headwise.tasks.kinds.wordlevel import words
 from headwise.tasks.task import Hidden, Kind
 
-CLASSES = {  # the nearest kind first, as a picture is classified too
+CLASSES = {  # most specific kind first
     Picture: "AutoModelForImageClassification",
     Classify: "AutoModelForSequenceClassification",
     Regress: "AutoModelForSequenceClassification",
@@ -40,7 +40,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class StandIn(nn.Module):
-    """In the place of a base model: answers with states that are known."""
+    """Replaces a base model; returns given states."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -52,14 +52,16 @@ class StandIn(nn.Module):
 
 
 class NativeHead(nn.Module):
-    """What a class of transformers puts on its base model, given the states of the shared encoder."""
+    """The output head of a task class of transformers, applied to the states of the shared encoder."""
 
     def __init__(self, shell: nn.Module, base: str, kind: Kind, encoder: nn.Module | None, pooler: nn.Module | None):
-        """``encoder`` has the pooler that the class reads; where the encoder has none, ``pooler`` is a fresh one."""
+        """``encoder`` has the pooler that the class reads; if it has none, ``pooler`` is a new one."""
         super().__init__()
         self.shell: Any = shell
         self.base, self.kind, self.pooler = base, kind, pooler
-        self._encoder: list[Any] = [encoder] if encoder is not None else []  # in a list: it is registered elsewhere
+        self._encoder: list[Any] = (
+            [encoder] if encoder is not None else []
+        )  # in a list, because it is registered elsewhere
 
     def _pooled(self, hidden: Hidden) -> torch.Tensor:
         if self.pooler is not None:
@@ -79,12 +81,12 @@ class NativeHead(nn.Module):
         try:
             answer = self.shell(**{name: batch[name] for name in names if name in batch}, return_dict=True)
         finally:
-            stand_in.answer = None  # it would keep the graph alive
+            stand_in.answer = None  # otherwise the graph would stay alive
         return scores_of(answer, self.kind, batch)
 
 
 def scores_of(answer: Any, kind: Kind, batch: Batch) -> Any:
-    """What a task class answers, as the kind's scores: words by their sub-words, ends of answers on real tokens."""
+    """The outputs of a task class as scores of the kind: words by their tokens, answer spans on real tokens."""
     if isinstance(kind, Answer):
         scores = torch.stack([answer["start_logits"], answer["end_logits"]], -1).float()
         return Ends(*scores.masked_fill(~batch["attention_mask"].bool()[..., None], -1e9).unbind(-1))
@@ -93,7 +95,7 @@ def scores_of(answer: Any, kind: Kind, batch: Batch) -> Any:
 
 
 def as_native(kind: Kind) -> Kind:
-    """The kind as transformers trains it: a word is labelled by its first sub-word, and entities by BIO labels."""
+    """The kind as trained by transformers: words are labelled by their first token, entities by BIO labels."""
     if isinstance(kind, Spans):
         labels = [f"{mark}-{label}" for label in kind.labels for mark in "BI"]
         return Tag(("O", *labels), kind.dropout, "first", kind.learnt)
@@ -101,7 +103,7 @@ def as_native(kind: Kind) -> Kind:
 
 
 def native_head(encoder: Any, kind: Kind, tokenizer: Any) -> nn.Module:
-    """The output head of transformers for a kind on an encoder's family; the kind's own where it has no class."""
+    """The output head of transformers for a kind and family; the kind's own if there is no class."""
     if _auto(kind) is None:
         return kind.head(getattr(encoder.config, "text_config", encoder.config).hidden_size)
     encoder = unwrap(encoder)
@@ -117,7 +119,7 @@ def native_head(encoder: Any, kind: Kind, tokenizer: Any) -> nn.Module:
 
 
 def _fresh(part: nn.Module, shell: Any) -> None:
-    """Give a part of a task class the weights that training starts with."""
+    """Initialize a part of a task class."""
     part.to_empty(device="cpu").to(torch.float32)
     for module in part.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
@@ -126,7 +128,7 @@ def _fresh(part: nn.Module, shell: Any) -> None:
 
 
 def plain_model(model: Any, task: str) -> Any:
-    """One task of a `MultiTaskModel` as a plain model of transformers, checked to answer the same.
+    """One task of a `MultiTaskModel` as a plain model of transformers with verified outputs.
 
     Example:
         >>> plain_model(model, "sst2").save_pretrained("sst2")  # AutoModelForSequenceClassification opens it
@@ -144,10 +146,10 @@ def plain_model(model: Any, task: str) -> Any:
 
 
 def _check_same(model: Any, task: str, built: Any, scales: torch.Tensor | None) -> None:
-    """Compare the plain model with the output head it was made of, on a few random tokens."""
+    """Compare the plain model with the original output head on random tokens."""
     kind, size = model.tasks[task].kind, (2, min(6, model.max_length))
     if isinstance(kind, Picture):
-        return  # no length, no words: nothing that the class could read otherwise
+        return  # without lengths or words, which the class could interpret differently
     vocabulary = getattr(built.config, "text_config", built.config).vocab_size
     ids = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(0)).to(model.device)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "word_mask": torch.ones_like(ids)}
@@ -159,12 +161,12 @@ def _check_same(model: Any, task: str, built: Any, scales: torch.Tensor | None) 
         found = scores_of(built(**inputs, return_dict=True), kind, batch)
     both = zip(found, wanted) if isinstance(wanted, tuple) else [(found, wanted)]
     if not all(torch.allclose(a, b.to(a), atol=1e-4, rtol=1e-3) for a, b in both):
-        seen = f"{type(built).__name__} does not answer as the output head of {task!r} does"
+        seen = f"{type(built).__name__} does not reproduce the output head of {task!r}"
         raise HeadwiseError(seen, "the same scores", option("output_heads", "native"))
 
 
 def task_model(encoder: Any, kind: Kind, head: nn.Module, tokenizer: Any) -> Any:
-    """A task class of transformers with a copy of the encoder in it, and on it what ``head`` has learned."""
+    """A task class of transformers with a copy of the encoder and the weights of ``head``."""
     built, base = _empty(encoder, kind, tokenizer)
     own = copy.deepcopy(encoder)
     if not _pools(built, base) and getattr(own, "pooler", None) is not None:
@@ -182,7 +184,7 @@ def task_model(encoder: Any, kind: Kind, head: nn.Module, tokenizer: Any) -> Any
 
 
 def _linear(built: Any, base: str, head: nn.Module) -> dict[str, nn.Module]:
-    """The weights of a linear output head in a class that has a linear layer and nothing else."""
+    """The weights of a linear output head, in a class whose head is a linear layer."""
     tops = {name: child for name, child in built.named_children() if name != base}
     linear = [name for name, child in tops.items() if not isinstance(child, nn.Dropout)]
     own = head.out if isinstance(head, TagHead | AnswerHead) else None
@@ -197,7 +199,7 @@ def _linear(built: Any, base: str, head: nn.Module) -> dict[str, nn.Module]:
 
 
 def _empty(encoder: Any, kind: Kind, tokenizer: Any) -> tuple[Any, str]:
-    """A task class without weights, and the name of its base model in it."""
+    """A task class without weights, and the attribute name of its base model."""
     kind_of, config = _task_class(encoder, kind), _task_config(encoder, kind, tokenizer)
     try:
         with torch.device("meta"):
@@ -206,7 +208,7 @@ def _empty(encoder: Any, kind: Kind, tokenizer: Any) -> tuple[Any, str]:
         raise HeadwiseError(f"{kind_of.__name__} cannot be built ({first_line(error)})") from error
     bases = [name for name, child in built.named_children() if type(child) is type(encoder)]
     if len(bases) != 1:
-        seen = f"a {kind_of.__name__}, which does not stand on a {type(encoder).__name__}"
+        seen = f"a {kind_of.__name__}, whose base model is not a {type(encoder).__name__}"
         raise HeadwiseError(seen, "another class of encoder", option("output_heads", "linear"))
     return built, bases[0]
 
@@ -237,13 +239,13 @@ def _task_config(encoder: Any, kind: Kind, tokenizer: Any) -> Any:
         config.label2id = {label: i for i, label in enumerate(kind.labels)}
     if isinstance(kind, Classify | Regress):
         config.problem_type = "regression" if isinstance(kind, Regress) else "single_label_classification"
-    if (pad := getattr(tokenizer, "pad_token_id", None)) is not None:  # decoders find a text's last token by it
+    if (pad := getattr(tokenizer, "pad_token_id", None)) is not None:  # decoders use it to find the last token
         config.pad_token_id = pad
     return config
 
 
 def _auto(kind: Kind) -> str | None:
-    """The Auto class of transformers for a kind, None where there is none."""
+    """The Auto class of transformers for a kind, or None."""
     return next((name for own, name in CLASSES.items() if isinstance(kind, own)), None)
 
 

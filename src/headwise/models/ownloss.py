@@ -1,4 +1,4 @@
-"""The loss of a transformers model made per example: it is that of the example alone, checked against the model's own.
+"""The loss of a transformers model per example, verified against the model's own loss.
 
 Legend: B examples, T tokens, C classes.
 """
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from headwise.errors import HeadwiseError
 
 LABELS = ("labels", "label", "label_ids", "start_positions", "end_positions")
-Way = Callable[[Any, Mapping[str, Tensor]], Tensor]  # a model's output and its batch to losses (B,)
+Way = Callable[[Any, Mapping[str, Tensor]], Tensor]  # from a model's output and batch to losses (B,)
 
 
 def _classes(output: Any, batch: Mapping[str, Tensor]) -> Tensor:
@@ -51,7 +51,7 @@ WAYS: tuple[Way, ...] = (_classes, _grades, _several_labels, _tokens, _next_toke
 
 
 def token_losses(logits_BTC: Tensor, labels_BT: Tensor) -> Tensor:
-    """Mean cross-entropy over each example's labelled tokens (not -100), ``(B,)``; 0 where it has none."""
+    """Mean cross-entropy over each example's labelled tokens (not -100), ``(B,)``; 0 if there are none."""
     losses = F.cross_entropy(logits_BTC.transpose(1, 2).float(), labels_BT, reduction="none", ignore_index=-100)
     return losses.sum(1) / (labels_BT != -100).sum(1).clamp_min(1)
 
@@ -62,7 +62,7 @@ def _labels(batch: Mapping[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def own_loss(model: Any, call: Callable[[Any], Any], batch: Any) -> Way:
-    """How a model computes its own loss, found by comparing on single examples of a batch, in evaluation mode."""
+    """The formula of a model's own loss, identified by comparison on single examples in evaluation mode."""
     name = type(model).__name__
     hint = "importance(model, batches, loss=lambda model, batch: ...) with one loss per example, (B,)"
     if not isinstance(batch, Mapping) or not any(label in batch for label in LABELS):
@@ -76,11 +76,11 @@ def own_loss(model: Any, call: Callable[[Any], Any], batch: Any) -> Way:
         output = call(single)
         own = getattr(output, "loss", None)
         if own is None:
-            raise HeadwiseError(f"{name}, which computes no loss of its own", "loss=", hint)
+            raise HeadwiseError(f"{name}, which computes no loss", "loss=", hint)
         if own.isfinite():  # no label at all gives NaN
             ways, compared = [way for way in ways if _agrees(way, output, single, own)], compared + 1
     if not ways or not compared:
-        raise HeadwiseError(f"a loss of {name} that cannot be made per example", "loss=", hint)
+        raise HeadwiseError(f"a loss of {name} that cannot be computed per example", "loss=", hint)
     return ways[0]
 
 

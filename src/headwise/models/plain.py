@@ -1,4 +1,4 @@
-"""Models as they are: any module with a loss, and the task models of transformers with their own output heads."""
+"""Unmodified models: any module with a loss, and the task models of transformers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from headwise.tasks.kinds.wordlevel import words
 from headwise.tasks.labels import label_text, meaning
 from headwise.tasks.task import Row, Source, Task
 
-Loss = Callable[[nn.Module, Any], torch.Tensor]  # a model and a batch to one loss per example, (B,)
+Loss = Callable[[nn.Module, Any], torch.Tensor]  # from model and batch to one loss per example, (B,)
 
 
 class Wrapped(Subject):
-    """Any module with heads and a loss, for batches of one's own."""
+    """Any module with heads and a loss, for user batches."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, batch: Any, stack: str | None = None):
-        """Wrap a model; without a loss its own is made per example, as its labels in ``batch`` show.
+        """Wrap a model; by default its own loss is computed per example.
 
         Args:
-            model: a Hugging Face model, or any module whose heads a forward of ``batch`` shows.
-            loss: of a batch, one per example, ``(B,)``.
-            batch: the first of the batches to come.
-            stack: which heads, of a model that has several stacks.
+            model: a Hugging Face model, or any module whose heads a forward of ``batch`` reveals.
+            loss: function from model and batch to losses ``(B,)``.
+            batch: the first batch.
+            stack: the attention stack, if the model has several.
         """
         super().__init__()
         self.model, self.stack, self.max_length, self.tasks = model, stack, positions_of(model), {}
@@ -72,7 +72,8 @@ class Wrapped(Subject):
         if mask is None and decoding and "labels" in inputs:
             mask = inputs["labels"] != -100
         if mask is None or mask.ndim != 2:
-            mask = torch.ones(len(self.rows(batch) if self.rows(batch) is not None else range(examples_of(batch))), 1)
+            rows = self.rows(batch)
+            mask = torch.ones(examples_of(batch) if rows is None else len(rows), 1)
         yield mask.bool().to(self.device), inputs
 
     def rows(self, batch: Any) -> torch.Tensor | None:
@@ -83,7 +84,7 @@ class Wrapped(Subject):
         return torch.arange(len(ids), device=ids.device).repeat_interleave(ids.shape[1])
 
     def _arguments(self, batch: Any) -> dict[str, Any]:
-        """What the model takes of a batch; labels stay where a decoder's inputs follow from them."""
+        """The arguments of the model in a batch; labels are kept if decoder inputs are derived from them."""
         if not isinstance(batch, Mapping):
             raise HeadwiseError(f"a batch that is a {type(batch).__name__}", "a dictionary of the model's arguments")
         if any(p.kind == p.VAR_KEYWORD for p in self.accepted.values()):
@@ -108,12 +109,12 @@ class Wrapped(Subject):
 
 
 def positions_of(model: nn.Module) -> int:
-    """How many tokens a model takes, as far as its configuration says."""
+    """The maximum number of tokens of a model, by its configuration."""
     return positions(model) if hasattr(model, "config") else 512
 
 
 def examples_of(batch: Any) -> int:
-    """How many examples a batch has: the first dimension of its first tensor."""
+    """The number of examples of a batch: the first dimension of its first tensor."""
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
     sizes = [len(value) for value in values if isinstance(value, torch.Tensor) and value.ndim]
     if not sizes:
@@ -131,7 +132,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 class TaskModel(Subject):
-    """A task model of transformers as it is: its classifier, its labels, any number of tasks to measure it on.
+    """A task model of transformers with its own classifier and labels, and any number of tasks to measure.
 
     Example:
         >>> model = TaskModel.from_pretrained("my-finetuned", [own("reviews=reviews.csv:text,label")])
@@ -171,7 +172,7 @@ class TaskModel(Subject):
         kind = self.tasks[task].kind
         inputs = {name: batch[name] for name in self.input_names if name in batch}
         if "pixel_values" in inputs:
-            inputs["pixel_values"] = inputs["pixel_values"].to(self.model.dtype)
+            inputs["pixel_values"] = inputs["pixel_values"].to(next(self.model.parameters()).dtype)
         if isinstance(kind, Tag):
             window = batch.get("window")
             encode = lambda part: self.model(**part).logits  # noqa: E731
@@ -219,7 +220,7 @@ class TaskModel(Subject):
 
 @dataclass(frozen=True)
 class _Renamed:
-    """A task's rows with labels in the checkpoint's words: the same in any case, or their numbers."""
+    """A task's rows with labels mapped to the checkpoint's: ignoring case, or by index."""
 
     task: Task
     labels: tuple[str, ...]
@@ -242,7 +243,7 @@ class _Renamed:
         text = meaning(label_text(label))
         if text not in names:
             seen = f"label {label_text(label)!r} of {self.task.name!r}"
-            hint = "name the file's labels as the checkpoint does, or write their numbers"
+            hint = "use the labels of the checkpoint, or their indices"
             raise HeadwiseError(seen, f"the checkpoint's: {', '.join(self.labels)}", hint)
         return names[text]
 
@@ -252,7 +253,7 @@ class _Renamed:
         ready: Source = self.task.source
         own = getattr(self.task.kind, "labels", ()) or getattr(ready, "labels", ())
         if own and len(own) == len(self.labels) and all(name.startswith("LABEL_") for name in self.labels):
-            numbered |= {meaning(name): label for name, label in zip(own, self.labels)}  # a catalog task's own order
+            numbered |= {meaning(name): label for name, label in zip(own, self.labels)}  # the order of a catalog task
         return numbered | {meaning(label): label for label in self.labels}
 
 
@@ -274,7 +275,7 @@ def load_task_model(name: str | Path) -> tuple[Any, Any]:
     try:
         model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)
         tokenizer = reader.from_pretrained(name, **safe)
-    except Exception as error:  # each library below has its own
+    except Exception as error:  # every library raises its own errors
         raise HeadwiseError(f"cannot load a model from {str(name)!r}: {first_line(error)}") from error
     if getattr(tokenizer, "pad_token_id", 0) is None:
         tokenizer.pad_token = tokenizer.eos_token

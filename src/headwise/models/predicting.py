@@ -1,4 +1,4 @@
-"""From inputs without answers to predictions, for every subject whose tasks can be asked."""
+"""Predictions for inputs without labels, for every subject whose kinds support them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headwise.models.processes import Team
 from headwise.tasks.inputs import as_rows, own_columns
 from headwise.tasks.predictions import Predictions, Predicts
 
-CHUNK = 4096  # rows tokenised at a time: a file of any size needs the memory of these
-TOKENS = 2048  # padded tokens in one forward on a processor
+CHUNK = 4096  # rows tokenized at a time, which bounds memory
+TOKENS = 2048  # padded tokens in one forward on a CPU
 
 
 def predict(
@@ -31,11 +31,11 @@ def predict(
 
     Args:
         subject: a model with named tasks, such as a `MultiTaskModel`.
-        task: which of them.
+        task: name of the task.
         inputs: texts, pairs of texts, lists of words, ``(question, context)`` pairs, mappings, a DataFrame or a
             Dataset.
-        columns: field to column where columns are named otherwise; those of the task's own file are known.
-        tokens: padded sub-words in one forward (default: by device).
+        columns: field to column, if columns have other names than those of the task's file.
+        tokens: padded tokens in one forward (default: by device).
 
     Example:
         >>> model.predict("sst2", ["a fine film"])[0].label
@@ -66,7 +66,7 @@ def _chunk(subject: Any, task: str, kind: Any, rows: list[dict], tokens: int | N
 
 @torch.no_grad()
 def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict], tokens: int) -> list[Any]:
-    """One record per row; of a row that makes several items, the one with the best score."""
+    """One record per row; for rows with several items, the one with the best score."""
     owner = data.columns.get("row")
     best: list[Any] = [None] * len(rows)
     with evaluating(subject):
@@ -74,14 +74,14 @@ def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict
             numbers = items if owner is None else owner[items]
             scores = subject(task, batch).scores
             _require_numbers(task, scores)
-            for row, found in zip(numbers, kind.predictions(scores, batch, [rows[i] for i in numbers])):
+            for row, found in zip(numbers, kind.predictions(scores, batch, [rows[int(i)] for i in numbers])):
                 if best[row] is None or found.score > best[row].score:
                     best[row] = found
     return best
 
 
 def _require_numbers(task: str, scores: Any) -> None:
-    """The largest of scores that are NaN is the first class, and would pass for an answer."""
+    """Raise on NaN: argmax would silently return the first class."""
     for part in scores if isinstance(scores, tuple | list) else (scores,):
         if isinstance(part, torch.Tensor) and part.isnan().any():
             raise HeadwiseError(f"scores of {task!r} that are NaN", "a model whose weights are all numbers")

@@ -1,8 +1,7 @@
-"""A subject: a model with heads and named tasks that can be asked for the losses of a batch.
+"""A subject: a model with heads and named tasks that returns losses per example.
 
-Importance, evaluation, dissociation, probes, pruning and studies take any subject. `MultiTaskModel` (an encoder with
-output heads) is one, a language model with prompts is one, a task model of transformers is one, and so is any module
-with a loss function.
+Importance, evaluation, dissociation, probes, pruning and studies accept any subject: `MultiTaskModel` (an encoder with
+output heads), a language model with prompts, a task model of transformers, or any module with a loss function.
 
 Legend: B examples, T tokens.
 """
@@ -28,14 +27,14 @@ Batch = dict[str, torch.Tensor]  # as `Encoded.batch` returns it: the first dime
 
 
 class Output(NamedTuple):
-    """What a subject returns for a batch: the loss of each example, and scores, which the task's kind decodes."""
+    """The result for a batch: the loss of each example, and scores that the task's kind decodes."""
 
     loss: torch.Tensor  # (B,)
     scores: Any
 
 
 class Subject(nn.Module):
-    """A model that can be asked for losses.
+    """A model that returns losses per example.
 
     A subclass has ``tasks``, ``tokenizer``, ``max_length``, a `backbone` and a `forward`; everything else follows.
 
@@ -49,7 +48,7 @@ class Subject(nn.Module):
     tasks: dict[str, Task]
     tokenizer: Any
     max_length: int
-    input_names: Sequence[str] = ("input_ids", "attention_mask")  # the columns of a batch that the backbone takes
+    input_names: Sequence[str] = ("input_ids", "attention_mask")  # the columns of a batch that the backbone accepts
 
     @property
     def backbone(self) -> nn.Module:
@@ -70,13 +69,13 @@ class Subject(nn.Module):
         raise NotImplementedError
 
     def losses(self, task: str, batch: Batch) -> torch.Tensor:
-        """The loss of each example, (B,), where scores are not needed."""
+        """The loss of each example, (B,), without scores."""
         return self(task, batch).loss
 
     def encode(
         self, task: str, split: str, limit: int | None = None, chosen: Sequence[int] | np.ndarray | None = None
     ) -> Encoded:
-        """A split of a task as numbers: all rows, a seeded sample of ``limit``, or the rows ``chosen``."""
+        """Encode a split of a task: all rows, a seeded sample of ``limit``, or the rows ``chosen``."""
         return encode(self.tasks[task], split, self.tokenizer, self.max_length, limit, chosen)
 
     def predict(self, task: str, inputs: Any, **options: Any) -> Predictions:
@@ -91,12 +90,12 @@ class Subject(nn.Module):
         return predict(self, task, inputs, **options)
 
     def inputs(self, task: str, batch: Batch) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-        """The backbone's forwards for a batch: which tokens are real, ``(B, T)`` or ``(B, 1)``, and the arguments.
+        """The backbone's forwards for a batch: real tokens, ``(B, T)`` or ``(B, 1)``, and the arguments.
 
-        Measures of heads' outputs and of attention maps run the backbone on these, without a loss.
+        Measures of head outputs and attention maps run the backbone on these, without a loss.
         """
         columns = {name: batch[name] for name in self.input_names if name in batch}
-        if "pixel_values" in columns:  # every token is real, and how many there are the backbone knows
+        if "pixel_values" in columns:  # all tokens are real
             pixels = columns["pixel_values"].to(next(self.backbone.parameters()).dtype)
             yield torch.ones(len(pixels), 1, dtype=torch.bool, device=pixels.device), {"pixel_values": pixels}
             return
@@ -104,12 +103,24 @@ class Subject(nn.Module):
             yield place >= 0, part
 
     def rows(self, batch: Batch) -> torch.Tensor | None:
-        """The example each row of a backbone's forward belongs to; None where row ``i`` is example ``i``.
+        """The example of each row of a backbone's forward; None if row ``i`` is example ``i``.
 
-        A subject that lays the choices of an example out as rows of one forward says so here, and gradients and gates
-        per example follow.
+        A subject that arranges the choices of an example as rows of one forward overrides this, so that gates and
+        gradients are per example.
         """
         return None
+
+    def numbers(self, batch: Batch, real_BT: torch.Tensor) -> torch.Tensor:
+        """The number of the token in each column of the backbone's forwards, (B, T): references of tokens go by it."""
+        return (real_BT.long().cumsum(1) - 1).clamp_min(0)
+
+    def by_token(self) -> AbstractContextManager[Any]:
+        """Inside, columns of all forwards are what `numbers` says."""
+        return nullcontext()
+
+    def fitted(self, reference: torch.Tensor | None, width: int) -> torch.Tensor | None:
+        """A reference for a forward of so many tokens."""
+        return reference
 
     def gated(
         self,
@@ -118,7 +129,7 @@ class Subject(nn.Module):
         batch: Batch | None = None,
         heads: Heads | None = None,
     ) -> AbstractContextManager[Heads]:
-        """`headwise.gated` on the backbone; gates and references for each example of a batch reach all of its rows."""
+        """`headwise.gated` on the backbone; gates and references per example apply to all rows of the example."""
         example = None if batch is None else self.rows(batch)
         if example is not None:
             gates = gates if gates.ndim == 2 else gates[example]
@@ -126,10 +137,10 @@ class Subject(nn.Module):
         return gated(self.backbone, gates, reference, heads=heads or self.attention)
 
     def scaled(self, task: str) -> AbstractContextManager[Any]:
-        """The factors of heads that a task is always run under; by default none."""
+        """Apply the factors of heads of a task (default: none)."""
         return nullcontext()
 
     @property
     def form(self) -> dict[str, Any]:
-        """What determines losses beside weights, tokenizer and data, in plain values: a part of the identity."""
+        """Settings that determine losses besides weights, tokenizer and data, for the identity."""
         return {"max_length": self.max_length}

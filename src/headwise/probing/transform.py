@@ -92,7 +92,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
 
     def _scores(self, reader: Reader, X: Any, y: Any) -> torch.Tensor:
         """Cross-validated scores of all heads; -inf for cut heads."""
-        features = reader.read(_rows(X), cache=self.cache).heads.flatten(0, 1)
+        features = reader.read(rows_of(X), cache=self.cache).heads.flatten(0, 1)
         alive = reader.heads.alive
         x = features if alive.all() else features[alive.flatten().to(features.device)]
         labels = _labels(y)
@@ -111,7 +111,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
             heads = self.heads_
         else:
             heads = [_checked(head, self._reader()) for head in self.heads]
-        rows, reader = _rows(X), self._reader()
+        rows, reader = rows_of(X), self._reader()
         if not rows:
             raise HeadwiseError("no texts", "one or more")
         parts = [reader.vectors(rows[i : i + POOL])[0] for i in range(0, len(rows), POOL)]
@@ -145,7 +145,7 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         return np.array([f"layer{layer}_head{head}_{i}" for layer, head in heads for i in range(size)], dtype=object)
 
 
-def _rows(X: Any) -> list[Row]:
+def rows_of(X: Any) -> list[Row]:
     """Texts, or pairs of texts, as rows."""
     if isinstance(X, str):
         raise HeadwiseError("one text", "a list of texts", "[text]")

@@ -1,4 +1,4 @@
-"""What cutting the heads that no task needs costs and gains: scores, measured speed, and the ceiling of speed."""
+"""The cost and benefit of pruning the least needed heads: scores, measured speed, and the maximum speed-up."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from headwise.models.subject import Subject
 from headwise.pruning.export import export
 from headwise.tasks.metrics import metrics
 
-BATCH, LENGTH = 16, 64  # of the inputs that speed is measured on; shorter where the encoder has fewer positions
-POINT = 0.01  # a loss up to this is called cheap
+BATCH, LENGTH = 16, 64  # tokens of the inputs for measuring speed, at most the positions of the encoder
+POINT = 0.01  # a loss up to this counts as cheap
 FOLDS = 5
 INNER = ("intermediate_size", "hidden_dim", "n_inner", "ffn_dim", "d_ff")  # the width of feed-forward layers
 
 
 def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
-    """The heads with the lowest importance over all tasks, in whole groups; each task's scores have size 1 in all.
+    """The heads with the lowest importance over all tasks, in whole groups; each task's absolute scores sum to 1.
 
-    Sizes, as scores may be below 0 (closing a head can help): a sum below 0 would turn the order round. Groups are
-    ranked by the sum of their heads: of heads ranked alone hardly any group is among the lowest whole.
+    Absolute, because scores may be negative (closing a head can help) and a negative sum would reverse the order.
+    Groups are ranked by the sum of their heads; ranked alone, whole groups are rarely among the lowest.
     """
     total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
     groups = total.unflatten(1, (kv_heads, -1))
@@ -41,11 +41,12 @@ def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: 
 
 
 def _cuttable(model: Subject, scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: int) -> torch.Tensor:
-    """The least needed heads but for groups with one that output heads read themselves."""
+    """The least needed heads, except groups with a head that output heads read directly."""
     mask = least_needed(scores, fraction, kv_heads)
-    if getattr(model, "use_heads", None) is None:
+    used: Any = getattr(model, "use_heads", None)
+    if used is None:
         return mask
-    read = model.use_heads.cpu().unflatten(1, (kv_heads, -1)).any(-1)
+    read = used.cpu().unflatten(1, (kv_heads, -1)).any(-1)
     return mask & ~read.repeat_interleave(mask.shape[1] // kv_heads, 1)
 
 
@@ -56,14 +57,14 @@ def trials(
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """What cutting costs and gains: a row per fraction, the fraction to choose, and its cost on other rows.
+    """The cost and benefit of pruning: a row per fraction, the chosen fraction, and its cost on held-out rows.
 
     Args:
         model: trained on the tasks.
         scores: each task's importance.
-        fractions: of the heads to cut, those with the least importance over all tasks.
-        limit: rows per task at most.
-        tasks: the cut is chosen by these; without, by all.
+        fractions: fractions of heads to cut, least important first.
+        limit: maximum number of rows per task.
+        tasks: tasks that decide the choice (default: all).
     """
     heads = model.attention
     fractions = (0.0, *fractions)
@@ -85,7 +86,7 @@ def trials(
 
 
 def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = None) -> int:
-    """The number of the row with the largest cut that costs none of the tasks more than a point; 0, no cut, if none."""
+    """The index of the largest cut that costs no task more than a point; 0 (no cut) if there is none."""
     base = rows[0]["task scores"]
     losses = [max((base[t] - row["task scores"][t] for t in tasks or base), default=0.0) for row in rows]
     cuts = [i for i, row in enumerate(rows) if 0 < row["kept"] < rows[0]["kept"] and losses[i] <= POINT]
@@ -100,7 +101,7 @@ def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Se
 
 
 def _speed(model: Subject, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[str, float]:
-    """Where nothing is cut the model runs against itself, which shows how far the clock can be off."""
+    """With nothing cut, the model is compared with itself, which shows the noise of the measurement."""
     smaller = prune(copy.deepcopy(model.backbone), mask) if cut else model.backbone
     before, after = seconds(model.backbone, smaller)
     return {"speedup": before / after, "ceiling": ceiling(model.backbone, mask, tokens(model.backbone))}
@@ -109,7 +110,7 @@ def _speed(model: Subject, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[
 def _nested(
     found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int], tasks: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Each task's change where every fifth of its rows is cut as the other rows would choose."""
+    """Each task's change under nested folds: every fifth of its rows is cut as the other rows choose."""
     folds = {task: _folds(scores[0].examples) for task, scores in found.items() if scores[0].examples > 1}
     answers = {task: list(found[task][0].predictions) for task in folds}
     for fold in range(FOLDS):
@@ -138,7 +139,7 @@ def _change(after: Score, before: Score) -> dict[str, Any]:
 
 
 def export_small(model: Subject, scores: Mapping[str, torch.Tensor], fraction: float, path: Path) -> Path:
-    """Write the model without its least needed heads, really smaller, in place of an earlier one."""
+    """Save the model without its least needed heads, replacing an earlier one."""
     mask = _cuttable(model, scores, fraction, model.attention.num_kv_heads)
     real = path.resolve()
     if real.exists():
@@ -148,7 +149,7 @@ def export_small(model: Subject, scores: Mapping[str, torch.Tensor], fraction: f
 
 
 def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:
-    """The speed-up that the share of operations allows: multiplications per token before over after the cut."""
+    """The speed-up by operation count: multiplications per token before the cut divided by those after it."""
     heads, width = Heads.of(encoder), encoder.config.hidden_size
     groups = heads.num_heads // heads.num_kv_heads
     per_head = (2 * width + 2 * length + 2 * width / groups) * heads.head_dim  # q, o; scores, their use; k, v
@@ -158,20 +159,20 @@ def ceiling(encoder: Any, mask: torch.Tensor, length: int = LENGTH) -> float:
 
 
 def _feed_forward(encoder: Any, layers: int) -> int:
-    """The weights of all feed-forward matrices: two in a layer, three or a double one where they are gated."""
+    """The number of feed-forward weights: two matrices per layer, or three (or a double one) if gated."""
     width = encoder.config.hidden_size
     inner = next((n for name in INNER if (n := getattr(encoder.config, name, None))), 4 * width)
     others = (module for module in encoder.modules() if not isinstance(module, torch.nn.Embedding))
     weights = [module.weight for module in others if isinstance(getattr(module, "weight", None), torch.Tensor)]
     shapes = [sorted(weight.shape) for weight in weights if weight.ndim == 2]
     sizes = [low * high for low, high in shapes if low == min(width, inner) and high in (max(width, inner), 2 * inner)]
-    seen = width != inner and sizes  # of equal sizes it is not seen what is what
+    seen = width != inner and sizes  # equal sizes are ambiguous
     return sum(sizes) if seen else 2 * layers * width * inner
 
 
 @torch.no_grad()
 def seconds(*encoders: Any, repeats: int = 5) -> list[float]:
-    """Each encoder's best time of a forward over a fixed batch; in turns, as a busy machine then slows all alike."""
+    """Each encoder's best forward time over a fixed batch; alternating, so that a busy machine slows all equally."""
     batch = _batch(encoders[0])
     rounds = [[_forward(encoder, batch) for encoder in encoders] for _ in range(repeats + 1)]  # the first warms up
     return [min(times) for times in zip(*rounds)]
@@ -188,14 +189,14 @@ def _forward(encoder: Any, batch: dict[str, torch.Tensor]) -> float:
 
 @torch.no_grad()
 def tokens(encoder: Any) -> int:
-    """How many tokens, or patches, each example of that batch has."""
+    """The number of tokens or patches per example of that batch."""
     with evaluating(encoder):
         output = encoder(**_batch(encoder))
         return getattr(output, "last_hidden_state", output[0]).shape[1]
 
 
 def _batch(encoder: Any) -> dict[str, torch.Tensor]:
-    """Always the same texts, no longer than the encoder can take, or pictures of its size."""
+    """Fixed texts, no longer than the encoder accepts, or images of its size."""
     generator = torch.Generator().manual_seed(0)
     if encoder.main_input_name == "pixel_values":
         size = encoder.config.image_size

@@ -7,7 +7,7 @@
 | ``sliced`` | any mask | smaller | ``headwise.load`` |
 | ``onnx`` | as sliced | smaller | onnxruntime |
 
-Every export is opened again and compared with the gated original before it gets its name; one that differs is removed.
+Every export is reopened and compared with the gated original before it gets its name; if they differ, it is removed.
 """
 
 from __future__ import annotations
@@ -53,18 +53,17 @@ def export(
     task: str | None = None,
     repair: Repair = None,
 ) -> Path:
-    """Write the model without the heads a mask selects (True = removed) as a new folder; the model stays as it is.
+    """Save a copy of the model without the heads that a mask selects (True: remove).
 
     Args:
-        model: a plain Hugging Face model, also one that was cut before; or a `MultiTaskModel`, whose output heads and
-            factors are written beside its encoder (not as ``onnx``): `MultiTaskModel.load` opens it, to be used or
-            trained on.
+        model: a Hugging Face model, pruned or not; or a `MultiTaskModel`, which is saved with output heads and factors
+            (except as ``onnx``) and opened by `MultiTaskModel.load`.
         mask: bool ``(L, H)`` in original coordinates; None keeps every head.
-        path: the folder to make.
+        path: the folder to create.
         form: ``masked``, ``compact``, ``sliced`` or ``onnx``, see the table above.
-        tokenizer: written beside the model where given.
-        stack: which attention of a model that has several.
-        task: of a `MultiTaskModel`, write this task alone, as the class transformers has for it:
+        tokenizer: saved with the model, if given.
+        stack: the attention stack, if the model has several.
+        task: save only this task of a `MultiTaskModel`, as the class of transformers:
             AutoModelForSequenceClassification, TokenClassification or QuestionAnswering opens it (and onnxruntime the
             form ``onnx``).
         repair: texts, a few hundred, or batches of the model's inputs; True for sentences of the embedded corpus. What
@@ -118,7 +117,7 @@ def export_whole(
     stack: str | None = None,
     repair: Repair = None,
 ) -> Path:
-    """Write a trained model without some heads: its cut encoder beside what ``save_rest`` writes to a folder."""
+    """Save a trained model without some heads: its pruned encoder and what ``save_rest`` writes."""
     path, encoder = Path(path), merged(encoder)
     store.require_new(path)
     mask = removal(mask, Heads.of(encoder, stack=stack))
@@ -131,16 +130,16 @@ def export_whole(
 
 
 def _require_fitting(rest: Path, mask: torch.Tensor, form: str) -> None:
-    """Output heads that read chosen heads, and factors, know heads by their numbers."""
+    """Output heads that read selected heads, and factors, refer to heads by number."""
     about = store.read_json(rest / ABOUT)
     if not isinstance(about, dict) or about.get("format") != FORMAT or not (rest / HEADS).exists():
         seen = f"no output heads beside the encoder ({HEADS} and {ABOUT})"
         raise HeadwiseError(seen, "a whole model of headwise train or study")
     chosen = about.get("use_heads")
     if chosen is not None and bool((torch.tensor(chosen) & mask).any()):
-        raise HeadwiseError("a mask with heads that output heads read themselves", "a mask of others")
+        raise HeadwiseError("a mask with heads that output heads read directly", "a mask of other heads")
     if form == "compact" and (chosen is not None or (rest / SCALES).exists()):
-        seen = "a model that knows heads by their numbers, and the form compact counts them anew"
+        seen = "a model that refers to heads by number, and the form compact, which renumbers them"
         raise HeadwiseError(seen, "a form that keeps their numbers", option("form", "sliced"))
     if form == "onnx":
         raise HeadwiseError("a whole model in the form onnx", "its encoder alone", "export(model.encoder, ...)")
@@ -172,7 +171,7 @@ def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) ->
     cut = [stack for stack in stacks_of(model) if not bool(Heads.of(model, stack=stack).alive.all())]
     if cut:
         raise HeadwiseError(
-            f"the {', '.join(cut)} stack has lost heads already, so its shapes are not those of the configuration",
+            f"the {', '.join(cut)} stack has already lost heads, so its shapes differ from the configuration",
             "a model with all its heads for the form masked",
             SLICED,
         )
@@ -205,7 +204,7 @@ def _write_compact(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -
 
 
 def _even_counts(stacks: list[Heads]) -> tuple[int, int]:
-    """How many heads and key-value groups every layer keeps, or an error that says how to make the mask even."""
+    """The number of heads and key-value groups that every layer keeps, or an error that says how to make it equal."""
     left = {f"{heads.stack} layer {site.layer}": len(site.kept) for heads in stacks for site in heads.sites}
     if len(set(left.values())) > 1 or 0 in left.values():
         goal = max(min(left.values()), stacks[0].num_heads // stacks[0].num_kv_heads)
@@ -241,7 +240,7 @@ def _compact_config(config: Any, heads: int, groups: int, head_dim: int) -> Any:
         settings.num_key_value_heads = groups
     try:
         return type(config).from_dict(settings.to_dict())
-    except (ValueError, StrictDataclassError) as error:  # some want the hidden size to be a multiple of the heads
+    except (ValueError, StrictDataclassError) as error:  # some require the hidden size to be a multiple of the heads
         fitting = [n for n in range(1, config.num_attention_heads + 1) if config.hidden_size % n == 0]
         raise HeadwiseError(
             f"{type(config).__name__} refuses {heads} heads: {line(error)}",
@@ -267,7 +266,7 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
         seen = "weights in bfloat16, which onnxruntime does not run on a processor"
         raise HeadwiseError(seen, "float32 or float16 for the form onnx", "model.float()")
     prune(model, mask, heads.stack)
-    if heads.family in BIAS_OF_FIRST:  # torch 2.13 cannot take its fused attention with a bias apart
+    if heads.family in BIAS_OF_FIRST:  # torch 2.13 cannot export its fused attention with a bias
         model.set_attn_implementation("eager")
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
@@ -275,11 +274,11 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
     names = list(outputs(model, inputs))
     free = {k: dict.fromkeys(range(1 if v.is_floating_point() else 2), Dim.DYNAMIC) for k, v in inputs.items()}
     try:
-        with warnings.catch_warnings():  # of what torch is about to change in itself
+        with warnings.catch_warnings():  # deprecation warnings of torch itself
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 _Answers(model, names).eval(),
-                (inputs, {}),  # a last dict means keywords
+                (inputs, {}),  # a trailing dict means keyword arguments
                 folder / "model.onnx",
                 dynamo=True,
                 dynamic_shapes=(free,),
@@ -295,7 +294,7 @@ def _write_onnx(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> N
 
 
 class _Answers(nn.Module):
-    """A model that answers with plain tensors in a fixed order."""
+    """A model that returns plain tensors in a fixed order."""
 
     def __init__(self, model: nn.Module, names: list[str]):
         super().__init__()

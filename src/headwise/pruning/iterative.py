@@ -1,7 +1,7 @@
-"""Cutting in rounds: importance is estimated anew after every cut, so that heads which back each other up are seen.
+"""Iterative pruning: importance is estimated again after every cut, which reveals redundant heads.
 
-Scored once, two heads that can each do the other's work both look dispensable; cut both and the task is gone. Scored
-again after the first of them went, the second has become important (Michel et al. 2019 call this exact pruning).
+Scored once, two heads that can replace each other both look dispensable; without both, the task fails. Scored again
+after the first was cut, the second is important (Michel et al. 2019 call this exact pruning).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headwise.scoring.importance import importance
 
 @dataclass(frozen=True)
 class Rounds:
-    """The order in which heads went, and every task's performance on the way, beside the same cuts scored once."""
+    """The order in which heads were cut and every task's performance, compared with the same cuts scored once."""
 
     by: str
-    first: str  # "least" or "most" important heads went first
-    order: tuple[tuple[int, int], ...]  # (layer, head), the first to go first
-    scores: torch.Tensor  # (L, H), 0 to 1: where in the order a head stands, the most important highest; NaN if cut
-    fractions: tuple[float, ...]  # share of all heads gone, from 0 on
+    first: str  # "least" or "most" important heads first
+    order: tuple[tuple[int, int], ...]  # (layer, head), in the order of cutting
+    scores: torch.Tensor  # (L, H), 0 to 1: rank in the order, most important highest; NaN if already cut
+    fractions: tuple[float, ...]  # fraction of all heads cut, from 0
     curve: dict[str, list[float]]  # per task, performance at each fraction
-    once: dict[str, list[float]]  # the same, by the scores of the first round alone
+    once: dict[str, list[float]]  # the same by the scores of the first round only
 
     def area(self, task: str) -> tuple[float, float]:
         """The mean performance over the fractions, by rounds and scored once (the area under either curve)."""
@@ -73,31 +73,31 @@ def cut_in_rounds(
     log: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> Rounds:
-    """Close heads a few at a time, scoring those that are left after every cut; the model itself is not changed.
+    """Close a few heads at a time and score the remaining ones again after every cut; the model is not changed.
 
     Args:
         model: trained on the tasks.
-        tasks: one task, or several whose scores are added, each scaled to sum 1.
-        by: the importance estimator, with its ``options``.
-        step: share of all heads closed in a round.
-        until: share closed in the end.
+        tasks: one task, or several, whose scores are normalized and added.
+        by: importance estimator, with its ``options``.
+        step: fraction of all heads closed per round.
+        until: fraction closed at the end.
         first: "least" important heads first (to prune), or "most" important first (to lesion).
-        keep_per_layer: heads of each layer that stay.
-        examples: for each estimate.
-        limit: measured on a seeded sample of this many development rows.
-        seed: of the examples.
+        keep_per_layer: minimum number of heads per layer.
+        examples: number of examples per estimate.
+        limit: evaluate on a seeded sample of this many development rows.
+        seed: seed of the examples.
         log: called with a line for every round.
 
     Example:
-        >>> found = cut_in_rounds(model, ["sst2", "qnli"], until=0.5)
-        >>> smaller = prune(copy.deepcopy(model.encoder), bottom(found.scores, 0.5))
+        >>> rounds = cut_in_rounds(model, ["sst2", "qnli"], until=0.5)
+        >>> smaller = prune(copy.deepcopy(model.encoder), bottom(rounds.scores, 0.5))
     """
     names, heads = [tasks] if isinstance(tasks, str) else list(tasks), Heads.of(model.encoder)
     shares = _shares(step, until, heads, keep_per_layer)
     if first not in ("least", "most"):
         raise unknown("end to begin with", first, ("least", "most"))
     if by == "random":
-        raise HeadwiseError("by='random' in rounds", "an estimator that looks at the model anew")
+        raise HeadwiseError("by='random' in rounds", "an estimator that depends on the model")
     data = {name: encode(model.tasks[name], "train", model.tokenizer, model.max_length) for name in names}
 
     def score(gone: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def cut_in_rounds(
 
 
 def _shares(step: float, until: float, heads: Heads, keep: int) -> list[float]:
-    """Growing shares of all heads, one per round, up to what the living heads allow."""
+    """Increasing fractions of all heads, one per round, up to what the remaining heads allow."""
     if not 0 < step <= until <= 1:
         raise HeadwiseError(f"step={step}, until={until}", "0 < step <= until <= 1")
     total, free = heads.alive.numel(), int((heads.alive.sum(1) - keep).clamp_min(0).sum())
@@ -138,7 +138,7 @@ def _cut(
     keep: int,
     log: Callable[[str], None],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Each round's scores and the heads gone after it."""
+    """Each round's scores and the heads cut after it."""
     gone, before, taken, scores = ~heads.alive, 0.0, [], []
     for share in shares:
         scores.append(score(gone))
@@ -168,7 +168,7 @@ def _measured(
 
 
 def _order(scores: list[torch.Tensor], rounds: list[torch.Tensor], first: str) -> tuple[list, list]:
-    """Heads as they went, and those that stayed in the order in which they would have gone next."""
+    """Heads in the order of cutting, followed by the remaining ones in the order of their scores."""
     order: list[tuple[int, int]] = []
     before = torch.zeros_like(rounds[0])
     for found, gone in zip([*scores, scores[-1]], [*rounds, ~scores[0].isnan()]):

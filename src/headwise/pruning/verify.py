@@ -1,4 +1,4 @@
-"""Do two models agree? A small batch that any model can take, its answers, and how far they may differ."""
+"""Compare the outputs of two models on a small batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outputs = dict[str, torch.Tensor]
 
 
 def running_inputs(model: Any) -> Inputs:
-    """A small batch that a forward of the model takes: a padded one where it takes one."""
+    """A small batch that the model accepts, padded if possible."""
     tried: list[Inputs] = []
     with suppress(HeadwiseError):
         tried.append(sample_inputs(model))
@@ -29,24 +29,24 @@ def running_inputs(model: Any) -> Inputs:
             return inputs
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # a sample that does not fit fails anywhere in a model
+        except Exception as error:  # an unsuitable sample may fail anywhere in a model
             failure = error
     raise failure
 
 
 def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:
-    """A small random batch that the model can take; the second text is padded."""
+    """A small random batch for the model; the second text is padded."""
     generator = torch.Generator().manual_seed(0)
     config, main = model.config, model.main_input_name
     text, picture = getattr(config, "text_config", config), getattr(config, "vision_config", config)
     if "SequenceClassification" in type(model).__name__ and text.pad_token_id is None:
-        batch = 1  # decoders refuse to classify several texts without a padding token
+        batch = 1  # decoders cannot classify several texts without a padding token
     inputs: Inputs = {}
     if hasattr(text, "vocab_size"):
         ids = torch.randint(text.vocab_size, (batch, length), generator=generator)
         if isinstance(eos := getattr(text, "eos_token_id", None), int) and eos < text.vocab_size:
             ids[ids == eos] = (eos + 1) % text.vocab_size
-            ids[:, -1] = eos  # some models read their answer off the last end of a sentence
+            ids[:, -1] = eos  # some models read their output at the last end-of-sentence token
         seen = torch.ones_like(ids)
         seen[1:2, length // 2 :] = 0
         inputs = {"input_ids": ids, "attention_mask": seen}
@@ -67,17 +67,17 @@ def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:
 
 
 def outputs(model: Any, inputs: Inputs) -> Outputs:
-    """The tensors a model answers with, by name."""
+    """The output tensors of a model, by name."""
     with torch.no_grad():
         answer = model(**inputs, return_dict=True)
     return {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
 
 
 def check_same(found: Outputs, expected: Outputs, form: str) -> None:
-    """Raise unless two sets of outputs agree within what the number format allows."""
+    """Raise unless two sets of outputs agree within floating-point precision."""
     for name, want in expected.items():
         if name not in found or found[name].shape != want.shape:
-            raise HeadwiseError(f"the {form} export answers without {name}", f"{name} of shape {tuple(want.shape)}")
+            raise HeadwiseError(f"the {form} export does not return {name}", f"{name} of shape {tuple(want.shape)}")
         difference = (found[name].to(want) - want).abs().max().item() / max(want.abs().max().item(), 1e-6)
         allowed = TOLERANCE.get(want.dtype, HALF_TOLERANCE)
         if not difference <= allowed:

@@ -57,13 +57,13 @@ def render(studies: Sequence[Mapping], lab: str = "") -> str:
 
 def _rendered(clean: list[dict[str, Any]], lab: str) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
-    return _template().render(
+    return template().render(
         studies=clean,
         lab=lab,
-        policy=_policy(style, script),
+        policy=policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        data=_json({"ramp": RAMP, "colours": TASKS, "studies": clean}),
+        data=embedded({"ramp": RAMP, "colours": TASKS, "studies": clean}),
     )
 
 
@@ -74,7 +74,7 @@ def prepared(study: Mapping) -> dict[str, Any]:
     data["withheld"] = data.get("withheld") or {}
     _name_pairs(data.get("dissociation") or {}, data["withheld"])
     if data.get("examples"):
-        data["examples"], data["examples_left_out"] = _fitting([_packed(example) for example in data["examples"]])
+        data["examples"], data["examples_left_out"] = _fitting([packed(example) for example in data["examples"]])
     return data
 
 
@@ -93,7 +93,7 @@ def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return studies
 
 
-def _packed(example: dict[str, Any]) -> dict[str, Any]:
+def packed(example: dict[str, Any]) -> dict[str, Any]:
     """Attention weights as one byte each, in base64: a tenth of the numbers written out."""
     size = len(example["tokens"])
     packed = {}
@@ -115,7 +115,7 @@ def _fitting(examples: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]
     return kept, len(examples) - len(kept)
 
 
-def _json(value: Any) -> Markup:
+def embedded(value: Any) -> Markup:
     """JSON that cannot leave the script element it stands in."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
@@ -130,18 +130,18 @@ def render_recipe(title: str, paper: str, sections: Sequence[Mapping], reproduce
     """
     shown = []
     for section in sections:
-        pictures = [(name, caption, _embedded(svg)) for name, caption, svg in section["figures"]]
+        pictures = [(name, caption, _as_url(svg)) for name, caption, svg in section["figures"]]
         shown.append({**section, "tables": [finite(table) for table in section["tables"]], "figures": pictures})
     style = asset("page.css") + task_rules()
     words = {"title": title, "paper": paper, "sections": shown, "reproduce": reproduce, "command": command}
-    return _template("recipe.html.j2").render(style=Markup(style), policy=_policy(style, ""), **words)
+    return template("recipe.html.j2").render(style=Markup(style), policy=policy(style, ""), **words)
 
 
-def _embedded(svg: bytes) -> str:
+def _as_url(svg: bytes) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
     """Nothing may load, connect or run but the one style and, where there is one, the one script of this page."""
     allowed = f"'{_hash(script)}'" if script else "'none'"
     return (
@@ -161,7 +161,7 @@ def asset(name: str) -> str:
 
 
 @lru_cache
-def _template(name: str = "page.html.j2") -> Any:
+def template(name: str = "page.html.j2") -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(words.FILTERS)
     environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)

@@ -1,4 +1,4 @@
-"""Importance from repeated forwards, and controls that know nothing of the task."""
+"""Importance from repeated forwards, and controls that do not depend on the task."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _alone(sample: Sample, by: str) -> Importance:
 
 @torch.no_grad()
 def all_but_one(sample: Sample) -> Importance:
-    """How much of the loss of closing a whole layer one head restores (after Michel et al. 2019)."""
+    """How much of the loss of closing a whole layer a single open head restores (after Michel et al. 2019)."""
     layers, heads = sample.heads.shape
     sample.announce("all_but_one", layers * (1 + heads))
     sample = sample.replaying()
@@ -71,11 +71,11 @@ def all_but_one(sample: Sample) -> Importance:
     return averaged(sample, "all_but_one", measure, torch.Tensor.clone)
 
 
-# -- controls: they know nothing of the task
+# -- controls, independent of the task
 
 
 def random(sample: Sample) -> Importance:
-    """Scores drawn at random, for each task anew: with the same for all, any two would share all their heads."""
+    """Random scores, different for each task: otherwise all tasks would share all heads."""
     rng = np.random.default_rng([sample.seed, 4, *sample.task.encode()])
     scores = torch.from_numpy(rng.random(sample.heads.shape)).float()
     nothing = torch.full_like(scores, torch.nan)
@@ -113,7 +113,10 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
     if site.module is None:
         return whole
     if input_width(site.module) is None:
-        raise HeadwiseError(f"the magnitude of heads before {site.name}, which is no projection", "by gradient, say")
+        raise HeadwiseError(
+            f"the magnitude of heads before {site.name}, which is not a projection",
+            "another estimator, such as gradient",
+        )
     weight = site.module.weight.detach()
     weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
     own = weight[site.start : site.start + len(site.kept) * site.head_dim]

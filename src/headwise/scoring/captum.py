@@ -27,7 +27,7 @@ Measure = Callable[[Any, "torch.Tensor | None"], torch.Tensor]
 
 
 def _losses_of_gates(sample: Sample, batch: Any, reference: torch.Tensor | None) -> Callable[..., torch.Tensor]:
-    """Gates ``(n · B, L·H)`` to losses ``(n · B,)``: captum repeats the batch as often as it needs."""
+    """From gates ``(n · B, L·H)`` to losses ``(n · B,)``; captum repeats the batch n times."""
     if not isinstance(batch, dict):
         raise HeadwiseError(f"a batch that is a {type(batch).__name__}", "a dictionary of tensors")
     size = examples_of(batch)
@@ -48,7 +48,7 @@ def _gates(sample: Sample, batch: Any) -> torch.Tensor:
 
 
 def _averaged(sample: Sample, by: str, attribute: Measure) -> Importance:
-    """The mean over examples of the absolute value; what is attributed to an open head, closing it takes away."""
+    """The mean absolute value over examples; the signed attribution is the loss that closing a head removes."""
 
     def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         return -attribute(batch, reference).view(-1, *sample.heads.shape)
@@ -59,7 +59,7 @@ def _averaged(sample: Sample, by: str, attribute: Measure) -> Importance:
 def integrated_gradients(sample: Sample, steps: int = 20) -> Importance:
     """E |IG|: the gradient of the loss along the line from all heads closed to all open (Sundararajan et al. 2017)."""
     captum = _captum()
-    sample.announce("integrated_gradients", 3 * steps)  # a backward takes about two forwards
+    sample.announce("integrated_gradients", 3 * steps)  # a backward costs about two forwards
 
     def attribute(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
         method = captum.IntegratedGradients(_losses_of_gates(sample, batch, reference))
@@ -96,8 +96,8 @@ def attribution(sample: Sample, steps: int = 20) -> Importance:
 def shapley(sample: Sample, permutations: int = 8) -> Importance:
     """E |Shapley value| of each head, by sampled orders of closing heads.
 
-    All examples have the same orders, so that batches make no difference. How much scores depend on the orders is not
-    an error over examples, so no errors are given.
+    All examples use the same orders, so results do not depend on batches. There are no standard errors, because the
+    dependence on orders is not an error over examples.
     """
     captum = _captum()
     with torch.no_grad():

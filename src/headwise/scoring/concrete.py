@@ -1,7 +1,7 @@
 """Hard concrete gates (Louizos et al. 2018; Voita et al. 2019): a head learns whether it is needed.
 
-Every head has one learned number, log a. In training its gate is drawn anew for every batch; in evaluation it is the
-number's own value in [0, 1]; its chance to be open has a closed form, which is the penalty.
+Every head has one parameter, log a. In training its gate is sampled for every batch; in evaluation it is deterministic,
+in [0, 1]. The probability of being open has a closed form, which is the penalty.
 
 Legend: B examples, T tokens, S sets of gates (one for all tasks, or one per task), L layers, H heads, D head size.
 """
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 TEMPERATURE, LOW, HIGH = 0.33, -0.1, 1.1
 EDGE = 1e-6  # noise stays this far from 0 and 1
-CLOSED = 1e-3  # a gate up to this counts as closed, and is then 0
+CLOSED = 1e-3  # gates up to this value are set to 0
 DAMPING = 10.0  # how much more the present gap moves a price than one step's share of the past ones
 START = 2.5  # log a of init="open": from ln 11 = 2.398 on the settled gate is 1, below -2.398 it is 0
 
 
 def draw(log_a: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Gates of one draw; noise is uniform between 0 and 1."""
+    """Sampled gates; noise is uniform between 0 and 1."""
     return _stretched(torch.sigmoid((noise.logit() + log_a) / TEMPERATURE))
 
 
 def settle(log_a: torch.Tensor) -> torch.Tensor:
-    """Gates of evaluation: no noise and no temperature."""
+    """Deterministic gates of evaluation."""
     gates = _stretched(torch.sigmoid(log_a))
     return gates.masked_fill(gates <= CLOSED, 0.0)
 
 
 def p_open(log_a: torch.Tensor) -> torch.Tensor:
-    """The chance that a drawn gate is above zero (Louizos et al. 2018, Eq. 12)."""
+    """The probability that a sampled gate is above zero (Louizos et al. 2018, Eq. 12)."""
     return torch.sigmoid(log_a - TEMPERATURE * math.log(-LOW / HIGH))
 
 
@@ -51,7 +51,7 @@ def _stretched(share: torch.Tensor) -> torch.Tensor:
 
 
 class HardConcrete(nn.Module):
-    """The gates of a model's heads: one set for all tasks, or one for each.
+    """The gates of a model's heads: one set for all tasks, or one per task.
 
     Example:
         >>> gates = HardConcrete(model.attention, tasks=["pos", "ner"])
@@ -77,31 +77,31 @@ class HardConcrete(nn.Module):
         self.register_buffer("alive", heads.alive)
 
     def settled(self) -> torch.Tensor:
-        """The gates (S, L, H) of evaluation; 0 for heads that were cut away."""
+        """The gates (S, L, H) of evaluation; 0 for absent heads."""
         return settle(self.log_a.detach()) * self.alive
 
     def chances(self) -> torch.Tensor:
-        """Each gate's chance to be open in training, (S, L, H)."""
+        """Each gate's probability of being open in training, (S, L, H)."""
         return p_open(self.log_a) * self.alive
 
     def penalty(self, how: str = "mean") -> torch.Tensor:
-        """Open heads to be expected, (S,): the mean over layers (as released) or the sum."""
+        """The expected number of open heads, (S,): mean over layers (as released) or sum."""
         per_layer = self.chances().sum(-1)
         return per_layer.mean(-1) if how == "mean" else per_layer.sum(-1)
 
     def open_share(self) -> torch.Tensor:
-        """The share of living heads to be expected open, (S,)."""
+        """The expected fraction of open heads, (S,)."""
         return self.chances().detach().sum((1, 2)) / self.alive.sum().clamp_min(1)
 
     def place(self, task: str | None) -> int:
-        """Which set is a task's."""
+        """The index of a task's set."""
         if self.tasks and task not in self.tasks:
             raise unknown("task with gates", str(task), self.tasks)
         return self.tasks.index(task) if task in self.tasks else 0
 
     @contextmanager
     def on(self, model: MultiTaskModel) -> Iterator[None]:
-        """Inside, the model runs under its task's gates: in training mode one draw per forward, else settled."""
+        """Run the model under its task's gates: sampled per forward in training mode, deterministic otherwise."""
 
         def values(task: str, drawn: bool) -> torch.Tensor:
             log_a = self.log_a[self.place(task)]
@@ -112,7 +112,7 @@ class HardConcrete(nn.Module):
             yield
 
     def fitting(self, encoder: nn.Module) -> Heads:
-        """The heads of the model these gates belong to; those of another are refused."""
+        """The heads of the model these gates belong to; another model raises."""
         heads = Heads.of(encoder)
         mine, theirs = (self.family, *self.log_a.shape[1:]), (heads.family, *heads.shape)
         if mine != theirs:
@@ -121,10 +121,10 @@ class HardConcrete(nn.Module):
 
 
 class Price:
-    """What an open head costs: a fixed weight, or a multiplier that climbs while too many heads are open.
+    """The cost of an open head: a fixed weight, or a multiplier that increases while too many heads are open.
 
-    With a target share of closed heads the cost is the augmented Lagrangian of "so many heads are open": equality, so
-    that the price falls, below zero if need be, while too few are open.
+    With a target fraction of closed heads the cost is the augmented Lagrangian of an equality constraint, so the price
+    falls, below zero if necessary, while too few heads are open.
     """
 
     def __init__(self, sets: int, weight: float, target: float | None = None, rate: float = 0.01):
@@ -132,12 +132,12 @@ class Price:
         self.multiplier = torch.full((sets,), float(weight))
 
     def now(self, open_share: torch.Tensor, ramp: float = 1.0) -> torch.Tensor:
-        """Each set's price, (S,); ``ramp`` is how much of the weight or of the target is asked for yet."""
+        """Each set's price, (S,); ``ramp`` scales the weight or the target."""
         price = self.multiplier.to(open_share)
         return price * ramp if self.target is None else price + DAMPING * self.rate * self._gap(open_share, ramp)
 
     def move(self, open_share: torch.Tensor, ramp: float = 1.0, share: torch.Tensor | float = 1.0) -> None:
-        """One step of the multiplier; ``share`` is how much of the step was each set's."""
+        """One step of the multiplier; ``share`` is each set's fraction of the step."""
         if self.target is not None:
             self.multiplier = self.multiplier.to(open_share) + self.rate * share * self._gap(open_share, ramp)
 
@@ -148,8 +148,10 @@ class Price:
 
 @contextmanager
 def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], torch.Tensor]) -> Iterator[None]:
-    """Inside, each forward of the model runs under ``values(task, model.training)``, (L, H)."""
-    now: list[torch.Tensor] = []  # stays after a forward: a backward may run layers again (gradient checkpointing)
+    """Run each forward of the model under the gates ``values(task, model.training)``, (L, H)."""
+    now: list[
+        torch.Tensor
+    ] = []  # kept after a forward, because a backward may run layers again (gradient checkpointing)
     inside = False
 
     def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -162,7 +164,7 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
 
     def refuse_alone(*_: Any) -> None:
         if not inside:
-            raise HeadwiseError("the encoder was called by itself", "model(task, batch)", "headwise.gated")
+            raise HeadwiseError("the encoder was called directly", "model(task, batch)", "headwise.gated")
 
     def touch(layer: int, out_BTHD: torch.Tensor) -> torch.Tensor:
         return mixed(out_BTHD, heads.sites[layer], now[0])

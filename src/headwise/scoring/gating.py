@@ -1,4 +1,4 @@
-"""Importance from gates that learn on the frozen model: L0, and causal head gating.
+"""Importance from gates learned on the frozen model: L0 and causal head gating.
 
 Legend: B examples, S sets of gates, L layers, H heads.
 """
@@ -19,38 +19,40 @@ from headwise.scoring.sample import Sample
 from headwise.scoring.stability import Blocks
 
 ROLES = ("facilitates", "irrelevant", "interferes")
-REACH = 6.0  # gates are learned as logits between these
-OPEN = 2.0  # the logit that gates start from: a drawn gate is closed once in seventeen times
+REACH = 6.0  # range of the gate logits
+OPEN = 2.0  # initial logit: a sampled gate is closed once in seventeen times
 
 
 def l0(
     sample: Sample, steps: int = 200, size: int = 32, lr: float = 0.1, target: float = 0.5, rate: float = 0.01
 ) -> Importance:
-    """The chance of a head to stay open when gates learn, on the frozen model, to close a fraction of all heads.
+    """The probability that a head stays open when gates learn to close a fraction of all heads.
 
-    Each half of the examples has a set of gates of its own, drawn anew for every example: scores are their mean chance
-    to be open, and the standard error comes from the halves' difference.
+    Each half of the examples has its own set of gates, sampled for every example. Scores are their mean probability of
+    being open; the standard error is computed from the difference of the halves.
 
     Args:
         sample: what `importance` passes.
-        steps: of the gates.
+        steps: optimizer steps.
         size: examples per step.
-        lr: of the gates.
+        lr: learning rate of the gates.
         target: fraction of heads to close.
-        rate: how fast the Lagrange multiplier moves.
+        rate: learning rate of the Lagrange multiplier.
     """
     gates = HardConcrete(sample.heads, ("even", "odd")).to(sample.model.device)
     price, generator = Price(2, 0.0, target, rate), torch.Generator().manual_seed(sample.seed)
     optimizer = torch.optim.Adam([gates.log_a], lr=lr)
     stream = sample.stream(size)
     for step in range(steps):
-        ramp = min(1.0, 2 * (step + 1) / steps)  # the target is reached half-way: a hasty price closes everything
+        ramp = min(
+            1.0, 2 * (step + 1) / steps
+        )  # the target is reached half-way; increasing the price faster closes everything
         places, batch = next(stream)
         log_a_BLH = gates.log_a[torch.from_numpy(places % 2).to(gates.log_a.device)]
         noise = torch.empty(log_a_BLH.shape).uniform_(EDGE, 1 - EDGE, generator=generator)
         loss = sample.losses(batch, draw(log_a_BLH, noise.to(log_a_BLH)))
         cost = (price.now(gates.open_share(), ramp) * gates.penalty("sum")).sum()
-        (2 * loss.mean() + cost).backward()  # about half of the batch is each set's
+        (2 * loss.mean() + cost).backward()  # each set sees about half of the batch
         optimizer.step()
         optimizer.zero_grad()
         price.move(gates.open_share(), ramp)
@@ -62,19 +64,19 @@ def l0(
 
 @dataclass(frozen=True)
 class CausalGates(Importance):
-    """What gates do that are pushed open, and pushed closed.
+    """Gates learned with a reward for open and for closed heads.
 
-    ``signed`` is their sum less 1: near 1 a head facilitates the task (its gate stays open though pushed closed), near
-    -1 it interferes (its gate closes though pushed open), near 0 it is irrelevant (its gate follows the push).
+    ``signed`` is their sum minus 1: near 1 a head facilitates the task (its gate stays open despite the reward for
+    closed heads), near -1 it interferes (it closes despite the reward for open heads), near 0 it is irrelevant.
     """
 
     opened: torch.Tensor = field(default_factory=torch.Tensor, repr=False)  # (S, L, H), of each seed
     closed: torch.Tensor = field(default_factory=torch.Tensor, repr=False)
 
     def roles(self, threshold: float = 0.5) -> list[list[str]]:
-        """Each head's role: its signed score is beyond ``threshold`` by more than two standard errors, or irrelevant.
+        """Each head's role; irrelevant unless its signed score exceeds ``threshold`` by more than two standard errors.
 
-        Heads that were cut have the role "".
+        Absent heads have the role "".
         """
         assert self.signed is not None and self.signed_stderr is not None
         sure = self.signed.abs() - 2 * self.signed_stderr.nan_to_num(0) > threshold
@@ -92,23 +94,23 @@ class CausalGates(Importance):
 def causal_gating(
     sample: Sample, steps: int = 150, size: int = 32, lr: float = 0.2, price: float = 0.005, seeds: int = 4
 ) -> Importance:
-    """Causal head gating (Nam et al. 2025): gates fitted to the task twice, pushed open and pushed closed.
+    """Causal head gating (Nam et al. 2025): gates are learned twice, with a reward for open and for closed heads.
 
-    Scores are the gates that were pushed closed; ``signed`` tells facilitating heads from interfering ones. Each seed
-    has gates and examples of its own: their spread gives standard errors. Gates are hard concrete, drawn anew for every
-    example, where the paper's are soft: a soft gate may stop at a value in between that no closing of the head shows.
+    Scores are the gates of the second; ``signed`` separates facilitating heads from interfering ones. Each seed has its
+    own gates and examples; their spread gives standard errors. Gates are hard concrete and sampled for every example.
+    The paper's are soft, and a soft gate may end at an intermediate value that says nothing about closing the head.
 
     Args:
         sample: what `importance` passes.
-        steps: of the gates; in the first third nothing pushes.
+        steps: optimizer steps; the first third has no reward.
         size: examples per step.
-        lr: of the gates' logits.
-        price: nats of loss that opening or closing a gate must be worth to withstand the push.
-        seeds: sets of gates for each push.
+        lr: learning rate of the gate logits.
+        price: the reward in nats of loss.
+        seeds: number of gate sets per reward.
     """
     if seeds < 2:
         raise HeadwiseError(f"seeds={seeds}", "2 or more")
-    shape = (2, seeds, *sample.heads.shape)  # pushed open, pushed closed
+    shape = (2, seeds, *sample.heads.shape)  # reward for open, for closed
     logits = torch.full(shape, OPEN, device=sample.model.device, requires_grad=True)
     push = torch.tensor([-price, price], device=logits.device).view(2, 1, 1, 1)
     optimizer = torch.optim.Adam([logits], lr=lr, betas=(0.9, 0.95))
@@ -120,7 +122,7 @@ def causal_gating(
         each = logits[:, seed].flatten(0, 1)  # (2 · B, L, H)
         noise = torch.empty(each.shape).uniform_(EDGE, 1 - EDGE, generator=generator).to(each)
         losses = sample.losses(_twice(batch), draw(each, noise)).view(2, -1)
-        # each set sees about size / seeds of the examples; the sum over sets keeps their gradients apart
+        # each set sees about size / seeds of the examples; the sum over sets separates their gradients
         loss = losses.mean(1).sum() * seeds
         (loss + (push * p_open(logits)).sum() * (3 * step >= steps)).backward()
         optimizer.step()
@@ -135,7 +137,7 @@ def causal_gating(
 
 
 def _twice(batch: Any) -> Any:
-    """The examples of a batch, and all of them again."""
+    """The examples of a batch, twice."""
     if not isinstance(batch, Mapping):
         raise HeadwiseError(f"a batch that is a {type(batch).__name__}", "a dictionary of tensors")
     return {k: v.repeat(2, *[1] * (v.ndim - 1)) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}

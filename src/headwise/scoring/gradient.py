@@ -6,6 +6,7 @@ Legend: B examples, T tokens, L layers, H heads, D head size; z are head outputs
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from headwise.scoring.sample import Sample, averaged
 def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch.Tensor | None = None) -> torch.Tensor:
     """⟨z - r, ∂L/∂z⟩ of each head: ∂L/∂g per example (B, L, H), or per token (B, T, L, H).
 
-    With a twin's outputs as r this is attribution patching.
+    With the outputs on a twin as r this is attribution patching.
     """
     products: list[torch.Tensor | None] = [None] * sample.heads.num_layers
     sites = sample.heads.sites
@@ -31,9 +32,10 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         reference = reference[example]
 
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
-        values_BTHD = z_BTHD.detach()  # a hook that holds z itself is a cycle that nothing frees, model and all
+        values_BTHD = z_BTHD.detach()  # a hook that holds z itself creates a reference cycle that is never freed
         if reference is not None:
-            values_BTHD = values_BTHD - reference_of(reference, sites[layer], values_BTHD)
+            own = sample.model.fitted(reference, values_BTHD.shape[1])
+            values_BTHD = values_BTHD - reference_of(own, sites[layer], values_BTHD)
 
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
@@ -41,7 +43,7 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
             product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].kept, sample)
             product = product if example is None else _summed(product, example)
             before = products[layer]
-            if before is not None:  # a forward for each window of long rows
+            if before is not None:  # long rows have one forward per window
                 product = torch.cat([before, product], 1) if per_token else before + product
             products[layer] = product
 
@@ -49,7 +51,8 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         z_BTHD.register_hook(score)
         return z_BTHD
 
-    with torch.enable_grad(), touched(sample.model.backbone, touch, sample.heads):
+    by_token = sample.model.by_token() if reference is not None and reference.ndim == 5 else nullcontext()
+    with torch.enable_grad(), by_token, touched(sample.model.backbone, touch, sample.heads):
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
     return torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
@@ -74,7 +77,7 @@ def _per_example(sample: Sample, by: str, score: Callable[[torch.Tensor], torch.
         return seen >= 512 and _absolute(moments.result("", "", 0)).split_half(stable or 0) >= 0.95
 
     def measure(batch: Any, reference: torch.Tensor | None) -> torch.Tensor:
-        return -head_gradients(sample, batch, False, reference)  # to first order, the loss that closing adds
+        return -head_gradients(sample, batch, False, reference)  # to first order, the loss that closing the head adds
 
     return _absolute(averaged(sample, by, measure, score, None if stable is None else enough))
 
@@ -101,8 +104,8 @@ def taylor(sample: Sample, stable: float | None = None) -> Importance:
 def token(sample: Sample, last_layer: str = "tokens") -> Importance:
     """Σ_tokens |⟨z, ∂L/∂z⟩| over the number of tokens (Michel et al. 2019; the released code).
 
-    ``last_layer`` divides the last layer by "tokens", by "examples" (Michel et al.) or by nothing, "none" (the
-    released training script, which so puts every last-layer head on top).
+    ``last_layer`` divides the last layer by "tokens", by "examples" (Michel et al.) or not at all, "none" (the
+    released training script, which ranks every last-layer head on top).
     """
     if last_layer not in ("tokens", "examples", "none"):
         raise HeadwiseError(f"last_layer={last_layer!r}", "tokens, examples or none")
@@ -128,7 +131,7 @@ def batch(sample: Sample, size: int = 32) -> Importance:
 
 
 def weight(sample: Sample, size: int = 32) -> Importance:
-    """|⟨W_O, ∂W_O⟩| per batch of ``size`` over examples (TextPruner): the gradient of `batch`, another divisor."""
+    """|⟨W_O, ∂W_O⟩| per batch of ``size`` over examples (TextPruner): the gradient of `batch` with another divisor."""
     return _per_batch(sample, "weight", size, divide=True)
 
 

@@ -56,7 +56,7 @@ def importance(
     log: Log = to_stderr,
     **options: Any,
 ) -> Importance:
-    """Score every head for a task, or for any loss over batches of one's own.
+    """Score every head for a task, or for any loss over your own batches.
 
     Args:
         model: a subject with this task, such as a `MultiTaskModel` or `LanguageModel`; with batches, any model that has
@@ -65,22 +65,22 @@ def importance(
         by: the estimator. From one pass over activations and their gradients: gradient (Li et al. 2023, Eq. 4:
             E|∂L/∂g| per example), token (|·| per token, as Michel et al. and the released code), batch (|·| per batch),
             weight (|⟨W_O, ∂W_O⟩| per batch), fisher (squared), taylor (|mean|, signs cancel). From repeated forwards:
-            ablation, mean_ablation, all_but_one. Learned: l0 (hard concrete gates on the frozen model; their chance
-            to be open), causal_gating (gates pushed open and pushed closed: heads that facilitate, interfere or are
-            irrelevant). Through captum: integrated_gradients, attribution, shapley. Controls: random, magnitude,
-            confidence. `headwise.pruning.iterative` scores anew after every cut.
-        loss: of batches: a function of the model and a batch to one loss per example, ``(B,)``. The default is the
-            model's own loss, from labels in the batch, made per example.
-        reference: what an open head is compared with: "zero"; its "mean" output, "resample", "optimal" (see `evaluate`)
-            or "twin" (by gradient: attribution patching); a constant ``(L, H, D)``; or batches of twins beside batches.
-        examples: how many, drawn at random; of batches, the first.
-        split: which split they come from.
+            ablation, mean_ablation, all_but_one. Learned: l0 (hard concrete gates on the frozen model; their
+            probability of being open), causal_gating (heads that facilitate, interfere or are irrelevant). Through
+            captum: integrated_gradients, attribution, shapley. Controls: random, magnitude, confidence.
+            `headwise.pruning.iterative` scores again after every cut.
+        loss: with batches: a function from model and batch to one loss per example, ``(B,)`` (default: the model's own
+            loss per example, from labels in the batch).
+        reference: the output that an open head is compared with: "zero"; its "mean" output, "resample", "optimal" (see
+            `evaluate`) or "twin" (by gradient: attribution patching); a constant ``(L, H, D)``; or batches of twins.
+        examples: number of examples, drawn at random; the first ones with batches.
+        split: the split they come from.
         normalize: "l2" scales every layer's scores to length 1.
-        seed: of the draw.
-        data: encoded examples, if at hand.
+        seed: seed of the draw.
+        data: encoded examples, if available.
         tokens: padded tokens per forward.
-        stack: which heads, of a model with several stacks; with batches.
-        log: called with a line about the time that a long estimate takes.
+        stack: with batches: the attention stack, if the model has several.
+        log: called with estimates of the remaining time of long runs.
 
     Example:
         >>> scores = importance(model, "sst2").scores
@@ -126,7 +126,7 @@ def _of_batches(
     if not isinstance(batches, Iterable) or isinstance(batches, dict):
         seen = f"a {type(batches).__name__} in place of a task"
         raise HeadwiseError(seen, "the name of a task, or a list of batches or a DataLoader")
-    if isinstance(batches, Iterator):  # it can be read only once
+    if isinstance(batches, Iterator):  # an iterator can be read only once
         batches = list(batches)
     first = next(iter(batches), None)
     if first is None:
@@ -158,7 +158,7 @@ def _reference(sample: Sample, reference: Any, split: str) -> Any:
 
 
 def _drawn(model: Subject, task: str, split: str, examples: int, seed: int) -> tuple[Encoded, np.ndarray]:
-    """Examples and their order; of a large task only they are tokenised, unless long rows make several each."""
+    """Examples and their order; in large tasks only these are tokenized, unless long rows become several examples."""
     rows = len(model.tasks[task].rows(split))
     if examples < rows:
         data = model.encode(task, split, chosen=_draw(rows, examples, seed))

@@ -1,4 +1,4 @@
-"""How long an estimator of many forwards takes: said before it starts, and while it runs."""
+"""The expected time of an estimator with many forwards, logged before and while it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 Log = Callable[[str], None]
-WORTH = 10.0  # seconds from which on an estimate is worth a line, and between two lines
+WORTH = 10.0  # seconds that make a log line worthwhile, and seconds between lines
 
 
 def to_stderr(line: str) -> None:
@@ -22,7 +22,7 @@ class Meter:
         self.total, self.count, self.said = 0, 0, False
 
     def start(self, forwards: int, examples: int, seconds: float) -> None:
-        """Say what is ahead: this many forwards of each example, one of which took ``seconds`` for all examples."""
+        """Log the expected time: forwards per example, and the ``seconds`` of one forward over all examples."""
         self.total, self.count = forwards * examples, 0
         self.begun = self.last = self.clock()
         if self.said or forwards * seconds < WORTH:
@@ -31,7 +31,7 @@ class Meter:
         self.log(f"{self.name}: {forwards} forwards of {examples} examples, about {duration(forwards * seconds)}")
 
     def tick(self, examples: int) -> None:
-        """One forward of some examples was made."""
+        """Count a forward of some examples."""
         self.count += examples
         if self.total and self.clock() - self.last > WORTH and self.count < self.total:
             self.last = self.clock()

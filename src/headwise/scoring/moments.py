@@ -1,4 +1,4 @@
-"""Means of scores over examples, with their errors, in memory that does not grow with the examples.
+"""Means of scores over examples with standard errors, in constant memory.
 
 Legend: B examples, L layers, H heads.
 """
@@ -23,7 +23,7 @@ class Moments:
     def __init__(self, shape: tuple[int, int]):
         self.sums = torch.zeros(BLOCKS, *shape, dtype=torch.float64)
         self.squares = torch.zeros(shape, dtype=torch.float64)
-        self.weighted = torch.zeros(shape, dtype=torch.float64)  # scores times their weights
+        self.weighted = torch.zeros(shape, dtype=torch.float64)  # weighted scores
         self.weights = torch.zeros(BLOCKS, dtype=torch.float64)
         self.squared_weights = 0.0
         self.rows = 0
@@ -31,9 +31,9 @@ class Moments:
         self.generator = np.random.default_rng(0)
 
     def add(self, values_BLH: torch.Tensor, weights_B: torch.Tensor | None = None, first: int | None = None) -> None:
-        """Add the scores of examples or of batches, weighted by a number of tokens, say.
+        """Add the scores of examples or batches, optionally weighted (by number of tokens, for example).
 
-        ``first`` is the number of the first row among those of all processes.
+        ``first`` is the index of the first row over all processes.
         """
         values_BLH = values_BLH.detach().double().cpu()
         weights_B = torch.ones(len(values_BLH)) if weights_B is None else weights_B.cpu()
@@ -47,9 +47,9 @@ class Moments:
         self.rows += len(values_BLH)
 
     def _blocks(self, rows: int, first: int | None) -> torch.Tensor:
-        """A random block for each row, since neighbours in a batch are of similar length; no block stays empty.
+        """A random block for each row, because rows of a batch have similar lengths; no block is left empty.
 
-        A row has the same block in any number of processes.
+        The block of a row does not depend on the number of processes.
         """
         if first is not None:
             self.generator.integers(BLOCKS, size=first - self.place)
@@ -71,21 +71,21 @@ class Moments:
         return whole
 
     def scale(self, layer: int, factor: float) -> None:
-        """Multiply a layer's scores, those of earlier examples too."""
+        """Scale a layer's scores, including those of earlier examples."""
         self.sums[:, layer] *= factor
         self.weighted[layer] *= factor
         self.squares[layer] *= factor**2
 
     def mean(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of scores over that of weights, and its standard error: that of a ratio (with weights 1, a mean)."""
+        """The weighted mean and its standard error (that of a ratio)."""
         total = self.weights.sum()
         mean = self.sums.sum(0) / total
         apart = self.squares - 2 * mean * self.weighted + mean.square() * self.squared_weights
-        whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # one value has no spread
+        whole = math.sqrt(self.rows / (self.rows - 1)) if self.rows > 1 else math.nan  # a single value has no spread
         return mean.float(), (whole * apart.clamp_min(0).sqrt() / total).float()
 
     def result(self, task: str, by: str, examples: int, signed: Moments | None = None) -> Importance:
-        """The mean as an `Importance`, with signed scores beside it."""
+        """The mean as an `Importance`, with signed scores."""
         mean, stderr = self.mean()
         blocks = Blocks(self.sums.numpy(), self.weights.numpy())
         made = Importance(task, by, mean, stderr, examples, blocks)

@@ -1,4 +1,4 @@
-"""A task's score for every head, and how sure it is."""
+"""A task's score for every head, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Importance(Shown):
     """A task's score for every head, with its standard error.
 
     ``scores`` rank heads; most estimators take absolute values, so a head that harms the task ranks high too.
-    ``signed`` tells the two apart: it is the loss that closing the head adds, exactly or to first order. Above zero the
-    head helps, below zero it harms.
+    ``signed`` separates the two: the loss that closing the head adds, exactly or to first order. Heads above zero help,
+    heads below zero harm.
     """
 
     task: str
     by: str
     scores: torch.Tensor  # (L, H); NaN for heads that were cut
-    stderr: torch.Tensor  # (L, H); NaN where the estimator gives none
+    stderr: torch.Tensor  # (L, H); NaN if the estimator has none
     examples: int
     blocks: Blocks = field(repr=False)  # scores of random parts of the examples
-    signed: torch.Tensor | None = None  # (L, H); None where the estimator has no sign
+    signed: torch.Tensor | None = None  # (L, H); None if the estimator has no sign
     signed_stderr: torch.Tensor | None = field(default=None, repr=False)
 
     @property
@@ -44,21 +44,21 @@ class Importance(Shown):
         return agreement(self.blocks, fraction, blocks // 2) if blocks > 1 else math.nan
 
     def examples_needed(self, fraction: float = 0.3, target: float = TARGET) -> int | None:
-        """Examples with which two samples would agree on this fraction of top heads, extrapolated from subsamples.
+        """Number of examples with which two samples would agree on this fraction of top heads, extrapolated.
 
-        More than ``examples`` where there were too few; None where even 20 times as many would not do.
+        More than ``examples`` if there were too few; None if even 20 times as many would not suffice.
         """
         return stability(self.blocks, fraction, self.examples, target).needed
 
     def to_record(self) -> dict[str, Any]:
-        """As plain values; signed scores only where the estimator has them."""
+        """Plain values; signed scores only if the estimator has them."""
         record = {"by": self.by, "examples": self.examples}
         record |= {"scores": self.scores.tolist(), "stderr": self.stderr.tolist()}
         signed = {"signed": self.signed, "signed_stderr": self.signed_stderr}
         return record | {name: value.tolist() for name, value in signed.items() if value is not None}
 
     def finished(self, alive: torch.Tensor, normalize: str) -> Importance:
-        """With NaN for heads that are not there, and scaled as asked for; blocks alike."""
+        """Set absent heads to NaN and normalize, also in the blocks."""
 
         def finish(values: torch.Tensor | None) -> torch.Tensor | None:
             return None if values is None else values.masked_fill(~alive, torch.nan) / lengths

@@ -1,4 +1,4 @@
-"""What estimators work on: examples of a task, or batches of one's own, and the losses of a subject on them."""
+"""The input of estimators: examples of a task or user batches, and the losses of a subject."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Part(NamedTuple):
     size: int
     batch: Any
     reference: torch.Tensor | None
-    first: int  # of its examples among those of all processes
-    counts: bool = True  # else another process has it: this one takes part in its forwards
+    first: int  # index of its first example over all processes
+    counts: bool = True  # False if another process counts it and this one only takes part in its forwards
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Sample:
     heads: Heads
     tokens: int
     seed: int
-    reference: Reference | None = None  # what heads are compared with; None is zero
+    reference: Reference | None = None  # the output that heads are compared with; None is zero
     meter: Meter = field(default_factory=Meter, repr=False)
     replay: Replay | None = field(default=None, repr=False)  # of the batch at hand, where one is
     team: Team = ALONE  # the processes that its batches are dealt out to
@@ -60,13 +60,13 @@ class Sample:
         return len(self.items)
 
     def batches(self) -> Iterator[Part]:
-        """Batches of similar lengths in random order, a few thousand examples at a time, so that any part is fair."""
+        """Batches of similar lengths in random order, a few thousand examples at a time, so every prefix is fair."""
         for (first, items), counts in self.team.share(self._plan()):
             batch = to_device(self.data.batch(items), self.model.device)
             yield Part(len(items), batch, self.reference(items, batch) if self.reference else None, first, counts)
 
     def _plan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The items of every batch, and how many come before."""
+        """The items of every batch, with the number of items before it."""
         first = 0
         for start in range(0, len(self.items), CHUNK):
             chunk = self.items[start : start + CHUNK]
@@ -87,7 +87,7 @@ class Sample:
             yield start // size, replace(self.alone, items=self.items[start : start + size]), counts
 
     def stream(self, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Batches without end, with the places of their examples in the sample."""
+        """Endless batches, with the indices of their examples in the sample."""
         stream = Stream(self.data, Order(self.data.lengths[self.items], size), (self.seed, 5))
         while True:
             places = stream.next()
@@ -113,7 +113,7 @@ class Sample:
         return replace(self, replay=Replay(self.model.backbone, self.heads))
 
     def announce(self, by: str, forwards: int) -> None:
-        """Say how long an estimator of so many forwards takes, by the time of one."""
+        """Time one forward and log the expected time of the estimator."""
         first = next(iter(self.batches()), None)
         if first is not None:
             size, batch = first.size, first.batch
@@ -126,10 +126,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Loaded(Sample):
-    """A subject and batches of one's own, which stay as they are; ``items`` number the examples to take."""
+    """A subject and user batches, which are not rearranged; ``items`` are indices of examples."""
 
     loader: Iterable[Any] = ()
-    twins: Iterable[Any] | None = None  # batches of other examples, whose head outputs are the reference
+    twins: Iterable[Any] | None = None  # batches whose head outputs are the reference
 
     @cached_property
     def examples(self) -> int:  # type: ignore[override]
@@ -180,7 +180,7 @@ class Loaded(Sample):
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter asks for a gradient inside: backward passes cost activations only and touch no .grad."""
+    """No parameter requires a gradient inside the block, so backward passes do not write to .grad."""
     asked = [p for p in model.parameters() if p.requires_grad]
     for parameter in asked:
         parameter.requires_grad_(False)
@@ -198,10 +198,10 @@ def averaged(
     score: Callable[[torch.Tensor], torch.Tensor] | None = None,
     enough: Callable[[Moments, int], bool] | None = None,
 ) -> Importance:
-    """The mean over examples of what is measured of a batch, (B, L, H).
+    """The mean over examples of ``measure(batch)``, (B, L, H).
 
-    With ``score``, what is measured has a sign, the loss that closing a head adds; its scores are the mean of
-    ``score`` of it. ``enough`` may end the run early.
+    With ``score``, measurements are signed (the loss that closing a head adds), and scores are the mean of ``score`` of
+    them. ``enough`` may end the run early.
     """
     team, moments, signed = sample.team, Moments(sample.heads.shape), Moments(sample.heads.shape)
     for part in sample.batches():

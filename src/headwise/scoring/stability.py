@@ -1,8 +1,8 @@
-"""How much a head set depends on the examples it was found with: subsamples compared, and what more examples would do.
+"""How much a head set depends on the examples: agreement of subsamples, extrapolated to more examples.
 
-Two disjoint samples of m examples agree on a part of their top heads. A part that two normal variables with correlation
-r would agree on is read as that r, and r follows Spearman and Brown: the odds r / (1 - r) grow with m. A line through
-the log odds of several m (its slope between 0.7 and 1) then gives the agreement at any number of examples.
+Two disjoint samples of m examples agree on a fraction of their top heads. The fraction is converted to the correlation
+r of two normal variables with the same agreement. By Spearman and Brown the odds r / (1 - r) grow with m: a line
+through the log odds of several m (slope between 0.7 and 1) predicts the agreement for any number of examples.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scipy.special import ndtr, ndtri
 from headwise.heads.selection import budget
 
 BLOCKS = 20
-TARGET = 0.9  # agreement with the heads of other examples, as many, from which on there are enough
-REACH = 20  # how many times the examples at hand an extrapolation may reach
-PAIRS = 60  # random pairs of subsamples behind every agreement
+TARGET = 0.9  # agreement between two samples that counts as enough
+REACH = 20  # largest extrapolation, in multiples of the available examples
+PAIRS = 60  # random pairs of subsamples per agreement
 SLOPES = 0.7, 1.0
 
 
@@ -38,12 +38,12 @@ class Blocks:
 
     @classmethod
     def none(cls, shape: tuple[int, int]) -> Blocks:
-        """Of an estimator that gives no scores of parts of the examples."""
+        """For estimators without scores for parts of the examples."""
         return cls(np.empty((0, *shape)), np.empty(0))
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Blocks:
-        """From what `to_record` gave."""
+        """From the record of `to_record`."""
         arrays = [np.array(record[name], float) for name in ("sums", "weights")]
         return cls(
             arrays[0].reshape(len(arrays[1]), *record["shape"]), arrays[1], record["absolute"], record["normalized"]
@@ -60,11 +60,11 @@ class Blocks:
 
     @property
     def filled(self) -> np.ndarray:
-        """The numbers of blocks that have examples."""
+        """The indices of blocks with examples."""
         return np.flatnonzero(self.weights > 0)
 
     def scores(self, counts: np.ndarray) -> np.ndarray:
-        """Score maps ``(..., L, H)`` of blocks taken so many times, ``(..., B)``."""
+        """Score maps ``(..., L, H)`` of blocks weighted by ``(..., B)``."""
         maps = np.tensordot(counts, self.sums, 1) / (counts @ self.weights)[..., None, None]
         maps = np.abs(maps) if self.absolute else maps
         if self.normalized:
@@ -75,14 +75,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Stability:
-    """What subsamples say about a head set; None where there are too few blocks to say it."""
+    """The stability of a head set under subsampling; None if there are too few blocks."""
 
     split_half: float | None
     """Agreement of two halves of the examples."""
     expected: float | None
-    """Agreement to expect of two samples, each as large as all examples."""
+    """Expected agreement of two samples, each as large as all examples."""
     needed: int | None
-    """Examples with which two samples would agree on `TARGET`; None where no number within reach would do."""
+    """Number of examples with which two samples would agree on `TARGET`; None if out of reach."""
 
     @property
     def enough(self) -> bool | None:
@@ -106,7 +106,7 @@ def stability(blocks: Blocks, fraction: float, examples: int, target: float = TA
 
 
 def agreement(blocks: Blocks, fraction: float, size: int, pairs: int = PAIRS) -> float:
-    """The share of top heads that two disjoint samples of ``size`` blocks have in common, on average."""
+    """The mean fraction of top heads shared by two disjoint samples of ``size`` blocks."""
     filled = blocks.filled
     order = np.random.default_rng(size).permuted(np.tile(filled, (pairs, 1)), axis=1)
     one, other = (_tops(blocks.scores(_taken(part, blocks)), fraction) for part in (order[:, :size], order[:, -size:]))
@@ -123,12 +123,12 @@ def top_probability(blocks: Blocks, fraction: float, draws: int = 1000) -> np.nd
 
 
 def _taken(chosen: np.ndarray, blocks: Blocks) -> np.ndarray:
-    """How many times each row of block numbers ``(N, m)`` takes each block, ``(N, B)``."""
+    """How often each block occurs in each row of block numbers ``(N, m)``, ``(N, B)``."""
     return (chosen[..., None] == np.arange(len(blocks.weights))).sum(1).astype(float)
 
 
 def _tops(maps: np.ndarray, fraction: float) -> np.ndarray:
-    """The top heads of maps ``(N, L, H)``, as `headwise.heads.selection.top` has them."""
+    """The top heads of maps ``(N, L, H)``, as in `headwise.heads.selection.top`."""
     flat = maps.reshape(len(maps), -1)
     order = np.argsort(np.where(np.isnan(flat), np.inf, -flat), axis=1, kind="stable")
     masks = np.zeros(flat.shape, bool)
@@ -142,12 +142,12 @@ def _top_share(blocks: Blocks, fraction: float) -> float:
 
 
 def _extrapolated(parts: np.ndarray, measured: np.ndarray, share: float, target: float) -> tuple[float, float | None]:
-    """The agreement to expect of all examples, and how many times as many would reach the target."""
+    """The expected agreement of all examples, and how many times more would reach the target."""
     if not 0 < share < 1:
         return 1.0, float(parts[0])  # all heads are top heads
     correlations, agreements = _agreements(round(share, 4))
     odds = _odds(np.interp(measured, agreements, correlations))
-    usable = odds > -4  # what agrees no better than chance has no odds
+    usable = odds > -4  # agreement at chance level has no odds
     if not usable[-1]:
         return float(measured[-1]), None
     size, weight = np.log(parts[usable]), np.sqrt(parts[usable])
@@ -157,7 +157,7 @@ def _extrapolated(parts: np.ndarray, measured: np.ndarray, share: float, target:
     expected = float(np.interp(1 / (1 + math.exp(-start)), correlations, agreements))
     wanted = float(_odds(np.interp(target, agreements, correlations)))
     times = math.exp(min((wanted - start) / slope, 50.0))
-    below = parts[measured < target].max(initial=parts[0])  # a number that was tried and did not do is no answer
+    below = parts[measured < target].max(initial=parts[0])  # the answer must exceed the numbers that were tried
     times = min(times, 1.0) if expected >= target else times
     return expected, max(times, below) if times <= REACH else None
 
@@ -169,7 +169,7 @@ def _odds(correlation: np.ndarray | float) -> np.ndarray:
 
 @lru_cache
 def _agreements(share: float) -> tuple[np.ndarray, np.ndarray]:
-    """For correlations from 0 to nearly 1: the part of its top share that two normal variables have in common."""
+    """For correlations from 0 to nearly 1: the fraction of top values shared by two normal variables."""
     cut = ndtri(1 - share)
     correlations = np.concatenate([np.linspace(0, 0.9, 46), 1 - np.logspace(-1, -6, 60)[1:]])
     x = np.linspace(cut, cut + 8, 4001)
@@ -179,6 +179,6 @@ def _agreements(share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rounded_up(examples: float) -> int:
-    """Two digits: an extrapolation knows no more."""
+    """Round to two digits, the precision of an extrapolation."""
     unit = 10 ** max(0, math.floor(math.log10(max(examples, 1))) - 1)
     return math.ceil(examples / unit - 1e-9) * unit

@@ -120,12 +120,12 @@ def ag_pair_task(news: Task, seed: int = 0) -> Task:
     """AG-Pair from the available splits of AG's News; its test set serves as dev if there is no dev set."""
     from headwise.tasks.lookup import kind_class
 
-    made = {split: ag_pair(news.rows(split), seed) for split in news.splits}
-    made.setdefault("dev", made.get("test", []))
+    rows = {split: ag_pair(news.rows(split), seed) for split in news.splits}
+    rows.setdefault("dev", rows.get("test", []))
     return Task(
         "agpair",
         kind_class("classify")(("different", "same")),
-        Rows(**made),
+        Rows(**rows),
         "accuracy",
         news.language,
         note="made from AG's News",

@@ -30,8 +30,10 @@ def base(task: Task) -> str:
         ('corpus.sentiment', 'xnli')
     """
     parts = re.split(r"([._])", task.name)
-    kept = [i for i in range(0, len(parts), 2) if parts[i] != task.language]
-    return "".join(parts[i] + (parts[i + 1] if i != kept[-1] else "") for i in kept) if kept else task.name
+    remaining = [i for i in range(0, len(parts), 2) if parts[i] != task.language]
+    return (
+        "".join(parts[i] + (parts[i + 1] if i != remaining[-1] else "") for i in remaining) if remaining else task.name
+    )
 
 
 def key(task: Task, each: str) -> str:
@@ -44,11 +46,11 @@ def key(task: Task, each: str) -> str:
 def share(tasks: Iterable[Task]) -> dict[str, str]:
     """For `MultiTaskModel(share=...)`: pairs of one task and kind use the first one's output head."""
     first: dict[tuple, str] = {}
-    found = {}
+    shared = {}
     for task in tasks:
         task = task.ready()
-        found[task.name] = first.setdefault((base(task), str(plain(task.kind))), task.name)
-    return {name: owner for name, owner in found.items() if owner != name}
+        shared[task.name] = first.setdefault((base(task), str(plain(task.kind))), task.name)
+    return {name: owner for name, owner in shared.items() if owner != name}
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def coverage(task: Task, tokenizer: Any, rows: int = 200, split: str = "train") 
     pieces = sum(map(len, ids))
     unknown_id = getattr(tokenizer, "unk_token_id", None)
     lost = sum(piece == unknown_id for text in ids for piece in text)
-    found = Coverage(task.name, task.language, words, pieces / max(1, words), lost / max(1, pieces))
-    if found.poor:
-        warnings.warn(f"the tokenizer covers a language badly: {found}", HeadwiseWarning, stacklevel=2)
-    return found
+    measured = Coverage(task.name, task.language, words, pieces / max(1, words), lost / max(1, pieces))
+    if measured.poor:
+        warnings.warn(f"the tokenizer covers a language badly: {measured}", HeadwiseWarning, stacklevel=2)
+    return measured

@@ -102,14 +102,16 @@ def leakage(tasks: Sequence[Task]) -> Leakage:
         LEAK   582 of 872 (66.7%) text of sst2/dev in mr/train: ...
     """
     parts = [_Part.of(task, split) for task in tasks for split in task.splits]
-    found = []
-    for i, one in enumerate(parts):
+    overlaps = []
+    for i, first in enumerate(parts):
         for other in parts[i + 1 :]:
-            ways = [list(_overlaps(seen, held)) for seen, held in ((one, other), (other, one)) if held.split != "train"]
-            if "train" not in (one.split, other.split):  # the same fact twice: keep the side that is covered more
+            ways = [
+                list(_overlaps(seen, held)) for seen, held in ((first, other), (other, first)) if held.split != "train"
+            ]
+            if "train" not in (first.split, other.split):  # the same fact twice: keep the side that is covered more
                 ways = [max(ways, key=lambda way: max((o.rows / o.of for o in way), default=0))]
-            found += [overlap for way in ways for overlap in way]
-    return Leakage(tuple(sorted(found, key=lambda o: (not o.leak, -o.rows / o.of, o.held, o.seen, o.field))))
+            overlaps += [overlap for way in ways for overlap in way]
+    return Leakage(tuple(sorted(overlaps, key=lambda o: (not o.leak, -o.rows / o.of, o.held, o.seen, o.field))))
 
 
 def _overlaps(seen: _Part, held: _Part) -> Iterator[Overlap]:

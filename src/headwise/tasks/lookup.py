@@ -24,6 +24,7 @@ from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.metrics import bio_spans
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
+from headwise.tasks.readers.harness import PREFIX, harness_task
 from headwise.tasks.readers.shape import row_texts
 from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import Kind, Row, Task
@@ -76,8 +77,9 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     Args:
         name: from ``names()``; or ``ud.en_ewt.pos`` (any treebank), ``probing.en_ewt.bigram_shift`` (made from one),
             ``corpus.sentiment`` or ``corpus.sentiment.es`` (the corpus that needs no download),
-            ``blimp.anaphor_agreement`` (a phenomenon or paradigm), ``copying``. ``sst2@prompt`` is a task for language
-            models, with options as in ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
+            ``blimp.anaphor_agreement`` (a phenomenon or paradigm), ``copying``, ``lm-eval:arc_easy`` (any task of
+            lm-evaluation-harness). ``sst2@prompt`` is a task for language models, with options as in
+            ``sst2@prompt+shots4+seed1`` (see `headwise.tasks.prompted`).
         data: the folder of data; without it ``HEADWISE_DATA``.
         sources: where to look, in this order: ``folder``, ``hub``.
 
@@ -86,6 +88,8 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
         'accuracy'
     """
     refuse_data(name)
+    if name.startswith(PREFIX):
+        return harness_task(name, data_folder(data))
     base, at, options = name.partition("@")
     if at:
         return prompted(get(base, data, sources), name=name, **options_of(options))
@@ -116,7 +120,7 @@ def refuse_data(name: Any) -> None:
 def is_known(name: str) -> bool:
     """Whether `get` knows a name, without looking for its data."""
     name = name.partition("@")[0]
-    return name.startswith(("corpus.", "probing.", "ud.", "blimp.")) or name == "copying" or name in catalog
+    return name.startswith(("corpus.", "probing.", "ud.", "blimp.", PREFIX)) or name == "copying" or name in catalog
 
 
 def _corpus(name: str) -> tuple[str, str]:
@@ -172,7 +176,7 @@ def describe(
     """What ``headwise tasks`` shows of a task; by name it needs neither data nor torch."""
     if isinstance(task, str) and task.startswith("corpus."):
         return _described_corpus(task)
-    if isinstance(task, str) and not task.startswith("probing.") and isinstance(entry := known(task), Known):
+    if isinstance(task, str) and not task.startswith(("probing.", PREFIX)) and isinstance(entry := known(task), Known):
         source = Finder(entry, data_folder(data), tuple(sources))
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task

@@ -40,11 +40,11 @@ def save(
             save_file(_apart(group), file)
             files[file.name] = file_digest(file)
         write_json(scratch / "state.json", {"format": FORMAT, "step": step, "best": best, "files": files, **state})
-    found = list_all(root)
-    newest = found.index(path) + 1
+    existing = list_all(root)
+    newest = existing.index(path) + 1
     special = [at for at in (*marks, best) if at is not None and at <= step]
-    kept = {*found[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
-    _remove(root, [old for old in found if old not in kept])
+    keep = {*existing[max(0, newest - KEEP) : newest], *(place(root, at) for at in special)}
+    _remove(root, [old for old in existing if old not in keep])
     return path
 
 
@@ -88,9 +88,9 @@ def list_all(root: Path) -> list[Path]:
 def load(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
     """Load a checkpoint after verifying the hashes of its files."""
     state = read_json(path / "state.json")
-    found = state.get("format") if isinstance(state, dict) else None
-    if found != FORMAT:
-        raise HeadwiseError(f"checkpoint {path} has format {found!r}", f"format {FORMAT}")
+    version = state.get("format") if isinstance(state, dict) else None
+    if version != FORMAT:
+        raise HeadwiseError(f"checkpoint {path} has format {version!r}", f"format {FORMAT}")
     groups, files = {}, state.get("files")
     for name, wanted in files.items() if isinstance(files, dict) else [("state.json", None)]:
         file = path / Path(name).name
@@ -131,11 +131,11 @@ def unpack_optimizer(
 ) -> None:
     """Restore an optimizer's state; parameters that are ``fresh`` or unknown to it get none."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    kept = {str(number) for number, parameter in enumerate(parameters) if parameter not in fresh}
+    restored = {str(number) for number, parameter in enumerate(parameters) if parameter not in fresh}
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)
-        if number in kept:
+        if number in restored:
             state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

@@ -99,8 +99,8 @@ class Journal:
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_text().splitlines() if self.path.exists() and self.run.step else []
-        kept = [line for line in lines if _line_step(line) <= self.run.step]
-        write(self.path, "".join(line + "\n" for line in kept))
+        earlier = [line for line in lines if _line_step(line) <= self.run.step]
+        write(self.path, "".join(line + "\n" for line in earlier))
         write_json(self.path.parent / "plan.json", {"plan": self.run.plan, **self.run.method.describe()})
 
     def __enter__(self) -> Journal:
@@ -169,10 +169,10 @@ def check_trackers(names: Sequence[str], out: Path | None) -> None:
 
 def _not_finite(run: Run, step: int, task: str, items: np.ndarray, value: float) -> HeadwiseError:
     folder = run.out / "checkpoints" if run.out else None
-    there = folder and list_all(folder)
-    kept = f"the last checkpoint is in {folder}" if there else "there is no checkpoint yet"
+    exists = folder and list_all(folder)
+    last = f"the last checkpoint is in {folder}" if exists else "there is no checkpoint yet"
     return HeadwiseError(
-        f"the loss of {task!r} became {value} at step {step} (training items {items[:8].tolist()}…); {kept}",
+        f"the loss of {task!r} became {value} at step {step} (training items {items[:8].tolist()}…); {last}",
         "a finite loss",
         f"a smaller learning rate than {run.plan.lr}, or clip=1.0",
     )

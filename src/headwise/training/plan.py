@@ -140,13 +140,13 @@ def check_fields(values: Any, ranges: Sequence[Range]) -> None:
 def _check_type(name: str, value: Any, kind: str) -> None:
     """``kind`` is the annotation: int, float, str or a tuple of them, optionally "| None"; others are not checked."""
     kinds = {"str": (_is_text, "a text"), "int": (_is_whole, "a whole number"), "float": (_is_number, "a number")}
-    one = kind.removeprefix("tuple[").partition(",")[0].removesuffix(" | None")
-    if one not in kinds or (value is None and kind.endswith("None")):
+    base = kind.removeprefix("tuple[").partition(",")[0].removesuffix(" | None")
+    if base not in kinds or (value is None and kind.endswith("None")):
         return
-    fits, wanted = kinds[one]
+    fits, wanted = kinds[base]
     if kind.startswith("tuple"):
         right = isinstance(value, list | tuple) and all(map(fits, value))
-        wanted = {"str": "a list of texts", "float": "a list of numbers"}[one]
+        wanted = {"str": "a list of texts", "float": "a list of numbers"}[base]
     else:
         right = fits(value)
     if not right:

@@ -83,11 +83,11 @@ class Checkpoints:
         checkpoint.save(run.out / "checkpoints", run.step, tensors, state, best["step"] if best else None, run.marks)
         run.accelerator.wait_for_everyone()
 
-    def restore(self, found: tuple[dict, dict] | None, whole: bool) -> None:
+    def restore(self, saved: tuple[dict, dict] | None, whole: bool) -> None:
         """Resume from a checkpoint of this run (``whole``), or branch from one with another method."""
-        if found is None:
+        if saved is None:
             return
-        run, (tensors, state) = self.run, found
+        run, (tensors, state) = self.run, saved
         here = {"identity": self.identity}
         if whole:
             here |= {"began": self.began, "method": plain(run.method.describe())}
@@ -115,10 +115,12 @@ class Checkpoints:
     def _difference(self, state: Mapping[str, Any], whole: bool) -> str:
         """How a checkpoint's run differs from this one: its settings, or else its rows, behaviour or weights."""
         method, rows = plain(self.run.method.describe()), self.rows
-        found = _differences(state.get("settings", self.settings), self.settings)
-        found += _differences(state.get("method", method), method) if whole else []
+        differences = _differences(state.get("settings", self.settings), self.settings)
+        differences += _differences(state.get("method", method), method) if whole else []
         then = state.get("rows", rows)
-        found = found or [f"different training rows of {task}" for task in rows if then.get(task) != rows[task]]
+        differences = differences or [
+            f"different training rows of {task}" for task in rows if then.get(task) != rows[task]
+        ]
         then = state.get("behaviour", {})
         here = {name: digest(value) for name, value in self.run.behaviour.items()}
         words = {
@@ -126,10 +128,10 @@ class Checkpoints:
             "dropout": "different dropout",
             "frozen": "different frozen parameters",
         }
-        found = found or [words[name] for name in here if then.get(name, here[name]) != here[name]]
-        if not found and whole and state.get("began") != self.began:
-            found = ["different initial weights"]
-        return "; ".join(found) or "model, tasks, plan or method differ"
+        differences = differences or [words[name] for name in here if then.get(name, here[name]) != here[name]]
+        if not differences and whole and state.get("began") != self.began:
+            differences = ["different initial weights"]
+        return "; ".join(differences) or "model, tasks, plan or method differ"
 
     def _take_random(self, streams: Mapping[str, torch.Tensor]) -> None:
         index, here, there = self.run.accelerator.process_index, self.run.accelerator.num_processes, len(streams["cpu"])

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ def class_names(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def decoded(record: Record, names: dict[str, list[str]]) -> Record:
+def decoded(record: Record, names: Mapping[str, list[str]]) -> Record:
     """The record with the names of its classes for their numbers."""
     return {**record, **{column: _named(record[column], words) for column, words in names.items() if column in record}}
 

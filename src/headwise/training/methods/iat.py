@@ -294,8 +294,8 @@ class IAT(Method):
         if self.choose == "random":
             seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # not those of random lesions
             return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
-        found = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
-        return (top if self.choose == "top" else bottom)(found.scores, self.alpha)
+        result = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
+        return (top if self.choose == "top" else bottom)(result.scores, self.alpha)
 
 
 def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -131,9 +131,9 @@ class L0(Method):
         return cut(model.encoder, (gates > 0).float() if self.shared else gates)  # a shared set is already folded
 
     def state(self) -> dict[str, torch.Tensor]:
-        kept = {f"snapshot.{step}": gates for step, gates in self.snapshots.items()}
+        tensors = {f"snapshot.{step}": gates for step, gates in self.snapshots.items()}
         best = {} if self.best is None else {"best": self.best}
-        return {"log_a": self.gates.log_a.detach(), "multiplier": self.price.multiplier, **best, **kept}
+        return {"log_a": self.gates.log_a.detach(), "multiplier": self.price.multiplier, **best, **tensors}
 
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         log_a = tensors["log_a"]

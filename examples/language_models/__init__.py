@@ -1,0 +1,1 @@
+"""A study of language models as they are: `python -m examples.language_models --help`."""

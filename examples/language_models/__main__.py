@@ -1,0 +1,5 @@
+"""Runs the study."""
+
+from examples.language_models.study import main
+
+main()

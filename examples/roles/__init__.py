@@ -1,0 +1,1 @@
+"""What heads of real models do: measured, and written as docs/results/roles.md."""

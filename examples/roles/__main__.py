@@ -1,0 +1,81 @@
+"""Measure the roles of heads in real models, and write docs/results/roles.md.
+
+    python -m examples.roles --weights FOLDER --out runs/roles [--only PART ...] [--large]
+    python -m examples.roles --out runs/roles --pages docs/results
+
+FOLDER holds the checkpoints by name. A part that is in OUT already is not measured again. Alignment needs espeak-ng.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from examples.roles import parts
+from examples.roles.page import written
+
+from headwise.atlas.speech import Clip
+from headwise.tasks.lookup import get
+
+TEXT = ("minilm-l6", "mpnet-base", "stories15m", "smollm2-135m", "gemma3-270m")
+DECODERS = ("smollm2-135m", "gemma3-270m")
+CLIPS = 40
+
+
+def clips(count: int = CLIPS, seed: int = 0) -> list[Clip]:
+    """Sentences of the embedded corpus in a synthetic voice, with true onsets of all words."""
+    from examples.roles.speaking import speak
+
+    rows, found = get("corpus.dep").rows("train"), []
+    for i in np.random.default_rng(seed).permutation(len(rows)):
+        words = [word for word in rows[i]["words"] if word.isalpha()]
+        text = f"{' '.join(words).capitalize()}."
+        if 6 <= len(words) <= 12:
+            sound, onsets = speak(text)
+            if len(onsets) == len(words):  # the voice may run two words together
+                found.append(Clip(sound, text, onsets))
+        if len(found) == count:
+            break
+    return found
+
+
+def plan(weights: Path, sizes: dict[str, Any]) -> dict[str, Any]:
+    """What is measured, by the name of its file."""
+    works: dict[str, Any] = {f"{name}-attention": partial(parts.attention, weights / name, sizes) for name in TEXT}
+    for name in DECODERS:
+        for part in (parts.copying, parts.written, parts.functions, parts.kv):
+            works[f"{name}-{part.__name__}"] = partial(part, weights / name, sizes)
+    works["gemma3-270m-language"] = partial(parts.language, weights / "gemma3-270m", sizes)
+    works["minilm-l6-few"] = partial(parts.few, weights / "minilm-l6", sizes)
+    works["whisper-tiny-en-alignment"] = lambda: parts.alignment(weights / "whisper-tiny-en", sizes, clips())
+    return works
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--large", action="store_true", help="sizes for an accelerator")
+    parser.add_argument("--pages", type=Path)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, work in plan(args.weights, parts.LARGE if args.large else parts.SMALL).items() if args.weights else ():
+        file = args.out / f"{name}.json"
+        if not file.exists() and (not args.only or any(part in name for part in args.only)):
+            start = time.process_time()
+            found = {**work(), "seconds": time.process_time() - start, "device": parts.DEVICE}
+            file.write_text(json.dumps(found, default=lambda value: value.tolist()))
+            print(f"{name}: {time.process_time() - start:.0f} s of a core", flush=True)
+    if args.pages:
+        found = {file.stem: json.loads(file.read_text()) for file in sorted(args.out.glob("*.json"))}
+        (args.pages / "roles.md").write_text(written(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

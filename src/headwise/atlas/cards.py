@@ -1,0 +1,143 @@
+"""The atlas as data: every head with its roles, the tasks that need it, what it encodes and where it looks (no torch).
+
+Pages and the lab show what `atlas` returns; it is plain data that JSON can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headwise.atlas.result import DESCRIBE, Roles
+from headwise.errors import HeadwiseError
+from headwise.io.files import finite
+
+SHARE = 0.2  # of the heads are those that a task needs, or that encode a property
+VERSION = 1
+
+
+def atlas(
+    models: Mapping[str, Roles],
+    needs: Mapping[str, Mapping[str, Any]] | None = None,
+    encodes: Mapping[str, Mapping[str, Any]] | None = None,
+    examples: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    share: float = SHARE,
+) -> dict[str, Any]:
+    """One or several models' heads as cards, to compare models, or one before and after fine-tuning.
+
+    Args:
+        models: names to roles.
+        needs: for models by name, tasks to importance: an `Importance`, or scores (L, H).
+        encodes: for models by name, properties to a `Probe`, or scores (L, H).
+        examples: for models by name, sentences as ``{"tokens": [...], "attention": {"0.1": rows}}``, as
+            `headwise.heads.attention.attention_patterns` gives them.
+        share: of the heads are called needed by a task: those that it needs most.
+
+    Example:
+        >>> before, after = headwise.roles(model, tokenizer), headwise.roles(tuned, tokenizer)
+        >>> record = atlas({"before": before, "after": after}, needs={"after": {"sst2": importance(tuned, "sst2")}})
+        >>> record["models"][0]["heads"][0]["role"]
+        'previous'
+    """
+    if not models:
+        raise HeadwiseError("no model", "one or several, by name")
+    for name, given in (("needs", needs), ("encodes", encodes), ("examples", examples)):
+        if strange := set(given or {}) - set(models):
+            raise HeadwiseError(f"{name} of {', '.join(sorted(strange))}", f"models among {', '.join(models)}")
+    rows = []
+    for name, roles in models.items():
+        maps = [
+            {task: _scores(found, roles) for task, found in (given or {}).get(name, {}).items()}
+            for given in (needs, encodes)
+        ]
+        rows.append(_model(name, roles, *maps, list((examples or {}).get(name, ())), share))
+    return finite({"version": VERSION, "share": share, "models": rows, "changes": _changes(rows)}, 4)
+
+
+def _model(name: str, roles: Roles, needs: dict, encodes: dict, examples: list, share: float) -> dict[str, Any]:
+    layers, heads = roles.score.shape[1:]
+    alive = ~np.isnan(roles.score).all(0)
+    known = {"roles": roles, "strongest": roles.strongest(), "holds": roles.holds(), "interval": roles.interval()}
+    tops = {task: _top(scores, share) for task, scores in needs.items()}
+    places = [(layer, head) for layer in range(layers) for head in range(heads) if alive[layer, head]]
+    return {
+        "name": name,
+        "layers": layers,
+        "heads_per_layer": heads,
+        "roles": [
+            {"name": role, "about": about, "describes": role in DESCRIBE, "texts": int(texts)}
+            for role, about, texts in zip(roles.names, roles.about, roles.texts)
+        ],
+        "tasks": list(needs),
+        "properties": list(encodes),
+        "heads": [
+            {
+                "layer": layer,
+                "head": head,
+                **_roles_of(known, layer, head),
+                "needs": {task: float(scores[layer, head]) for task, scores in needs.items()},
+                "needed": [task for task, top in tops.items() if top[layer, head]],
+                "encodes": {task: float(scores[layer, head]) for task, scores in encodes.items()},
+            }
+            for layer, head in places
+        ],
+        "examples": examples,
+    }
+
+
+def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
+    """A head's strongest role, all that hold, and its scores in all, the largest lift first."""
+    roles, (low, high) = known["roles"], known["interval"]
+    lift, at = roles.lift[:, layer, head], (layer, head)
+    order = [r for r in np.argsort(-np.nan_to_num(lift, nan=-np.inf)) if not np.isnan(roles.score[r][at])]
+    best = int(known["strongest"][at])
+    return {
+        "role": roles.names[best] if best >= 0 else None,
+        "roles": [
+            {
+                "role": roles.names[r],
+                "holds": bool(known["holds"][r][at]),
+                **{
+                    field: float(values[r][at])
+                    for field, values in (
+                        *(("score", roles.score), ("low", low), ("high", high), ("control", roles.control)),
+                        *(("lift", roles.lift), ("p", roles.p), ("shuffled", roles.shuffled)),
+                    )
+                },
+            }
+            for r in order
+        ],
+    }
+
+
+def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Heads of one shape whose strongest role differs between the first model and another."""
+    first, found = models[0], []
+    own = {(h["layer"], h["head"]): h for h in first["heads"]}
+    for other in models[1:]:
+        if (other["layers"], other["heads_per_layer"]) != (first["layers"], first["heads_per_layer"]):
+            continue
+        for head in other["heads"]:
+            before = own.get((head["layer"], head["head"]))
+            if before is not None and before["role"] != head["role"]:
+                place = {"layer": head["layer"], "head": head["head"]}
+                found.append({"model": other["name"], **place, "before": before["role"], "after": head["role"]})
+    return found
+
+
+def _scores(found: Any, roles: Roles) -> np.ndarray:
+    """A map of scores out of an importance, a probe or an array."""
+    scores = np.asarray(getattr(found, "scores", getattr(found, "accuracy", found)), float)
+    if scores.shape != roles.score.shape[1:]:
+        raise HeadwiseError(f"scores of shape {scores.shape}", f"(layers, heads) = {roles.score.shape[1:]}")
+    return scores
+
+
+def _top(scores: np.ndarray, share: float) -> np.ndarray:
+    """Bool (L, H): the share of the heads there are with the highest scores."""
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None, kind="stable")
+    mask = np.zeros(scores.shape, bool)
+    mask.ravel()[order[: max(1, round(share * (~np.isnan(scores)).sum()))]] = True
+    return mask
