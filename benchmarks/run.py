@@ -29,13 +29,14 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale", "comparing")))
-SIZED = ("cutting", "growth", "peers")  # know the sizes themselves
+SIZED = ("cutting", "growth", "peers", "roles")  # know the sizes themselves
 CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
         "finding": ["--shape", "small", "--repeats", "1"],
         "identity": ["--gigabytes", "0.1", "--repeats", "1"],
         "importance": [*CPU, "--examples", "16"],
+        "lab": ["--repeats", "5", "--seconds", "2", "--requests", "100"],
         "meta": ["--repeats", "1", "--threads", "1"],
         "parameterfree": ["--sentences", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],

@@ -20,6 +20,7 @@ import pytest
 
 from headwise import cli
 from headwise.experiments.jobs import works
+from headwise.registry import load_plugins
 from headwise.scoring.importance import estimators
 from headwise.testing import playground
 from headwise.training.methods import methods
@@ -56,6 +57,7 @@ def name_of(page: Path) -> str:
 def place(tmp_path, monkeypatch):
     """A playground to stand in; what a page registers is forgotten after it."""
     monkeypatch.chdir(playground(tmp_path))
+    load_plugins()  # once in a process: what they add must outlast the page
     for registry in (estimators, methods, works):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     return tmp_path

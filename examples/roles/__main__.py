@@ -1,9 +1,11 @@
 """Measure the roles of heads in real models, and write docs/results/roles.md.
 
-    python -m examples.roles --weights FOLDER --out runs/roles [--only PART ...] [--large]
-    python -m examples.roles --out runs/roles --pages docs/results
+    python -m examples.roles --weights FOLDER --out runs/roles [--only PART ...] [--large] [--molecules FILE]
+    python -m examples.roles --out runs/roles --records results/roles.json
+    python -m examples.roles --records results/roles.json --pages docs/results
 
-FOLDER holds the checkpoints by name. A part that is in OUT already is not measured again. Alignment needs espeak-ng.
+FOLDER holds the checkpoints by name. A part that is in OUT already is not measured again. Alignment needs espeak-ng;
+atoms need rdkit and a file of molecules, as examples.reactions does.
 """
 
 from __future__ import annotations
@@ -44,7 +46,23 @@ def clips(count: int = CLIPS, seed: int = 0) -> list[Clip]:
     return found
 
 
-def plan(weights: Path, sizes: dict[str, Any]) -> dict[str, Any]:
+def mapped(molecules: Path, count: int = 48) -> list[dict[str, Any]]:
+    """Reactions as rows of tokens, with links from each product atom to the reactant atoms that it may have been."""
+    from examples.reactions.data import make
+    from examples.reactions.data import molecules as read
+
+    every = [reaction for some in make(read(molecules)[:6000], 6).values() for reaction in some]
+    short = [reaction for reaction in every if len(reaction.tokens) <= 120][:count]
+    return [
+        {
+            "words": list(each.tokens),
+            "links": {"atom": [(m.product, k) for m in each.maps for k in sorted({m.reactant, *m.same})]},
+        }
+        for each in short
+    ]
+
+
+def plan(weights: Path, sizes: dict[str, Any], molecules: Path | None = None) -> dict[str, Any]:
     """What is measured, by the name of its file."""
     works: dict[str, Any] = {f"{name}-attention": partial(parts.attention, weights / name, sizes) for name in TEXT}
     for name in DECODERS:
@@ -52,6 +70,8 @@ def plan(weights: Path, sizes: dict[str, Any]) -> dict[str, Any]:
             works[f"{name}-{part.__name__}"] = partial(part, weights / name, sizes)
     works["gemma3-270m-language"] = partial(parts.language, weights / "gemma3-270m", sizes)
     works["minilm-l6-few"] = partial(parts.few, weights / "minilm-l6", sizes)
+    for name in ("rxnmapper-albert", "rxnfp-pretrained") if molecules else ():
+        works[f"{name}-atoms"] = lambda name=name: parts.atoms(weights / name, sizes, mapped(molecules))
     works["whisper-tiny-en-alignment"] = lambda: parts.alignment(weights / "whisper-tiny-en", sizes, clips())
     return works
 
@@ -59,22 +79,28 @@ def plan(weights: Path, sizes: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--records", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--molecules", type=Path)
     parser.add_argument("--large", action="store_true", help="sizes for an accelerator")
     parser.add_argument("--pages", type=Path)
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, work in plan(args.weights, parts.LARGE if args.large else parts.SMALL).items() if args.weights else ():
+    sizes = parts.LARGE if args.large else parts.SMALL
+    for name, work in plan(args.weights, sizes, args.molecules).items() if args.weights else ():
+        args.out.mkdir(parents=True, exist_ok=True)
         file = args.out / f"{name}.json"
         if not file.exists() and (not args.only or any(part in name for part in args.only)):
             start = time.process_time()
             found = {**work(), "seconds": time.process_time() - start, "device": parts.DEVICE}
             file.write_text(json.dumps(found, default=lambda value: value.tolist()))
             print(f"{name}: {time.process_time() - start:.0f} s of a core", flush=True)
-    if args.pages:
+    if args.records and args.out:
         found = {file.stem: json.loads(file.read_text()) for file in sorted(args.out.glob("*.json"))}
-        (args.pages / "roles.md").write_text(written(found), encoding="utf-8")
+        args.records.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if args.pages:
+        records = json.loads(args.records.read_text(encoding="utf-8"))
+        (args.pages / "roles.md").write_text(written(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ Found = dict[str, dict[str, Any]]
 
 def written(found: Found) -> str:
     """The whole page."""
-    parts = (head, attention, copying, kv, writing, language, alignment, few, again)
+    parts = (head, attention, atoms, copying, kv, writing, language, alignment, few, again)
     return "\n\n".join(text for part in parts if (text := part(found).strip())) + "\n"
 
 
@@ -68,6 +68,22 @@ def attention(found: Found) -> str:
         + "\n\nHow many heads have any role, and the clearest syntactic relation.\n\n"
         + table(["model", "heads with a role", "sentences", "relation"], counts)
     )
+
+
+def atoms(found: Found) -> str:
+    rows = []
+    for name, part in found.items():
+        for best in part["best"][:5] if name.endswith("-atoms") else ():
+            score = f"{best['score']:.2f} {ranged(best['low'], best['high'])}"
+            rows.append(
+                [name.removesuffix("-atoms"), best["head"], score, f"{best['control']:.2f}", str(best["texts"])]
+            )
+    lead = (
+        "### Atom mapping\n\nThe attention of product atoms to the reactant atoms they were, a role given as links "
+        "of words; the control is other tokens as far away. RXNMapper's published head is 10.5; its layers share one "
+        "set of weights. By largest attention instead of its sum the order differs: see [reactions](reactions.md).\n\n"
+    )
+    return lead + table(["model", "head", "score", "control", "reactions"], rows) if rows else ""
 
 
 def copying(found: Found) -> str:
@@ -180,8 +196,10 @@ def few(found: Found) -> str:
 
 def again(found: Found) -> str:
     return (
-        "## How to make it again\n\n```sh\npython -m examples.roles --weights FOLDER --out runs/roles\n"
-        "python -m examples.roles --out runs/roles --pages docs/results\n```"
+        "## How to make it again\n\n```sh\n"
+        "python -m examples.roles --weights FOLDER --out runs/roles --molecules moses/dataset/data/test.csv.gz\n"
+        "python -m examples.roles --out runs/roles --records results/roles.json\n"
+        "python -m examples.roles --records results/roles.json --pages docs/results\n```"
     )
 
 

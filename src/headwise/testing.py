@@ -166,6 +166,14 @@ def tiny_tokenizer(words: Any = (), size: int = 64) -> Any:
     )
 
 
+def causal_tokenizer(words: list[str]) -> Any:
+    """A `tiny_tokenizer` that adds no special tokens, and has some to begin and to end with."""
+    tokenizer = tiny_tokenizer(words)
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.add_special_tokens({"bos_token": "[CLS]", "eos_token": "[SEP]"})
+    return tokenizer
+
+
 def toy_language_model(
     family: str = "llama", dtype: torch.dtype = torch.float64, rows: int = 12, **options: Any
 ) -> Any:
@@ -178,10 +186,7 @@ def toy_language_model(
     auto = autos.get(family, "AutoModelForCausalLM")
     ends = {} if auto == "AutoModelForCausalLM" else {"pad_token_id": 0, "decoder_start_token_id": 0}
     model = tiny(family, dtype=dtype, auto=auto, **(ends if auto.endswith("Seq2SeqLM") else {}))
-    tokenizer = tiny_tokenizer(words)
-    if auto != "AutoModelForMaskedLM":
-        tokenizer.backend_tokenizer.post_processor = None
-        tokenizer.add_special_tokens({"bos_token": "[CLS]", "eos_token": "[SEP]"})
+    tokenizer = tiny_tokenizer(words) if auto == "AutoModelForMaskedLM" else causal_tokenizer(words)
     tasks = toy_prompts(words, rows)
     return LanguageModel(model, tokenizer, tasks[:-1] if auto == "AutoModelForMaskedLM" else tasks, **options)
 
@@ -265,11 +270,11 @@ def layers_run_again(model: Any) -> Any:
 
 
 def playground(folder: str | Path) -> Path:
-    """A tiny random model and two small files of texts, for trying the verbs: bert-tiny/, reviews.csv and news.csv.
+    """Two tiny random models and two small files of texts, for trying the verbs.
 
     Example:
         >>> sorted(path.name for path in playground("play").iterdir())
-        ['bert-tiny', 'news.csv', 'reviews.csv']
+        ['bert-tiny', 'llama-tiny', 'news.csv', 'reviews.csv']
     """
     folder = Path(folder)
     good, bad = ("great", "lovely", "clever", "warm", "bright"), ("dull", "awful", "weak", "cold", "dreadful")
@@ -286,6 +291,8 @@ def playground(folder: str | Path) -> Path:
     words = sorted({word for text in texts for word in text.split()})
     tiny("bert").save_pretrained(folder / "bert-tiny")
     tiny_tokenizer(words).save_pretrained(folder / "bert-tiny")
+    tiny("llama", auto="AutoModelForCausalLM").save_pretrained(folder / "llama-tiny")
+    causal_tokenizer([*words, "good", "bad", "sport"]).save_pretrained(folder / "llama-tiny")
     return folder
 
 

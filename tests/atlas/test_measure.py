@@ -9,7 +9,7 @@ import torch
 import headwise
 from headwise.atlas.measure import roles
 from headwise.atlas.texts import annotated, batched
-from headwise.atlas.weightings import CONTENT, POSITION, weightings
+from headwise.atlas.weightings import CONTENT, POSITION, SHAPE, weightings
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager, streamed, whole_maps
 from headwise.heads.gates import Heads
@@ -122,3 +122,65 @@ def test_minilm_has_its_previous_token_head():
     best = found.top("previous", 1)[0]
     assert best["head"] == "0.2" and best["score"] > 0.99 and best["p"] < 1e-6
     assert found.names[found.strongest()[0, 2]] == "previous"
+
+
+def test_focus_and_distance_describe_heads_and_name_none():
+    """A head that attends to one token alone is all focus, one that attends evenly none; neither has a role by it."""
+    model, tokenizer = no_dropout(tiny("bert")), tiny_tokenizer(WORDS)
+    found = roles(model, tokenizer, TEXTS, repeats=0)
+    [batch] = batched(annotated(tokenizer, TEXTS, (), 64), 0, False, "cpu", 10_000)
+    seen, size = batch.visible_BTT.sum(-1), batch.ids_BT.shape[1]
+    even = (batch.visible_BTT / seen.clamp_min(1)[..., None])[:, None]
+    one = torch.eye(size).expand(len(seen), 1, size, size)
+    torch.testing.assert_close(SHAPE["focus"].measured(batch, even), torch.zeros(len(seen), 1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(SHAPE["focus"].measured(batch, one), torch.ones(len(seen), 1))
+    weights, controls = weightings(batch, [SHAPE["distance"]])
+    assert (weights[:, 0] * even[:, 0]).sum((1, 2)).allclose((controls[:, 0] * even[:, 0]).sum((1, 2)), atol=1e-5)
+    assert (weights[:, 0] * one[:, 0]).sum() == 0
+    for name in ("focus", "distance"):
+        assert not found.holds()[found.index(name)].any()
+        assert ((found.score[found.index(name)] > 0) & (found.score[found.index(name)] < 1)).all()
+
+
+def test_a_head_that_follows_links_has_their_role_and_loses_it_when_words_are_shuffled(monkeypatch):
+    """The first head of layer 1 attends from w3 to w7, wherever they stand; links say so of every text."""
+    model, tokenizer = no_dropout(tiny("bert")), tiny_tokenizer(WORDS)
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(24):
+        words = [WORDS[i] for i in rng.permutation([3, 7, *rng.choice(np.arange(8, 20), 6, replace=False)])]
+        rows.append({"words": words, "links": {"mine": [(words.index("w3"), words.index("w7"))]}})
+    attention, now = model.encoder.layer[1].attention.self, {}
+    forward, whole = type(attention).forward, type(model).forward
+    three, seven = tokenizer.convert_tokens_to_ids(["w3", "w7"])
+
+    def planted(self, *args, **kwargs):
+        out, maps = forward(self, *args, **kwargs)[:2]
+        if self is attention:
+            maps = maps.clone()
+            for b, ids in enumerate(now["ids"]):
+                maps[b, 0, ids == three] = (ids == seven).float()
+        return out, maps
+
+    def noted(self, input_ids=None, **kwargs):
+        now["ids"] = input_ids
+        return whole(self, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(type(attention), "forward", planted)
+    monkeypatch.setattr(type(model), "forward", noted)
+    found = roles(model, tokenizer, rows, repeats=0, shuffled=True)
+    best = found.top("mine", 1)[0]
+    assert best["head"] == "1.0" and best["score"] == pytest.approx(1) and best["control"] < 0.5
+    assert found.shuffled[found.index("mine"), 1, 0] < 0.5
+
+
+def test_a_language_model_is_measured_in_several_ways_at_once():
+    from headwise.testing import toy_language_model
+
+    lm = toy_language_model("llama", dtype=torch.float32)
+    words = [f"w{i}" for i in range(20)]
+    found = roles(
+        lm, texts=[" ".join(words[i % 5 : 9 + i % 7]) for i in range(8)], by=["attention", "writing"], repeats=4
+    )
+    assert {"previous", "induction", "name mover"} <= set(found.names)
+    assert found.score.shape[1:] == (2, 4) and len(found.texts) == len(found.names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.atlas.texts import annotated, batched, common_relations, repeated
+from headwise.atlas.texts import annotated, batched, common_relations, link_names, repeated, shuffled
 from headwise.testing import tiny_tokenizer
 
 WORDS = ["the", "cat", "saw", "a", "dog", "and", "ran"]
@@ -53,3 +53,28 @@ def test_repeats_are_of_random_ordinary_tokens_and_say_where_each_stood():
         assert (each.ids[again] == each.ids[each.copy[again]]).all() and again.sum() >= 4
         assert not each.special[again].any() and not each.special[each.copy[again]].any()
         assert each.special[0] and each.special[-1]
+
+
+def test_words_of_one_entity_are_linked_and_so_are_its_other_mentions():
+    words = ["Ada", "Lovelace", "met", "Mary", "and", "Lovelace", "left"]
+    row = {"words": words, "labels": ["B-PER", "I-PER", "O", "B-PER", "O", "B-PER", "O"]}
+    [text] = annotated(tiny_tokenizer(words), [row], (), 32)
+    linked = {(int(a) - 1, int(b) - 1) for a, b in text.links["same entity"]}  # behind [CLS]
+    assert linked == {(0, 1), (1, 0), (0, 5), (1, 5), (5, 0), (5, 1)}
+    assert common_relations([row] * 9, 1) == ()
+
+
+def test_links_of_words_are_links_of_all_their_sub_words():
+    row = {"words": ["the", "cats", "ran"], "links": {"who": [(2, 1)], "cut": [(2, 9)]}}
+    [text] = annotated(pieces(), [row], (), 16)
+    assert text.links["who"].tolist() == [[3, 1], [3, 2]] and text.links["cut"].shape == (0, 2)
+    assert link_names([text] * 3, 3) == ("who",) and link_names([text], 2) == ()
+    [batch] = batched([text, *annotated(pieces(), ["the cats"], (), 16)], 0, False, "cpu")
+    assert batch.links["who"].nonzero().tolist() == [[1, 3, 1], [1, 3, 2]]  # the shorter text comes first
+
+
+def test_shuffled_texts_keep_their_tokens_and_their_special_ones_in_place():
+    texts = annotated(tiny_tokenizer(WORDS), ["the cat saw a dog and ran"], (), 16)
+    [mixed] = shuffled(texts, seed=1)
+    assert sorted(mixed.ids) == sorted(texts[0].ids) and (mixed.ids != texts[0].ids).any()
+    assert (mixed.ids[mixed.special] == texts[0].ids[mixed.special]).all()

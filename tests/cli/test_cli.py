@@ -120,7 +120,7 @@ def test_choices_in_help_are_those_there_are():
     from headwise.training.methods import methods
 
     assert set(options.ESTIMATORS) == set(estimators)
-    assert choices(cli.making.METHODS) == set(methods) - {"distill"}  # which needs a teacher
+    assert choices(cli.making.METHODS) == set(methods)
     for name in [*CHOICES, "sampling"]:
         with pytest.raises(HeadwiseError) as error:
             Plan(**{name: "none such"})

@@ -46,7 +46,7 @@ def test_boolean_gates():
 
 def test_head_mask_is_refused():
     model = tiny("bert")
-    with pytest.raises(HeadwiseError, match="swallows"), gated(model, torch.ones(2, 4)):
+    with pytest.raises(HeadwiseError, match="silently ignores"), gated(model, torch.ones(2, 4)):
         model(**tiny_batch(model), head_mask=torch.zeros(2, 4))
 
 

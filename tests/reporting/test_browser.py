@@ -8,7 +8,7 @@ import time
 import fake_study
 import numpy as np
 import pytest
-from chromium import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Chromium
+from chromium import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Chromium, axe
 from fake_study import HOSTILE, hostile
 
 from headwise.dissociation.similarity import Similarity
@@ -284,12 +284,129 @@ def test_each_colouring_can_be_chosen(window):
     assert len(seen) == 4
 
 
-def test_ownership_stripes_heads_of_several_tasks(window):
-    law = window.run(
-        "return views[0].members.every((m, h) => (views[0].cells[h].style.background.match(/rgb\\(/g) || []).length"
-        " >= 2 * m.length && (m.length > 0) === views[0].cells[h].style.background.startsWith('linear-gradient'))"
+def test_a_task_has_its_place_its_letter_and_its_colour(window, study):
+    """Filled where the set holds the head in 95 % of resamples, hollow where it is above the cut but may leave."""
+    marks = window.run(
+        "return views[0].cells.map((c) => [...c.querySelectorAll('.mark')].map((m) =>"
+        " [m.dataset.letter, m.style.gridArea.split(' / ').slice(0, 2).join(), m.classList.contains('hollow')]))"
     )
-    assert law
+    letters = {"SST-2": "S", "QNLI": "Q", "MNLI": "M", "AG News": "A"}
+    places = dict(zip(letters, ("1,1", "1,2", "2,1", "2,2")))
+    expected: list[list] = [[] for _ in range(72)]
+    for name, entry in study["importance"].items():
+        sure = np.ravel(entry["top_probability"]) >= 0.95
+        for head in top(np.asarray(entry["scores"]), 0.3):
+            expected[head].append([letters[name], places[name], not sure[head]])
+    assert marks == expected
+    assert any(hollow for cell in marks for *_, hollow in cell) and not all(h for cell in marks for *_, h in cell)
+
+
+def test_away_from_the_resampled_fraction_standard_errors_say_what_is_certain(window, study):
+    set_alpha(window, 50)
+    name, entry = next(iter(study["importance"].items()))
+    scores, error = np.ravel(entry["scores"]), np.ravel(entry["stderr"])
+    order = np.argsort(-scores, kind="stable")
+    sure = {int(h) for h in order[:36] if scores[h] - 1.64 * error[h] > scores[order[36]]}
+    shown = window.run("return views[0].cells.flatMap((c, h) => c.querySelector('.mark.c0:not(.hollow)') ? [h] : [])")
+    assert set(shown) == sure and 0 < len(sure) < 36, name
+    assert "standard errors" in window.text('[data-part="legend"]')
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_map_and_matrix_are_in_the_first_screen(window, width, height):
+    window.size(width, height)
+    window.run("scrollTo(0, 0)")
+    place = "const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.top, b.bottom, b.right]"
+    _, bottom, right = window.run(place, "[data-part=map]")
+    assert bottom < height and right <= width
+    _, bottom, right = window.run(place, "[data-part=matrix] tbody tr:first-child td:nth-of-type(2)")
+    assert bottom < height and right <= width
+    headline = window.run(
+        "const h = document.querySelector('.headline');"
+        "return h.getBoundingClientRect().height / parseFloat(getComputedStyle(h).lineHeight)"
+    )
+    assert headline < (2.5 if width > 600 else 4.5)
+
+
+def test_an_address_holds_head_task_and_alpha(window, page):
+    set_alpha(window, 45)
+    window.run("document.querySelector('[data-part=choices] [data-key=QNLI]').click()")
+    window.point(CELL.format("2.3"), click=True)
+    address = window.run("return location.hash")
+    assert address == "#head=2.3&task=QNLI&alpha=0.45"
+    window.open(page, address)
+    assert "Head 2.3" in window.text(CARD) and "45\u00a0%" in window.text('[data-part="alpha-text"]')
+    assert window.run("return [views[0].state.mode, views[0].state.which]") == ["importance", "QNLI"]
+    window.open(page, "#head=99.1&task=%3Cb%3E&alpha=7&study=9")
+    assert "72 heads" in window.text(CARD)
+
+
+def test_an_address_holds_the_study(browser, tmp_path, study):
+    path = report([study, fake_study.make(4, 8, 3, seed=1) | {"title": "the other"}], tmp_path / "r.html")
+    browser.open(path, "#study=1&head=3.7")
+    assert browser.text(".study:not([hidden]) h1") == "the other" and "Head 3.7" in browser.text(CARD)
+
+
+def test_a_tall_model_lies_on_its_side(browser, tmp_path):
+    browser.size(1440, 900)
+    browser.open(report(fake_study.make(24, 16, 4), tmp_path / "r.html"))
+    place = (
+        "const b = document.querySelector(`[data-head='${arguments[0]}']`).getBoundingClientRect();"
+        "return [b.left, b.top]"
+    )
+    (x0, y0), (x1, y1), (x2, y2) = (browser.run(place, head) for head in ("0.0", "1.0", "0.1"))
+    assert x1 > x0 and y1 == y0 and x2 == x0 and y2 < y0
+    browser.run("document.querySelector(arguments[0]).focus()", CELL.format("0.0"))
+    browser.keys(UP, RIGHT, RIGHT)
+    assert browser.run("return document.activeElement.dataset.head") == "2.1"
+    assert browser.run("return document.querySelector('[data-part=map]').getBoundingClientRect().bottom") < 900
+
+
+def test_the_largest_models_stay_readable(browser, tmp_path):
+    browser.size(1440, 900)
+    study = {part: value for part, value in fake_study.make(80, 64, 4).items() if part not in ("examples", "attention")}
+    browser.open(report(study, tmp_path / "r.html"))
+    size = "return document.querySelector('.cell').getBoundingClientRect().width"
+    assert browser.run(size) >= 6
+    browser.run("document.querySelector('[data-part=zoom]').click()")
+    assert browser.run(size) >= 24, "as large as a finger needs"
+    assert browser.run("return document.documentElement.scrollWidth") <= 1440
+    assert browser.console() == []
+
+
+@pytest.mark.slow  # inventing a study of a hundred tasks takes half a minute
+def test_a_hundred_tasks_and_ten_studies_open_in_two_seconds(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_study, "NAMES", tuple(f"suite.task {i}" for i in range(100)))
+    monkeypatch.setattr(fake_study, "METRICS", ("accuracy",) * 100)
+    many = fake_study.make(6, 12, 100)
+    monkeypatch.undo()
+    ten = [fake_study.make(6, 12, 4, seed=i) | {"title": f"study {i}"} for i in range(10)]
+    for studies in ([many], ten):
+        path, times = report(studies, tmp_path / "r.html"), []
+        for _ in range(2):
+            browser.open(path)
+            times.append(browser.run("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        assert min(times) < 2000
+        assert browser.console() == []
+
+
+def test_the_map_can_be_read_as_a_table(window, study):
+    window.run("document.querySelector('[data-part=as-table]').closest('details').open = true")
+    rows = window.run(
+        "return [...document.querySelectorAll('[data-part=as-table] tbody tr')]"
+        ".map((r) => r.querySelector('td').innerText)"
+    )
+    for text, entry in zip(rows, study["importance"].values()):
+        heads = {12 * int(layer) + int(head) for layer, head in (h.strip("?").split(".") for h in text.split())}
+        assert heads == top(np.asarray(entry["scores"]), 0.3)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light")])
+def test_no_serious_issue_of_accessibility(window, width, scheme):
+    window.size(width, 900)
+    window.prefer(scheme)
+    window.point(CELL.format("3.7"), click=True)
+    assert axe(window) == []
 
 
 def test_d_can_be_read_on_another_score(window):

@@ -7,7 +7,7 @@ import torch
 
 from headwise.reporting import report
 from headwise.study.study import Settings, Study
-from headwise.study.verdict import _one_sided
+from headwise.study.verdict import _alone, _one_sided
 from headwise.testing import toy_language_model
 
 
@@ -21,7 +21,8 @@ def checkpoint(tmp_path):
 
 def test_a_language_model_is_studied_as_it_is(tmp_path, checkpoint):
     path, tasks = checkpoint
-    settings = Settings(alpha=0.25, fractions=(0.25, 0.5), random=4, matched=2, prune=(0.25,))
+    closings = ("zero", "mean", "resample")
+    settings = Settings(alpha=0.25, fractions=(0.25, 0.5), close=closings, random=4, matched=2, prune=(0.25,))
     study = Study(path, tasks, settings, tmp_path / "out")
     data = study.run()
     assert study.errors == {} and "training" not in data and not study.base["trained"]
@@ -30,12 +31,35 @@ def test_a_language_model_is_studied_as_it_is(tmp_path, checkpoint):
     answers = data["scores"]["short"]["answers"]
     assert set(answers) <= {"0", "1"}
     assert sum(answered for answered, _ in answers.values()) == sum(right for _, right in answers.values()) == 40
+    assert [row[0] for row in data["tables"][0]["rows"] if row[1] == "its metric"] == list(closings)
     page = report(data, tmp_path / "page.html").read_text()
     assert "short" in page and "after" in page
     lines: list[str] = []
     again = Study(path, tasks, settings, tmp_path / "out", log=lines.append)
     assert again.run()["dissociation"] == data["dissociation"]
     assert any("already done" in line for line in lines)
+
+
+def test_a_single_task_has_a_lesion_curve(tmp_path, checkpoint):
+    path, tasks = checkpoint
+    settings = Settings(alpha=0.25, fractions=(0.25, 0.5), close="mean", random=3, skip=("attention",))
+    study = Study(path, tasks[:1], settings, tmp_path / "out")
+    data = study.run()
+    assert study.errors == {} and "dissociation" not in data and set(data["importance"]) == {"short"}
+    curve = data["curves"]["mean"]
+    assert curve["fractions"] == [0.25, 0.5] and len(curve["random"][0]) == 3 and curve["examples"] == 40
+    assert data["tables"][0]["title"] == "Lesion curve of short"
+    assert "Lesion curve of short" in report(data, tmp_path / "page.html").read_text()
+    assert {"stability"} <= set(data["trust"]) and "prune" in data
+
+
+def test_a_single_task_is_told_beside_random_heads():
+    curve = {"task": "a", "fractions": [0.1, 0.3], "intact": 0.9, "own": [0.8, 0.5], "random": [[0.9] * 30] * 2}
+    told = list(_alone({"curves": {"mean": curve | {"p": [0.5, 0.03]}}}, 0.3))
+    assert told[0].startswith(
+        "Ablating the task's own heads, which return their mean instead, (α = 0.3) takes a from 90.0"
+    )
+    assert "to 50.0, significantly more than random heads (90.0 on average; p = 0.03)." in told[0]
 
 
 def test_one_sided_answers_are_told():

@@ -126,11 +126,13 @@ class Chromium:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.devtools("Emulation.setEmulatedMedia", media=media, features=features)
 
-    def look(self, path: Path, *, dark: bool = False) -> Path:
-        """A screenshot of what is in the window."""
+    def look(self, path: Path, *, dark: bool = False, vision: str = "none") -> Path:
+        """A screenshot of what is in the window, maybe as readers with another colour vision see it."""
         self.prefer("dark" if dark else "light")
+        self.devtools("Emulation.setEmulatedVisionDeficiency", type=vision)
         time.sleep(0.3)
         path.write_bytes(base64.b64decode(self.devtools("Page.captureScreenshot", format="png")["data"]))
+        self.devtools("Emulation.setEmulatedVisionDeficiency", type="none")
         return path
 
 

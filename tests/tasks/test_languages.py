@@ -9,7 +9,9 @@ import pytest
 
 from headwise import tasks
 from headwise.errors import HeadwiseError, HeadwiseWarning
-from headwise.tasks.languages import base, coverage, key, share
+from headwise.tasks.kinds.tag import Tag
+from headwise.tasks.languages import base, coverage, joined, key, share
+from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny_tokenizer, toy_tasks
 
 
@@ -40,6 +42,17 @@ def test_keys():
     assert [key(task, each) for each in ("shared", "task", "language", "pair")] == ["all", "xnli", "es", "xnli_es"]
     with pytest.raises(HeadwiseError, match="language"):
         key(task, "langauge")
+
+
+def test_label_sets_are_joined_over_languages_so_that_they_share():
+    """A language that lacks a label trains the same output head; another task's labels stay its own."""
+    one = {lang: [{"words": ["a", "b"], "labels": list(tags)}] * 2 for lang, tags in (("en", "NV"), ("es", "NX"))}
+    pairs = [Task(f"pos_{lang}", Tag(), Rows(train=rows, dev=rows), "tag_accuracy", lang) for lang, rows in one.items()]
+    other = replace(pairs[1], name="ner_es")
+    assert share(pairs) == {}, "different labels do not share"
+    made = joined([*pairs, other])
+    assert [task.kind.labels for task in made] == [("N", "V", "X"), ("N", "V", "X"), ("N", "X")]
+    assert share(made) == {"pos_es": "pos_en"}
 
 
 def test_pairs_of_one_task_share_an_output_head():

@@ -24,15 +24,17 @@ from headwise.cli.options import (
     TasksOption,
     chosen_tasks,
     head_scores,
+    method_settings,
     names_in,
     plain_encoder,
+    trained_model,
     writable,
 )
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError, HeadwiseWarning
 
 # Written out, as the registry would import torch; a test compares the two.
-METHODS = "plain, iat, iat_released, prune_least, conflict, rates, scales, l0 or meta"
+METHODS = "plain, iat, iat_released, released_settings, prune_least, conflict, distill, rates, scales, l0 or meta"
 
 
 @app.command()
@@ -56,6 +58,11 @@ def train(
     freeze: Annotated[
         str | None, typer.Option(help="iat: update (parameters stay fixed) or grad (as published)  [update]")
     ] = None,
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", help="any setting of the method, name=value; repeatable: --set algorithm=maml"),
+    ] = [],  # noqa: B006
+    teacher: Annotated[Path | None, typer.Option(help="distill: the trained model to learn from")] = None,
     pooling: PoolingOption = None,
     max_length: Annotated[int, typer.Option(min=1, help="longest input in sub-words")] = 128,
     output_heads: Annotated[
@@ -88,7 +95,9 @@ def train(
     progress = screen.progress()
     options = {"pooling": pooling, "max_length": max_length, "output_heads": output_heads}
     subject = _start(screen, model, chosen_tasks(tasks, task, data), schedule.seed, **options)
-    given = {"alpha": alpha, "delta": delta, "freeze": freeze}
+    given = {"alpha": alpha, "delta": delta, "freeze": freeze} | method_settings(settings)
+    if teacher is not None:
+        given["teacher"] = trained_model(teacher, task, data, device)
     chosen = method_of({"name": method, **{name: value for name, value in given.items() if value is not None}})
     history = fit(subject, schedule, chosen, out=out, device=device, progress=progress, track=names_in(track))
     subject.save_pretrained(out / "model")

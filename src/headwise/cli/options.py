@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Collection, Sequence
@@ -109,6 +110,31 @@ def named_folders(texts: list[str]) -> dict[str, str]:
         if name in found:
             raise HeadwiseError(f"two models named {name!r}", "a name for each", f"--model first={found[name]}")
         found[name] = folder
+    return found
+
+
+def method_settings(given: Sequence[str]) -> dict[str, Any]:
+    """Settings written ``name=value``, values as in JSON or as they stand; a dot reaches inside: ``trim.prune=0.3``.
+
+    Example:
+        >>> method_settings(["algorithm=maml", "steps=2", "trim.prune=0.3"])
+        {'algorithm': 'maml', 'steps': 2, 'trim': {'prune': 0.3}}
+    """
+    found: dict[str, Any] = {}
+    for each in given:
+        name, mark, value = each.partition("=")
+        if not (name and mark):
+            raise HeadwiseError(f"--set {each}", "name=value", "--set algorithm=maml")
+        *outer, last = name.split(".")
+        inner = found
+        for part in outer:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise HeadwiseError(f"--set {each}", f"settings inside {part}, which has a value of its own")
+        try:
+            inner[last] = json.loads(value)
+        except ValueError:
+            inner[last] = value
     return found
 
 

@@ -117,7 +117,8 @@ def _registered(path: Path, name: str, scale: Any, out: Path | None, run: bool) 
         raise HeadwiseError(f"no --model for {', '.join(missing)}", "every model of the plan", "--model NAME=FOLDER")
     folder = out or Path("runs") / f"{name}-{plan.size}"
     when = plan.remember(folder) if run else ""
-    return with_registered(recipes[name], plan, when), replace(scale, size=plan.size, seeds=plan.seeds)
+    paper: Any = recipes[name]
+    return with_registered(paper, plan, when), replace(scale, size=plan.size, seeds=plan.seeds)
 
 
 def _chosen(recipe: Any, scale: Any, only: list[str]) -> list[Any]:

@@ -45,6 +45,7 @@ def training(
     marks: Sequence[float] = (),
     pooling: str | None = None,
     max_length: int = 128,
+    output_heads: str = "linear",
 ) -> Job:
     """A job that trains one model on several tasks, with everything that determines it.
 
@@ -60,11 +61,13 @@ def training(
         marks: fractions of training, counted from its end, where others can branch.
         pooling: pooling of the model (default: last for causal models, cls otherwise, as measured).
         max_length: maximum number of tokens.
+        output_heads: linear or native, of the model.
     """
     config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     pooling = pooling or pooling_by_name(model, at.get(model, model))
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
+    config |= {} if output_heads == "linear" else {"output_heads": output_heads}  # keys of linear ones stay
     # Branches and marks do not change the result, so they are not part of the config.
     way = {"marks": ",".join(map(str, marks)), **({"branch": branch.key} if branch else {})}
     return Job("train", config, {**at, **way}, tuple(job for job in (start, branch) if job))
@@ -118,7 +121,7 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
         raise HeadwiseError(seen, "a list of names, and a table", 'tasks = ["sst2", "qnli"]')
     model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))
     if work == "train":
-        _check_names(given, ("method", "pooling", "max_length"))
+        _check_names(given, ("method", "pooling", "max_length", "output_heads"))
         if isinstance(given.get("method"), str):
             given["method"] = {"name": given["method"]}
         method_of(given.get("method"))  # invalid methods raise before anything runs
@@ -141,7 +144,7 @@ def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> M
     if key is not None:
         model = MultiTaskModel.load(place.model_of(key), tasks)
     else:
-        shape = {"pooling": config["pooling"], "max_length": config["max_length"]}
+        shape = {name: config[name] for name in ("pooling", "max_length", "output_heads") if name in config}
         model = MultiTaskModel.from_pretrained(place.encoder(config["model"]), tasks, seed=plan.seed, **shape)
     return model.to(default_device(place.device))
 

@@ -164,7 +164,7 @@ def _silence(site: Site) -> None:
 
 def _remove_rows(module: Any, name: str, axis: int, places: torch.Tensor) -> None:
     """Remove indices from a parameter along one axis, and from the bias of a projection's outputs."""
-    projects = name == "weight" and input_width(module) is not None and not isinstance(module, nn.Embedding)
+    projects = name == "weight" and input_width(module) is not None and not hasattr(module, "num_embeddings")
     outputs = projects and axis == int(transposed(module))
     for each, along in ((name, axis), ("bias", 0)) if outputs and module.bias is not None else ((name, axis),):
         old = getattr(module, each)
@@ -176,7 +176,7 @@ def _remove_rows(module: Any, name: str, axis: int, places: torch.Tensor) -> Non
         module.nx, module.nf = module.weight.shape
     elif projects:
         module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.Embedding):
+    elif hasattr(module, "num_embeddings"):
         module.num_embeddings, module.embedding_dim = module.weight.shape
 
 

@@ -60,7 +60,7 @@ def push_to_hub(
         opens = f'headwise.MultiTaskModel.from_pretrained("{repo}")'
         heads = Heads.of(model.encoder).alive
         counted = {"all": heads.numel(), "cut": int((~heads).sum())}
-        settings = asdict(plan) if is_dataclass(plan) and not isinstance(plan, type) else plan
+        settings: Any = asdict(plan) if is_dataclass(plan) and not isinstance(plan, type) else plan
         card = model_card(about, repo, base, _scores(scores), counted, settings, opens)
         write(folder / "README.md", card)
         return _upload(folder, repo, "model", private, token, endpoint)

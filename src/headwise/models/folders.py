@@ -88,8 +88,9 @@ def _cut_class(kind: Any, kept: dict[str, list[list[int]]], origins: dict[str, O
         kind.__init__(self, config, *args, **kwargs)
         for name, origin in origins.items():
             self.get_submodule(name).headwise_origin = origin
-        for stack, layers in kept.items():
-            prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
+        with torch.device("cpu"):  # transformers builds models on the meta device, and results are remembered
+            for stack, layers in kept.items():
+                prune(self, _removed(layers, Heads.of(self, stack=stack)), stack)
         self.__class__ = kind
 
     # transformers looks classes up by name and module

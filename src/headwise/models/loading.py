@@ -141,7 +141,8 @@ def trained_folder(
         return Path(name)
     from huggingface_hub import snapshot_download
 
-    repo, options = str(name), {"revision": revision, "token": token, "endpoint": endpoint}
+    options: dict[str, Any] = {"revision": revision, "token": token, "endpoint": endpoint}
+    repo = str(name)
     if endpoint is None:
         _check_hub(repo)
     try:

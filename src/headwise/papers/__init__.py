@@ -24,4 +24,5 @@ for _paper, _names in WORKS.items():
     for _name in _names:
         works.add(f"{_paper}.{_name}", f"headwise.papers.{_paper}.works:{_name}", VERSIONS.get(f"{_paper}.{_name}", 1))
 methods.add("iat_released", "headwise.papers.specialization.released:ReleasedIAT")
+methods.add("released_settings", "headwise.papers.specialization.released:ReleasedSettings")
 methods.add("meta", "headwise.papers.mesh.meta:Meta")

@@ -75,7 +75,8 @@ def training(c: Mapping[str, Any], at: Mapping[str, str]) -> Amount:
     share = method.get("delta", 1.0) if "branch" in at else 1.0
     limit = plan.get("max_examples")
     steps = (plan.get("steps") or 0) * plan.get("batch_size", 0) * plan.get("accumulate", 1) * LENGTH
-    passes = (steps or plan["epochs"] * tokens(tasks, limit=limit)) * share * EPISODE.get(str(method.get("by")), 1)
+    algorithm = str(method.get("algorithm"))
+    passes = (steps or plan["epochs"] * tokens(tasks, limit=limit)) * share * EPISODE.get(algorithm, 1)
     read = tokens(tasks, "dev") * (1 + (plan["epochs"] if plan["evaluate_every"] is None else 0))
     scored = tokens(tasks, limit=(method.get("trim") or method).get("examples", 0))
     return Amount(0.0, passes + read, scored) if plan["train"] == "heads" else Amount(passes, read, scored)

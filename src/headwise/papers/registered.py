@@ -58,8 +58,9 @@ class Registered:
         for name in ("recipe", "models", "seeds", "endpoints"):
             if not values.get(name):
                 raise HeadwiseError(f"the registered plan {path} has no {name}", "recipe, models, seeds and endpoints")
+        fields: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
         made = cls(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()},
+            **fields,
             digest=hashlib.sha256(Path(path).read_bytes()).hexdigest(),
         )
         made._check()

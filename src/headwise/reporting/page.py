@@ -72,6 +72,9 @@ def prepared(study: Mapping) -> dict[str, Any]:
     data = {part: finite(v, SCORE_DIGITS if part == "importance" else DIGITS) for part, v in checked(study).items()}
     data.setdefault("title", f"Where the tasks of {data['model']['name']} live")
     data["withheld"] = data.get("withheld") or {}
+    names = [task["name"] for task in data["tasks"]]
+    short, marks = words.short_names(names), words.letters(names)
+    data["tasks"] = [{**task, "short": short[task["name"]], "letter": marks[task["name"]]} for task in data["tasks"]]
     _name_pairs(data.get("dissociation") or {}, data["withheld"])
     if data.get("examples"):
         data["examples"], data["examples_left_out"] = _fitting([packed(example) for example in data["examples"]])

@@ -126,6 +126,7 @@ class StudyData(TypedDict):
     scores: NotRequired[dict[str, IntactScore]]
     training: NotRequired[dict[str, Any]]
     dissociation: NotRequired[Dissociation]
+    curves: NotRequired[dict[str, dict[str, Any]]]  # of a single task: its lesion curve, by what ablated heads return
     attention: NotRequired[dict[str, dict[str, float]]]  # "layer.head": where it attends
     examples: NotRequired[list[dict[str, Any]]]  # tokens and whole attention maps
     probes: NotRequired[dict[str, dict[str, Any]]]

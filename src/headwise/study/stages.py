@@ -46,8 +46,8 @@ class Settings:
     """Training examples for importance."""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
     """Fractions of heads to ablate, beside alpha."""
-    close: str = "zero"
-    """What ablated heads return: zero, mean, resample (another example's output) or optimal."""
+    close: tuple[str, ...] = ("zero",)
+    """What ablated heads return: zero, mean, resample (another example's output) or optimal; several are compared."""
     random: int | None = None
     """Random head sets per fraction that D is tested against (default: 20 or more, by the number of tasks)."""
     matched: int | None = None
@@ -72,9 +72,14 @@ class Settings:
         from headwise.probing.splits import to_probe
         from headwise.scoring.importance import estimators
 
+        if isinstance(self.close, str):
+            object.__setattr__(self, "close", (self.close,))
         check_fields(self, RANGES)
-        if self.close not in CLOSE:
-            raise unknown("reference of closed heads", self.close, CLOSE)
+        if not self.close:
+            raise HeadwiseError("no value for close", "one or more of: " + ", ".join(CLOSE))
+        for name in self.close:
+            if name not in CLOSE:
+                raise unknown("reference of closed heads", name, CLOSE)
         for name in self.skip:
             if name not in STAGES:
                 raise unknown("stage", name, STAGES)
@@ -217,20 +222,9 @@ def _head_scores(data: Data) -> dict[str, torch.Tensor]:
 )
 def lesions(study: Study, data: Data) -> Data:
     """Ablate each task's heads and random ones, and measure every task."""
-    from headwise.dissociation.lesions import dissociate
+    from headwise.study.lesioning import lesioned
 
-    s = study.settings
-    fractions = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
-    config = {"by": s.by, "examples": s.examples, "fractions": fractions, "alpha": s.alpha, "dev": s.dev}
-    config |= {"random": s.random, "matched": s.matched} | ({} if s.close == "zero" else {"close": s.close})
-
-    def work() -> Data:
-        options = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
-        scores = _head_scores(data)
-        return dissociate(study.model, scores, fractions, close=s.close, log=study.log, **options).to_record()
-
-    result = study.recorded("dissociation", config, work)
-    return {"dissociation": result | {"tasks": study.tasks, "default": s.alpha}}
+    return lesioned(study, data, _head_scores(data))
 
 
 @stage("attention", "Describe where heads attend")

@@ -58,7 +58,7 @@ class Study:
         """
         Args:
             model: a folder or a name on the Hugging Face Hub.
-            tasks: two or more.
+            tasks: one or more; with one there is a lesion curve in place of a dissociation.
             settings: what to do.
             out: folder for records, models and ``study.json``.
             log: receives a line now and then.
@@ -68,8 +68,8 @@ class Study:
             name: the model's name in the report (default: from its folder).
             command: what was typed, for the report.
         """
-        if len(tasks) < 2:
-            raise HeadwiseError(f"{len(tasks)} task", "two tasks or more", "--tasks sst2,qnli")
+        if not tasks:
+            raise HeadwiseError("no task", "one or more; heads dissociate between two or more", "--tasks sst2,qnli")
         self.source, self.settings, self.out = str(model), settings, Path(out)
         require_replaceable(self.out / "model")
         self.log, self.on_stage, self.progress, self.device = log, on_stage, progress or quiet(), device

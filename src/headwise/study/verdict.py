@@ -27,7 +27,15 @@ PAIRS = {  # what a pair of tasks is called, in the order in which lists of pair
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
     """Sentences that answer: do tasks come apart, which heads do they share, does IAT help, what can be pruned."""
-    parts = [_not_learned(study), _one_sided(study), _apart(study), _sharing(study, alpha), _iat(study), _cut(study)]
+    parts = [
+        _not_learned(study),
+        _one_sided(study),
+        _apart(study),
+        _alone(study, alpha),
+        _sharing(study, alpha),
+        _iat(study),
+        _cut(study),
+    ]
     return [sentence for part in [*parts, _stable(study), _warnings(study)] for sentence in part]
 
 
@@ -145,6 +153,22 @@ def _rows(d: Mapping[str, Any]) -> str:
     if not counts:
         return "the development rows of one training"
     return f"{counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} rows of one training"
+
+
+def _alone(study: Mapping[str, Any], alpha: float) -> Iterator[str]:
+    """What a single task loses with its own heads, beside random ones."""
+    if not study.get("curves") or _unlearned(study):
+        return
+    close, curve = next(iter(study["curves"].items()))
+    at = min(range(len(curve["fractions"])), key=lambda i: abs(curve["fractions"][i] - alpha))
+    own, random, p = curve["own"][at], float(np.mean(curve["random"][at])), curve["p"][at]
+    returned = "" if close == "zero" else f", which return {'their mean' if close == 'mean' else close} instead,"
+    differs = "significantly more than" if p < LEVEL else "not significantly different from"
+    yield (
+        f"Ablating the task's own heads{returned} (α = {curve['fractions'][at]:g}) takes {curve['task']} from "
+        f"{100 * curve['intact']:.1f} to {100 * own:.1f}, {differs} random heads ({100 * random:.1f} on average; "
+        f"{_p(p)})."
+    )
 
 
 # -- shared heads

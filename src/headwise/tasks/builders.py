@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.task import Row, Rows, Task
@@ -118,13 +119,11 @@ def _unrepeated(
 
 def ag_pair_task(news: Task, seed: int = 0) -> Task:
     """AG-Pair from the available splits of AG's News; its test set serves as dev if there is no dev set."""
-    from headwise.tasks.lookup import kind_class
-
     rows = {split: ag_pair(news.rows(split), seed) for split in news.splits}
     rows.setdefault("dev", rows.get("test", []))
     return Task(
         "agpair",
-        kind_class("classify")(("different", "same")),
+        replace(news.kind, labels=("different", "same")),  # type: ignore[type-var]
         Rows(**rows),
         "accuracy",
         news.language,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.errors import HeadwiseWarning, unknown
@@ -51,6 +51,24 @@ def share(tasks: Iterable[Task]) -> dict[str, str]:
         task = task.ready()
         shared[task.name] = first.setdefault((base(task), str(plain(task.kind))), task.name)
     return {name: owner for name, owner in shared.items() if owner != name}
+
+
+def joined(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks with label sets joined over the languages of each task, so that its languages share an output head.
+
+    A language may lack a label that another has: tags of treebanks differ, and a small file may not hold all classes.
+    """
+    found = [task.ready() for task in tasks]
+    labels: dict[tuple[str, type], dict[str, None]] = {}
+    for task in found:
+        every = labels.setdefault((base(task), type(task.kind)), {})
+        every.update(dict.fromkeys(getattr(task.kind, "labels", ())))
+    return [_with_labels(task, tuple(labels[base(task), type(task.kind)])) for task in found]
+
+
+def _with_labels(task: Task, labels: tuple[str, ...]) -> Task:
+    kind: Any = task.kind
+    return task if not labels or kind.labels == labels else replace(task, kind=replace(kind, labels=labels))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.catalog.blimp import blimp
-from headwise.tasks.catalog.known import Finder, Known, data_folder
+from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
@@ -104,10 +104,18 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
     entry = known(name)
     if isinstance(entry, Task):
         return entry
-    source = Finder(entry, data_folder(data), tuple(sources))
+    source: Any = _source(entry, data, sources)
     kind = make_kind(entry.kind, source.labels, entry.options)
     source = Halves(source, "test") if entry.kind == "choice" else source
     return Task(name, kind, source, entry.metric, entry.language, dict(entry.sizes), entry.note)
+
+
+def _source(entry: Known, data: str | Path | None, sources: tuple[str, ...]) -> Finder | Paired:
+    """Where a task's rows are: its own files, or those of the task that it is made from."""
+    found = Finder(entry, data_folder(data), tuple(sources))
+    if entry.made_from and found.origin == NOT_FOUND:
+        return Paired(Finder(catalog[entry.made_from], found.data, found.order), entry.labels)
+    return found
 
 
 def refuse_data(name: Any) -> None:
@@ -130,6 +138,32 @@ def _corpus(name: str) -> tuple[str, str]:
         raise unknown("corpus task", name, known)
     _, short, language = [*name.split("."), "en"][:3]
     return short, language
+
+
+@dataclass(frozen=True)
+class Paired:
+    """AG-Pair's rows, made from those of AG's News where its own files are not there (Li et al. 2023)."""
+
+    news: Finder
+    labels: tuple[str, ...]
+
+    @cached_property
+    def made(self) -> dict[str, list[Row]]:
+        from headwise.tasks.builders import ag_pair
+
+        return {split: ag_pair(self.news.read(split)) for split in self.news.splits}
+
+    def read(self, split: str) -> list[Row]:
+        return list(self.made["test" if split == "dev" and "dev" not in self.made else split])
+
+    @property
+    def splits(self) -> list[str]:
+        return self.news.splits
+
+    @property
+    def origin(self) -> str:
+        there = self.news.origin
+        return there if there == NOT_FOUND else f"made from {there}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +211,7 @@ def describe(
     if isinstance(task, str) and task.startswith("corpus."):
         return _described_corpus(task)
     if isinstance(task, str) and not task.startswith(("probing.", PREFIX)) and isinstance(entry := known(task), Known):
-        source = Finder(entry, data_folder(data), tuple(sources))
+        source = _source(entry, data, sources)
         return _described(entry.name, entry.kind, entry.language, entry.metric, entry.sizes, source.origin, entry.note)
     task = get(task, data, sources) if isinstance(task, str) else task
     kind = type(task.kind).__name__.lower()

@@ -240,11 +240,11 @@ def test_without_inner_steps_all_are_multi_task_training(by):
     "settings",
     [
         {},
-        {"by": "reptile", "momentum": 0.9},
-        {"by": "anil", "gates": "concrete", "gates_each": "pair"},
-        {"by": "maml", "steps": 1, "learn_rates": 0.1, "gates": "sigmoid"},
+        {"algorithm": "reptile", "momentum": 0.9},
+        {"algorithm": "anil", "gates": "concrete", "gates_each": "pair"},
+        {"algorithm": "maml", "steps": 1, "learn_rates": 0.1, "gates": "sigmoid"},
         {"trim": {"prune": 0.25, "train": 0.25, "delta": 0.5}},
-        {"by": "multitask", "trim": {"prune": 0.25, "prune_by": "random", "each": "pair", "delta": 0.5}},
+        {"algorithm": "multitask", "trim": {"prune": 0.25, "prune_by": "random", "each": "pair", "delta": 0.5}},
     ],
     ids=lambda s: "-".join(map(str, s)) or "plain",
 )
@@ -396,11 +396,11 @@ def test_more_heads_than_there_are_is_told_before_training(trim):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"by": "mamal"}, "maml"),
+        ({"algorithm": "mamal"}, "maml"),
         ({"moves": "everything"}, "moves"),
-        ({"by": "anil", "moves": "all"}, "fomaml"),
+        ({"algorithm": "anil", "moves": "all"}, "fomaml"),
         ({"moves": "gates"}, "gates='sigmoid'"),
-        ({"by": "reptile", "learn_rates": 0.1}, "rates"),
+        ({"algorithm": "reptile", "learn_rates": 0.1}, "rates"),
         ({"rates": 0.0}, "above 0"),
         ({"rates": {"encoder": 0.1}}, "each of"),
         ({"rates": {"body": 0.1}}, "group"),

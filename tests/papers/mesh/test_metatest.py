@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.measuring.evaluate import evaluate
 from headwise.models.multitask import MultiTaskModel
 from headwise.papers.mesh.meta import Meta
-from headwise.papers.mesh.metatest import best_rate, meta_test
+from headwise.papers.mesh.metatest import best_rate, meta_test, with_support
 from headwise.tasks.languages import share
 from headwise.tasks.task import Rows
 from headwise.testing import tiny, tiny_tokenizer, toy_tasks
@@ -146,3 +146,14 @@ def test_another_model_leaves_the_trained_gates_and_rates():
     assert other.to_record() == meta_test(copied, untrained, known, (8,), 2, limit=32).to_record()
     assert method.learner.model is model and all(torch.equal(method.state()[n], v) for n, v in kept.items())
     assert meta_test(model, method, known, (8,), 2, limit=32).to_record() == before.to_record()
+
+
+def test_a_language_with_development_rows_alone_is_tested_on_half_of_them():
+    """Its support comes from the other half; no row is on both sides, and every class has rows there."""
+    (task,) = toy_tasks(1)
+    rows = [{**row, "text": f"{row['text']} {i}"} for i, row in enumerate(task.rows("dev"))]
+    lonely = replace(task, name="lonely_fr", source=Rows(dev=rows), _read={})
+    made = with_support(lonely)
+    texts = {split: {row["text"] for row in made.rows(split)} for split in ("train", "dev")}
+    assert texts["train"] | texts["dev"] == {row["text"] for row in rows} and not texts["train"] & texts["dev"]
+    assert "half" in made.note and with_support(task) is task

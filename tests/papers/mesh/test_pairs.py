@@ -7,7 +7,9 @@ import json
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.papers.mesh.pairs import COMMON, LANGUAGES, MORE, PUBLISHED, SAMPLES, TASKS, _held_out, pair
+from headwise.papers.mesh.pairs import LANGUAGES, MORE, TASKS, _held_out, pair, pairs_of, sides_of
+from headwise.papers.mesh.published import PAIRS
+from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.languages import base, share
 from headwise.tasks.leakage import leakage
 from headwise.tasks.metrics import metrics
@@ -17,12 +19,29 @@ SIZE = {"train": 12, "dev": 6}
 
 def test_every_source_has_every_pair():
     names = {f"{task}_{language}" for task in (*TASKS, *MORE) for language in LANGUAGES}
-    assert set(SAMPLES) == set(PUBLISHED) == names
-    used = {side[0] for table in (SAMPLES, PUBLISHED) for sides in table.values() for side in (sides.train, sides.dev)}
-    assert "squad_v11" in used and ("squad_v11", "dev") not in {
-        s.train for t in (SAMPLES, PUBLISHED) for s in t.values()
-    }
-    assert set(COMMON) < names
+    every = {source: {name: sides_of(name, source) for name in names} for source in ("samples", "published")}
+    used = {side[0] for table in every.values() for sides in table.values() for side in (sides.train, sides.dev)}
+    assert "squad_v11" in used and all(s.train != ("squad_v11", "dev") for t in every.values() for s in t.values())
+    assert {"squad_translated_es", "xnli_translated_es", "pawsx_translated_es"} <= used, "Table II's translations"
+    for table in every.values():  # what measures one pair trains no other, but in halves by item
+        whole = [s for s in table.values() if not s.by_item]
+        assert not {s.train for s in whole} & {s.dev for s in whole}
+
+
+def test_languages_have_the_pairs_that_there_are_data_for():
+    assert pairs_of(("en", "es")) == pairs_of(("en", "es"), "samples") == PAIRS
+    every = pairs_of(("en", "fr", "de", "hi", "fi"))
+    assert {"nli_fr", "pa_fr", "qa_de", "qa_hi", "qa_fi", "ner_fi"} <= set(every)
+    assert not {"qa_fr", "pa_hi", "nli_fi", "pa_fi"} & set(every)
+    for name in every:
+        sides = sides_of(name, "published")
+        assert sides.train[0] in catalog and sides.dev[0] in catalog, name
+        assert sides.train != sides.dev, name
+    assert sides_of("pa_de", "samples", ("en", "de", "fr")).by_item == ("pawsx_en", "pawsx_fr")
+    with pytest.raises(HeadwiseError, match="qa_fr"):
+        pair("qa_fr", "published")
+    with pytest.raises(HeadwiseError, match="nli_de"):
+        pair("nli_de", "corpus")
 
 
 @pytest.mark.parametrize("task", [*TASKS, *MORE])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
 from headwise.heads.modules import evaluating
 from headwise.models.batching import Order
-from headwise.papers.specialization.released import ReleasedIAT
+from headwise.papers.specialization.released import Redrawn, ReleasedIAT, ReleasedSettings
+from headwise.tasks.kinds.classify import Regress
+from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
 from headwise.training.loop import Run, fit
 from headwise.training.methods import methods
@@ -144,3 +150,39 @@ def test_undivided_the_whole_last_layer_is_chosen_for_every_task():
     divided = watched(leak=False, last_layer="tokens")
     assert not all(mask[1].all() for mask in divided.masks.values())
     assert found.describe()["options"] == {"last_layer": "none"} and found.describe()["leak"] is False
+
+
+def test_without_a_switch_released_settings_are_plain_training_or_the_paper_s_method():
+    for ours, theirs in (
+        (ReleasedSettings(), Method()),
+        (ReleasedSettings(0.5, 0.3, examples=64), IAT(0.5, 0.3, examples=64)),
+    ):
+        a, b = toy_model(rows=48), toy_model(rows=48)
+        fit(a, PLAN, ours)
+        fit(b, PLAN, theirs)
+        assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values()))
+
+
+def test_redrawn_batches_come_from_all_rows_and_any_place_can_be_gone_back_to():
+    class Data:
+        def __len__(self):
+            return 40
+
+    stream = Redrawn(Data(), Order(np.arange(40), 8), [3])
+    first = [stream.next() for _ in range(10)]
+    assert all(len(set(items.tolist())) == 8 for items in first)
+    assert len({item for items in first[:5] for item in items.tolist()}) < 40, "an epoch does not cover the rows"
+    again = Redrawn(Data(), Order(np.arange(40), 8), [3])
+    again.load_state({"epoch": 1, "position": 2})
+    assert (again.next() == first[7]).all()
+
+
+def test_grades_on_their_own_scale_weigh_as_much_as_the_scale_squared():
+    model = toy_model(rows=48)
+    task = next(iter(model.tasks.values()))
+    graded = replace(task, name="graded", kind=Regress(), source=Rows(train=[{"text": "a", "label": 5.0}] * 8))
+    model.add(graded)
+    run = SimpleNamespace(model=model, forward=lambda name, batch: SimpleNamespace(loss=torch.ones(2)))
+    for grades, expected in ((True, 25.0), (False, 1.0)):
+        method = ReleasedSettings(grades=grades)
+        assert method.loss(run, "graded", {})[0] == expected and method.loss(run, task.name, {})[0] == 1.0

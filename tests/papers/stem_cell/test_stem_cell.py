@@ -26,6 +26,7 @@ from headwise.papers.stem_cell.records import ALL, Records, alike, best_heads
 from headwise.papers.stem_cell.tables import (
     change_table,
     correlation_table,
+    equal_table,
     kept_table,
     label_table,
     score_table,
@@ -39,11 +40,13 @@ from headwise.training.plan import Plan
 SETS = [*((task,) for task in TASKS), *combinations(TASKS, 2), TASKS]
 
 
-def config(tasks, seed=0, gates=False, frozen=False, random=False, suite="ewt_"):
+def config(tasks, seed=0, gates=False, frozen=False, random=False, suite="ewt_", times=1):
     plan = {"seed": seed, "train": "heads" if frozen else "all"}
     named = {f"{suite}{task}": None for task in tasks}
     method = {"name": "l0"} if gates else None
-    return {"model": "m", "tasks": named, "plan": plan, "method": method, "short": list(tasks), "random": random}
+    more = {"times": times} if times > 1 else {}
+    made = {"model": "m", "tasks": named, "plan": plan, "method": method, "short": list(tasks), "random": random}
+    return made | more
 
 
 def put(results, tasks, value=0.5, gates=None, **rest):
@@ -146,6 +149,25 @@ def test_joint_training_and_pairs_have_their_p_against_alone_over_the_same_seeds
     assert rows["all five - alone"]["p POS"] == pytest.approx(ttest_rel(joint, alone).pvalue)
     assert rows["with SRL"]["p POS"] == rows["with POS"]["p SRL"] == pytest.approx(ttest_rel(pair, alone).pvalue)
     assert rows["alone"]["p POS"] is None and rows["with SRL"]["p SRL"] is None and "two-sided" in made["note"]
+
+
+def test_equal_updates_decide_between_company_and_more_training(results):
+    """Joint training looks four points better; against as many updates alone it is one point worse."""
+    rng, values = np.random.default_rng(0), {"usual": [], "equal": [], "joint": []}
+    for seed in range(3):
+        for name, mean in (("usual", 0.60), ("equal", 0.65), ("joint", 0.64)):
+            values[name].append(mean + 0.002 * rng.normal())
+        for task in TASKS:
+            put(results, (task,), values["usual"][-1], seed=seed)
+            put(results, (task,), values["equal"][-1], seed=seed, times=5)
+        put(results, TASKS, values["joint"][-1], seed=seed)
+    made = equal_table(Records(results), "m")
+    row = dict(zip(made["columns"], made["rows"][0]))
+    assert row["all five - equal"] == pytest.approx(100 * (np.mean(values["joint"]) - np.mean(values["equal"])))
+    assert row["p"] == pytest.approx(ttest_rel(values["joint"], values["equal"]).pvalue)
+    assert row["p (Holm)"] == pytest.approx(min(1.0, 5 * row["p"])) and row["seeds"] == 3
+    plain = score_table(Records(results), "m", False)["rows"]
+    assert next(r for r in plain if r[0] == "alone")[1] == pytest.approx(100 * np.mean(values["usual"]))
 
 
 def test_planted_claims_are_stem_cells_and_their_runs_agree(results):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError, HeadwiseWarning
 from headwise.tasks import get, own
+from headwise.tasks.builders import ag_pair
 from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known
 from headwise.tasks.lookup import known
 from headwise.tasks.readers.formats import formats
@@ -76,6 +77,16 @@ PUBLISHED = [  # task, split, file, content, the one row in it
     ("pawsx_es", "train", "x-final/es/translated_train.tsv",
         tabs("id|sentence1|sentence2|label", "1|a|b|1"), two("paraphrase") | {"item": "pawsx/train/0"}),
     ("pawsx_en", "dev", "pawsx/dev-en.tsv", tabs("a|b|0"), two("not_paraphrase") | {"item": "pawsx/dev/0"}),
+    ("xnli_es", "dev", "xnli/dev-es.tsv", '"a"\t"b"\tneutral\n', two("neutral") | {"item": "xnli/dev/0"}),
+    ("xnli_translated_es", "train", "xtreme_translations/XNLI/translate-train/en-es-translated.tsv",
+        tabs("x|y|a|b|contradictory", "broken"), two("contradiction")),
+    ("xnli_translated_de", "train", "XNLI-MT-1.0/multinli/multinli.train.de.tsv",
+        tabs("premise|hypo|label", "a|b|contradictory"), two("contradiction")),
+    ("pawsx_translated_fr", "train", "PAWSX/translate-train/en-fr-translated.tsv",
+        tabs("x|y|a|b|1", "x|y|a|b|NS"), two("paraphrase")),
+    ("squad_translated_es", "train", "xtreme_translations/SQuAD/translate-train/squad.translate.train.en-es.json",
+        SQUAD, ANSWER),
+    ("mlqa_es", "dev", "mlqa/MLQA_V1/dev/dev-context-es-question-es.json", SQUAD, ANSWER | {"item": "mlqa/1"}),
     ("senteval.past_present", "dev", "probing/past_present.txt",
         tabs("tr|PAST|He ran", "va|PRES|He runs"), one("He runs", "Pres")),
     ("xprobe_es.bigram_shift", "dev", "xprobe/es/bigram_shift/va.txt", tabs("Hola .|O"), one("Hola .", "O")),
@@ -103,6 +114,33 @@ PUBLISHED = [  # task, split, file, content, the one row in it
     ("mlqa_es", "test", "MLQA_V1/test/test-context-es-question-es.json", SQUAD, ANSWER | {"item": "mlqa/1"}),
     ("tydiqa_fi", "train", "tydiqa-goldp-v1.1-train/tydiqa.goldp.fi.train.json", SQUAD, ANSWER),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "folder", "row"),
+    [("udpos_es", "udpos", "Dogs|NOUN"), ("wikiann_es", "panx", "EU|B-ORG"), ("xnli_es", "xnli", "a|b|neutral")],
+)
+def test_a_test_set_without_labels_is_no_split(task, folder, row, tmp_path):
+    """XTREME's download script takes the labels of all test sets away."""
+    put(tmp_path, f"{folder}/dev-es.tsv", tabs(row, ""))
+    put(tmp_path, f"{folder}/test-es.tsv", tabs(row.rpartition("|")[0], ""))
+    source = get(task, tmp_path, sources=("folder",)).source
+    assert source.splits == ["dev"] and len(source.read("dev")) == 1
+    with pytest.raises(HeadwiseError, match="no test file"):
+        source.read("test")
+
+
+def test_ag_pair_is_made_from_the_news_where_its_own_files_are_not_there(tmp_path):
+    topics = ("1", "2")
+    news = "".join(f'"{topics[i % 2]}","title {i}","text {i}"\n' for i in range(16))
+    for split in ("train", "test"):
+        put(tmp_path, f"ag_news_csv/{split}.csv", news)
+    made = get("agpair", tmp_path, sources=("folder",))
+    assert "made from" in made.source.origin and made.source.splits == ["train", "test"]
+    assert made.rows("train") == ag_pair(get("agnews", tmp_path).rows("train"))
+    assert made.rows("dev") == made.rows("test") and {row["label"] for row in made.rows("dev")} == {"same", "different"}
+    put(tmp_path, "AGPair_data/train.tsv", AG_PAIR)
+    assert len(get("agpair", tmp_path, sources=("folder",)).rows("train")) == 1, "its own files come first"
 
 
 def put(root: Path, file: str, content: str) -> Path:

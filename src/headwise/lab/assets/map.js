@@ -130,7 +130,7 @@ function paintMembers(cell, members, count) {
   cell.classList.add(count > 4 ? "side3" : "side2");
   cell.replaceChildren(...members.map((task) => {
     const at = marked().indexOf(task), side = count > 4 ? 3 : 2;
-    return el("i", { class: `mark ${taskClass(position(task.name))}`, style: { "grid-area": `${1 + Math.floor(at / side)} / ${1 + (at % side)}` } }, task.letter);
+    return el("i", { class: `mark ${taskClass(position(task.name))}`, style: { "grid-area": `${1 + Math.floor(at / side)} / ${1 + (at % side)}` }, "data-letter": task.letter });
   }));
 }
 

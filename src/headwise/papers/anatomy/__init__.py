@@ -98,6 +98,7 @@ ITEMS = (
     Item("table-2", "the probing tasks", ("inventory",), ("Table 2",)),
     Item("figure-3", "every head's accuracy, sorted in its layer", ("probes",), ("heads sorted",)),
     Item("table-3", "last layer, best layer and top heads", ("probes", "converged"), ("Tables 3 and 5",)),
+    Item("controls", "top heads beside random ones, values and means", ("controlled",), ("Controls: ",)),
     Item("table-4", "fine-tuning on them", ("tunings",), ("Table 4",)),
     Item(
         "figure-4", "heads before and after fine-tuning", ("tunings",), ("before and after", "Heads before and after")

@@ -7,14 +7,15 @@ from typing import Any
 
 from headwise.papers.mesh import figures
 from headwise.papers.mesh import tables as shown
-from headwise.papers.mesh.jobs import HELD, HUB, SIZES, Build
+from headwise.papers.mesh.jobs import HUB, SIZES, WHAT, Build
 from headwise.papers.mesh.tables import Records
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 
 
 def _pairs(records: Records) -> Part:
-    text = "Four tasks in English and Spanish. Spanish has little training data outside of machine translation: which "
-    text += "rows train and which measure is said here, and an item that trains in one language is held out in none."
+    text = "Four tasks in English and Spanish, or other languages. Spanish has little training data outside of machine "
+    text += "translation: which rows train and which measure is said here, and an item that trains in one language is "
+    text += "held out in none."
     return Part("Task-language pairs", text, _kept([shown.pairs_table(records, m) for m in records.models()]))
 
 
@@ -43,7 +44,7 @@ def _recovery(records: Records) -> Part:
 def _meta_tests(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
-        found = _kept([shown.meta_table(records, model, what) for what in HELD])
+        found = _kept([shown.meta_table(records, model, what) for what in WHAT])
         tables += found
         if found:
             drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)

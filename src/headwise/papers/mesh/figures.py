@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headwise.papers.mesh.jobs import HELD, STARTS
-from headwise.papers.mesh.published import PAIRS
-from headwise.papers.mesh.tables import Records, _percent, _shots, found_shots, label, recovered, same_seeds, seeds_of
+from headwise.papers.mesh.jobs import STARTS, WHAT
+from headwise.papers.mesh.tables import (
+    Records,
+    _percent,
+    _shots,
+    found_shots,
+    label,
+    recovered,
+    same_seeds,
+    scored_pairs,
+    seeds_of,
+)
 from headwise.reporting.figures import INK, house_style
 from headwise.reporting.palette import TASKS
 
@@ -29,12 +38,13 @@ def recovery(records: Records) -> Figure:
     figure, axes = _sheet(len(models), 3.0, 2.4)
     for axis, (model, found) in zip(axes, models.items()):
         cut = [record for each in found.values() for record in each]
+        pairs = scored_pairs(cut)
         if whole := same_seeds(records.starts(model), cut):
-            axis.axhline(_percent(whole, PAIRS).mean(), color=INK, linewidth=0.6, linestyle=":")
+            axis.axhline(_percent(whole, pairs).mean(), color=INK, linewidth=0.6, linestyle=":")
         for by, colour in zip(dict.fromkeys(key[0] for key in found), TASKS):
             x = [100 * key[2] for key in found if key[0] == by]
             for side, style in (("scores", "-"), ("cut", "--")):
-                y = [_percent(each, PAIRS, side).mean() for key, each in found.items() if key[0] == by]
+                y = [_percent(each, pairs, side).mean() for key, each in found.items() if key[0] == by]
                 axis.plot(x, y, style, color=colour, marker="o", markersize=3, label=by if side == "scores" else None)
         axis.set_title(f"{model}, seeds: {seeds_of(found)}")
         axis.set_xlabel("share of heads closed, %")
@@ -45,7 +55,10 @@ def recovery(records: Records) -> Figure:
 
 def meta_tests(records: Records, model: str) -> Figure:
     """Scores of the pairs held out against the number of examples, one line per start."""
-    panels = [(what, pair) for what, (_, held) in HELD.items() for pair in held if found_shots(records, model, what)]
+    tested = {what: [r for start in STARTS for r in records.part(model, "meta", f"{what}: {start}")] for what in WHAT}
+    panels = [
+        (what, p) for what, each in tested.items() for p in dict.fromkeys(p for r in each for p in r.result["tests"])
+    ]
     figure, axes = _sheet(len(panels), 2.3, 2.4)
     for axis, (what, pair) in zip(axes, panels):
         shots = [entry["shots"] for entry in found_shots(records, model, what)]

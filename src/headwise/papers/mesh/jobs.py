@@ -13,10 +13,11 @@ from headwise.io.files import plain
 from headwise.io.identity import data
 from headwise.models.causality import pooling_by_name
 from headwise.papers import recipe
-from headwise.papers.mesh.published import PAIRS
+from headwise.papers.mesh.pairs import LANGUAGES, pairs_of
 from headwise.papers.mesh.works import found_pair
 from headwise.training.plan import Plan
 
+Pairs = tuple[str, ...]
 ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
     "multi-task": None,
     "prune least important 30 %": {"prune": 0.3},
@@ -24,21 +25,37 @@ ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its t
     "train most important 30 %": {"train": 0.3},
     "prune least 30 %, train most important 30 %": {"prune": 0.3, "train": 0.3},
 }
-HELD = {  # what is trained on, what is held out for the meta-test
-    "a new pair": (tuple(p for p in PAIRS if p != "nli_es"), ("nli_es",)),
-    "a new language": (tuple(p for p in PAIRS if p.endswith("_en")), ("nli_es", "ner_es")),
-    "a new task": (tuple(p for p in PAIRS if not p.startswith("pa_")), ("pa_en", "pa_es")),
-    "a new task and language": (("nli_en", "qa_en", "ner_en"), ("pa_es",)),
-}
+WHAT = ("a new pair", "a new language", "a new task", "a new task and language")
+
+
+def held(languages: Sequence[str] = LANGUAGES, source: str = "published") -> dict[str, tuple[Pairs, Pairs]]:
+    """What is trained on and what is held out for the meta-test; the last language is the new one.
+
+    Example:
+        >>> held()["a new task and language"]
+        (('nli_en', 'qa_en', 'ner_en'), ('pa_es',))
+    """
+    pairs, new = pairs_of(languages, source), f"_{languages[-1]}"
+    old, pa = (tuple(p for p in pairs if not p.endswith(new)), tuple(p for p in pairs if p.startswith("pa_")))
+    found = {
+        "a new pair": (tuple(p for p in pairs if p != f"nli{new}"), (f"nli{new}",)),
+        "a new language": (old, (f"nli{new}", f"ner{new}")),
+        "a new task": (tuple(p for p in pairs if p not in pa), pa),
+        "a new task and language": (tuple(p for p in old if p not in pa), (f"pa{new}",)),
+    }
+    there = {what: (trained, tuple(p for p in out if p in pairs)) for what, (trained, out) in found.items()}
+    return {what: (trained, out) for what, (trained, out) in there.items() if trained and out}
+
+
 STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
-    "multi-task": {"by": "multitask"},
-    "fomaml": {"by": "fomaml"},
-    "reptile": {"by": "reptile"},
-    "anil": {"by": "anil"},
-    "maml": {"by": "maml"},
-    "fomaml, gates": {"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+    "multi-task": {"algorithm": "multitask"},
+    "fomaml": {"algorithm": "fomaml"},
+    "reptile": {"algorithm": "reptile"},
+    "anil": {"algorithm": "anil"},
+    "maml": {"algorithm": "maml"},
+    "fomaml, gates": {"algorithm": "fomaml", "gates": "sigmoid", "gates_each": "language"},
     "fomaml, gates, pruned": {
-        **{"by": "fomaml", "gates": "sigmoid", "gates_each": "language"},
+        **{"algorithm": "fomaml", "gates": "sigmoid", "gates_each": "language"},
         **{"trim": {"prune": 0.3, "train": 0.3, "each": "language"}},
     },
 }
@@ -56,7 +73,8 @@ class Size:
     inner: Mapping[str, Any] = field(default_factory=lambda: {"steps": 3, "support": 16, "rates": 1e-2})
     rows: Mapping[str, int] | None = None
     starts: tuple[str, ...] = tuple(STARTS)
-    held: tuple[str, ...] = tuple(HELD)
+    held: tuple[str, ...] = WHAT
+    languages: tuple[str, ...] = LANGUAGES
     seeds: tuple[int, ...] = (0, 1, 2)
     delta: float = 0.3
     examples: int = 10_000
@@ -101,8 +119,7 @@ SIZES = {
             steps=200, lr=5e-5, head_lr=1e-3, accumulate=4, window="mixed", max_examples=4000, precision="bf16"
         ),
         recovery={"epochs": 10, "max_examples": 400},
-        starts=("multi-task", "fomaml", "reptile", "anil", "fomaml, gates, pruned"),
-        held=("a new pair", "a new language"),
+        starts=("multi-task", "fomaml", "reptile", "anil", "maml", "fomaml, gates, pruned"),
         pruned=(0.1, 0.3, 0.5, 0.7, 0.9),
         examples=1000,
         dev=1000,
@@ -128,6 +145,11 @@ class Build(recipe.Build):
     paper = "mesh"
     parts = ("table", "recovery", "meta_tests", "apart")
 
+    @property
+    def pairs(self) -> Pairs:
+        """All task-language pairs that there are."""
+        return pairs_of(self.size.languages, self.size.source)
+
     def table(self) -> list[Job]:
         """Table I: all pairs trained together, plainly and with heads closed or held."""
         return [self._row(name) for name in ROWS]
@@ -135,8 +157,8 @@ class Build(recipe.Build):
     def _row(self, name: str) -> Job:
         trim = ROWS[name]
         closing = {"trim": self._trim(**trim, delta=self.size.delta)} if trim else {}
-        method = {"by": "multitask", **closing}
-        return self._train("table", name, PAIRS, self.size.plan, method, keep=not trim)
+        method = {"algorithm": "multitask", **closing}
+        return self._train("table", name, self.pairs, self.size.plan, method, keep=not trim)
 
     def recovery(self) -> list[Job]:
         """Heads closed in the trained model, and how far ten epochs without them bring it back."""
@@ -146,21 +168,22 @@ class Build(recipe.Build):
         found = []
         for trim in trims:
             told = " ".join(str(value) for value in trim.values())
-            method = {"by": "multitask", "trim": self._trim(**trim, delta=1.0)}
-            found.append(self._train("recovery", told, PAIRS, plan, method, start=base))
+            method = {"algorithm": "multitask", "trim": self._trim(**trim, delta=1.0)}
+            found.append(self._train("recovery", told, self.pairs, plan, method, start=base))
         return found
 
     def meta_tests(self) -> list[Job]:
         """Every start, every way to hold pairs out."""
         found = []
-        for what in self.size.held:
-            pairs, held = HELD[what]
+        out = held(self.size.languages, self.size.source)
+        for what in (what for what in self.size.held if what in out):
+            pairs, new = out[what]
             for name in self.size.starts:
                 settings = dict(STARTS[name])
                 if "trim" in settings:
                     settings["trim"] = self._trim(**settings["trim"], delta=self.size.delta)
                 method = {**self.size.inner, **settings}
-                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=held))
+                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=new))
         return found
 
     def apart(self) -> list[Job]:
@@ -192,6 +215,7 @@ class Build(recipe.Build):
             "weights": weights_of(self.model, self.at),
         }
         config |= {"source": s.source, "rows": dict(s.rows) if s.rows else None}
+        config |= {} if s.languages == LANGUAGES else {"languages": list(s.languages)}  # keys of en and es stay
         config |= {"pairs": self._digests(pairs, config), "held": self._digests(held, config)}
         config |= {"plan": plain(asdict(plan.with_(seed=self.seed))), "method": dict(method), "keep": keep}
         config |= {
@@ -214,7 +238,7 @@ _digests: dict[tuple, str | None] = {}
 
 def digest_of(name: str, config: Mapping[str, Any], at: Mapping[str, str]) -> str | None:
     """The hash of a pair's rows, read once; None for data that is not on this machine."""
-    where = (name, config["source"], at.get("data"), str(config["rows"]))
+    where = (name, config["source"], at.get("data"), str(config["rows"]), str(config.get("languages")))
     if where not in _digests:
         try:
             _digests[where] = data(found_pair(name, config, at))

@@ -71,7 +71,7 @@ class Meta(Method):
 
     def __init__(
         self,
-        by: str = "fomaml",
+        algorithm: str = "fomaml",
         steps: int = 3,
         support: int = 16,
         rates: float | Mapping[str, float] = 0.01,
@@ -86,7 +86,7 @@ class Meta(Method):
         """Set the algorithm and its inner loop.
 
         Args:
-            by: fomaml, maml (second order: attention then runs the math kernel), reptile, anil or multitask.
+            algorithm: fomaml, maml (second order: attention then runs the math kernel), reptile, anil or multitask.
             steps: inner steps on the support set.
             support: rows of an episode to adapt by, stratified.
             rates: of the inner loop, one or by group: ``{"encoder": …, "heads": …, "gates": …}``.
@@ -98,20 +98,21 @@ class Meta(Method):
             gate_lr: of the gates in the outer loop.
             trim: heads to close and heads to train, from a point on.
         """
-        if by not in ALGORITHMS:
-            raise unknown("meta-learning algorithm", by, ALGORITHMS)
-        moves = moves or ("fast" if by == "anil" else "all")
+        if algorithm not in ALGORITHMS:
+            raise unknown("meta-learning algorithm", algorithm, ALGORITHMS)
+        moves = moves or ("fast" if algorithm == "anil" else "all")
         if moves not in MOVES:
             raise unknown("moves", moves, MOVES)
-        if by == "anil" and moves == "all":
-            raise HeadwiseError("anil with moves='all'", "heads, gates or fast", "by='fomaml'")
+        if algorithm == "anil" and moves == "all":
+            raise HeadwiseError("anil with moves='all'", "heads, gates or fast", "algorithm='fomaml'")
         if moves == "gates" and gates is None:
             raise HeadwiseError("moves='gates' without gates", "gates= sigmoid or concrete", "gates='sigmoid'")
-        if by == "reptile" and learn_rates is not None:
+        if algorithm == "reptile" and learn_rates is not None:
             raise HeadwiseError("reptile with learn_rates", "fomaml or maml: reptile's rule has no gradient for rates")
         if steps < 0 or not 0 <= momentum < 1:
             raise HeadwiseError(f"steps={steps}, momentum={momentum}", "0 steps or more, momentum from 0 to below 1")
-        self.by, self.steps, self.support, self.moves = by, 0 if by == "multitask" else steps, support, moves
+        self.algorithm, self.steps = algorithm, 0 if algorithm == "multitask" else steps
+        self.support, self.moves = support, moves
         self.rates = _rates(rates)
         self.momentum, self.learn_rates = momentum, learn_rates
         self.form, self.gates_each, self.gate_lr = gates, gates_each, gate_lr
@@ -126,7 +127,7 @@ class Meta(Method):
 
     @property
     def second(self) -> bool:
-        return self.by == "maml" and self.steps > 0
+        return self.algorithm == "maml" and self.steps > 0
 
     def ready(self, model: MultiTaskModel, file: str | Path | None = None) -> Learner:
         """The learner of a model; made by `fit`, or here for a model that is not to be trained.
@@ -218,7 +219,7 @@ class Meta(Method):
         support, query = (self._batch(run, task, items) for items in stream.parts)
         found = self.adapt(self.learner, task, support)
         loss = functional_call(self.learner, found.parameters, (task, query)).mean()
-        if self.by == "reptile":
+        if self.algorithm == "reptile":
             own = dict(self.learner.named_parameters())
             way = torch.stack([(own[name] * step.detach()).sum() for name, step in found.path.items()]).sum()
             loss = loss + (way - way.detach())  # adds nothing but the path to the gradient
@@ -240,7 +241,7 @@ class Meta(Method):
         groups = learner.movable(task, MOVES[self.moves])
         second = self.second and learner.training
         how = (self.steps if steps is None else steps, rates or self.current_rates(), self.momentum, second)
-        return adapt(learner, task, batch, groups, *how, self._masks(learner), whole_path=self.by == "reptile")
+        return adapt(learner, task, batch, groups, *how, self._masks(learner), whole_path=self.algorithm == "reptile")
 
     def current_rates(self) -> Rates:
         """The inner loop's rates by group."""
@@ -296,7 +297,12 @@ class Meta(Method):
             self.log_rates.data.copy_(tensors["log_rates"])
 
     def describe(self) -> dict[str, Any]:
-        settings = {"by": self.by, "steps": self.steps, "support": self.support, "rates": dict(self.rates)}
+        settings = {
+            "algorithm": self.algorithm,
+            "steps": self.steps,
+            "support": self.support,
+            "rates": dict(self.rates),
+        }
         settings |= {"moves": self.moves, "momentum": self.momentum, "learn_rates": self.learn_rates}
         settings |= {"gates": self.form, "gates_each": self.gates_each, "gate_lr": self.gate_lr}
         settings |= {"attention": "math" if self.second else "any"}

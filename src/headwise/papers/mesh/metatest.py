@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from headwise.papers.mesh.inner import Learner, Rates
 from headwise.papers.mesh.meta import GROUPS, Meta
 from headwise.tasks.languages import base
 from headwise.tasks.metrics import metrics
-from headwise.tasks.task import Task
+from headwise.tasks.readers.sources import halves
+from headwise.tasks.task import Rows, Task
 
 SHOTS = (4, 8, 16, 32)
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -149,6 +150,7 @@ def meta_test(
     if isinstance(rates, Mapping) and set(rates) != set(GROUPS):
         raise HeadwiseError(f"rates for {', '.join(rates)}", f"a number, or one for each of: {', '.join(GROUPS)}")
     own, start_rates = _start(model, method)
+    task = with_support(task)
     by_group = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else rates or start_rates
     with _joined(own, task) as (learner, zero), evaluating(learner):
         train = encode(model.tasks[task.name], "train", model.tokenizer, model.max_length)
@@ -163,6 +165,17 @@ def meta_test(
             ]
         start = _zero_shot(learner, task.name, how) if zero else None
     return MetaTest(task.name, task.language, task.metric, task.name in model.tasks, found, start)
+
+
+def with_support(task: Task) -> Task:
+    """A pair without training rows gets its support from half of its development rows; the other half measures."""
+    if "train" in task.splits:
+        return task
+    parts = halves(task.rows("dev" if "dev" in task.splits else "test"))
+    note = f"{task.note}; " if task.note else ""
+    return replace(
+        task, source=Rows(**parts), sizes={}, note=f"{note}support is half of the rows that measure", _read={}
+    )
 
 
 def _zero_shot(learner: Learner, task: str, how: dict[str, Any]) -> Score:

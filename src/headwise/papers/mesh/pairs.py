@@ -8,11 +8,13 @@ measured on MLQA alone, whose texts are in no other set. SQuAD's development set
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headwise.errors import unknown
 from headwise.tasks import lookup
+from headwise.tasks.catalog.sentences import PAWSX, XNLI
+from headwise.tasks.catalog.words import MLQA, PANX, TYDI, UDPOS, XQUAD
 from headwise.tasks.readers.shape import normalised, row_texts
 from headwise.tasks.task import Row, Rows, Task
 
@@ -60,38 +62,108 @@ SAMPLES: Mapping[str, Sides] = {  # where only small files are at hand
     "nli_es": Sides(("xnli_es", "dev"), ("xnli_es", "test")),
     "qa_en": Sides(("tydiqa_en", "train"), ("mlqa_en", "dev")),
     "qa_es": Sides(("xquad_es", "test"), ("mlqa_es", "dev")),
-    **{f"pa_{a}": _by_item(f"pawsx_{a}", f"pawsx_{b}") for a, b in (("en", "es"), ("es", "en"))},
     **COMMON,
 }
-PUBLISHED: Mapping[str, Sides] = {  # with XTREME's training files
-    **{f"nli_{language}": _as_published(f"xnli_{language}") for language in LANGUAGES},
-    **{f"pa_{language}": _as_published(f"pawsx_{language}") for language in LANGUAGES},
+PUBLISHED: Mapping[str, Sides] = {  # with XTREME's training files, and its translations of them
+    "nli_en": _as_published("xnli_en"),
+    "pa_en": _as_published("pawsx_en"),
     "qa_en": Sides(("squad_v11", "train"), ("mlqa_en", "dev")),
-    "qa_es": Sides(("xquad_es", "test"), ("mlqa_es", "dev")),
     **COMMON,
 }
 
 
-def pair(name: str, source: str = "samples", data: str | None = None, size: Mapping[str, int] | None = None) -> Task:
+def sides_of(name: str, source: str, languages: Sequence[str] = LANGUAGES) -> Sides | None:
+    """Which rows of the catalog train a pair and which measure it; None where its language has no data for the task.
+
+    Example:
+        >>> sides_of("qa_de", "published").note
+        'trained on squad_translated_de/train, measured on mlqa_de/dev'
+    """
+    task, _, language = name.partition("_")
+    if source == "samples" and task == "pa" and language in PAWSX.split():
+        return _by_item(f"pawsx_{language}", *(f"pawsx_{o}" for o in languages if o != language and o in PAWSX.split()))
+    table = SAMPLES if source == "samples" else PUBLISHED
+    return table.get(name) or (OTHERS[task](language, source) if task in OTHERS else None)
+
+
+def _nli(language: str, source: str) -> Sides | None:
+    if language not in XNLI.split():
+        return None
+    small = Sides((f"xnli_{language}", "dev"), (f"xnli_{language}", "test"))
+    return (
+        small if source == "samples" else Sides((f"xnli_translated_{language}", "train"), (f"xnli_{language}", "dev"))
+    )
+
+
+def _pa(language: str, source: str) -> Sides | None:
+    there = language in PAWSX.split()
+    return Sides((f"pawsx_translated_{language}", "train"), (f"pawsx_{language}", "dev")) if there else None
+
+
+def _qa(language: str, source: str) -> Sides | None:
+    """Measured on MLQA, else on XQuAD, else on TyDi QA; what measures trains nobody."""
+    mlqa, xquad, tydi = (language in known.split() for known in (MLQA, XQUAD, TYDI))
+    measured = (f"mlqa_{language}", "dev") if mlqa else (f"xquad_{language}", "test") if xquad else None
+    if xquad and source != "samples" and language != "ro":
+        return Sides((f"squad_translated_{language}", "train"), measured or ("", ""))
+    if tydi:
+        return Sides((f"tydiqa_{language}", "train"), measured or (f"tydiqa_{language}", "dev"))
+    return Sides((f"xquad_{language}", "test"), measured or ("", "")) if mlqa and xquad else None
+
+
+def _ner(language: str, source: str) -> Sides | None:
+    return _as_published(f"wikiann_{language}") if language in PANX.split() else None
+
+
+def _pos(language: str, source: str) -> Sides | None:
+    return _as_published(f"udpos_{language}") if language in UDPOS.split() else None
+
+
+OTHERS: Mapping[str, Callable[[str, str], Sides | None]] = {
+    **{"nli": _nli, "pa": _pa, "qa": _qa, "ner": _ner, "pos": _pos},
+}
+
+
+def pairs_of(languages: Sequence[str], source: str = "published") -> tuple[str, ...]:
+    """The pairs of Table I's tasks with some languages, as far as there are data: French has none for questions.
+
+    Example:
+        >>> pairs_of(("en", "fr"))
+        ('nli_en', 'nli_fr', 'qa_en', 'ner_en', 'ner_fr', 'pa_en', 'pa_fr')
+    """
+    if source == "corpus":
+        return tuple(f"{task}_{language}" for task in TASKS for language in languages)
+    names = (f"{task}_{language}" for task in TASKS for language in languages)
+    return tuple(name for name in names if sides_of(name, source, languages) is not None)
+
+
+def pair(
+    name: str,
+    source: str = "samples",
+    data: str | None = None,
+    size: Mapping[str, int] | None = None,
+    languages: Sequence[str] = LANGUAGES,
+) -> Task:
     """A task-language pair: ``nli_es`` from the corpus, from samples, or from the published files.
 
     Args:
-        name: nli, qa, ner, pa, sts, pos or dep, and en or es.
+        name: nli, qa, ner, pa, sts, pos or dep, and a language: XTREME's, of the corpus en or es.
         source: corpus, samples or published.
         data: the folder of data.
         size: rows per split of the corpus.
+        languages: those that train beside it: items of parallel data are held out in all of them.
 
     Example:
         >>> pair("nli_es", "corpus", size={"train": 30, "dev": 30}).language
         'es'
     """
-    if name not in SAMPLES:
-        raise unknown("task-language pair", name, SAMPLES)
-    if source == "corpus":
-        return _from_corpus(name, size)
-    if source not in ("samples", "published"):
+    if source not in ("corpus", "samples", "published"):
         raise unknown("source of pairs", source, ("corpus", "samples", "published"))
-    return _cut(name, (SAMPLES if source == "samples" else PUBLISHED)[name], data)
+    known = [f"{task}_{language}" for task in (*TASKS, *MORE) for language in LANGUAGES]
+    sides = sides_of(name, source, languages) if source != "corpus" else None
+    if sides is None and (source != "corpus" or name not in known):
+        raise unknown("task-language pair", name, known if source == "corpus" else pairs_of(XNLI.split(), source))
+    return _cut(name, sides, data) if sides else _from_corpus(name, size)
 
 
 def _from_corpus(name: str, size: Mapping[str, int] | None) -> Task:

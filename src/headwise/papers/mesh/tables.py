@@ -12,7 +12,7 @@ from headwise.io.records import Record, Results
 from headwise.measuring.intervals import interval
 from headwise.measuring.stats import above_zero
 from headwise.papers.mesh import published as paper
-from headwise.papers.mesh.jobs import HELD, ROWS, STARTS
+from headwise.papers.mesh.jobs import ROWS, STARTS
 from headwise.papers.mesh.metatest import drawn_means
 from headwise.papers.summary import mean_sd, over_seeds, student, table
 
@@ -74,6 +74,11 @@ def _percent(records: Sequence[Record], pairs: Sequence[str], key: str = "scores
     return np.array([[one(record, pair) for pair in pairs] for record in records])
 
 
+def scored_pairs(records: Sequence[Record]) -> list[str]:
+    """The pairs that trainings have scores of, in order."""
+    return list(dict.fromkeys(pair for record in records for pair in record.result["scores"]))
+
+
 def pairs_table(records: Records, model: str) -> Table | None:
     """Table II: what every pair was trained and measured on, and how the model's tokenizer reads it."""
     found = records.part(model, "table")
@@ -100,20 +105,22 @@ def english_rules(records: Sequence[Record]) -> str:
 
 def table_one(records: Records, model: str) -> Table | None:
     """Table I and the combination of pruning and training that its text speaks of."""
-    base = records.part(model, "table", "multi-task")
+    base, pairs = records.part(model, "table", "multi-task"), scored_pairs(records.part(model, "table"))
     rows, published = [], []
     for name in ROWS:
         found = records.part(model, "table", name)
         if not found:
             continue
-        scores = _percent(found, paper.PAIRS)
+        scores = _percent(found, pairs)
         mean, sd = mean_sd(scores.mean(1))
         rows.append([name, *scores.mean(0), mean, sd, *_gain(found, base, name), len(found)])
-        theirs = paper.TABLE_1.get(name) if found[0].config["source"] != "corpus" else None
-        published.append([None, *(theirs or [None] * 8), np.mean(theirs) if theirs else None, *[None] * 4])
+        known = paper.TABLE_1.get(name) if found[0].config["source"] != "corpus" else None
+        theirs = dict(zip(paper.PAIRS, known or ()))
+        mean_of = np.mean(known) if known and set(pairs) == set(theirs) else None
+        published.append([None, *map(theirs.get, pairs), mean_of, *[None] * 4])
     if not rows:
         return None
-    columns = ["heads", *map(label, paper.PAIRS), "mean", "sd", "gain", "p", "seeds"]
+    columns = ["heads", *map(label, pairs), "mean", "sd", "gain", "p", "seeds"]
     note = (
         f"All pairs trained together on {records.sources(model)}; each pair by its own metric. Gain: of the mean over "
     )
@@ -124,7 +131,8 @@ def table_one(records: Records, model: str) -> Table | None:
 
 def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[float | None, float | None]:
     ours, theirs = (
-        {r.config["plan"]["seed"]: float(_percent([r], paper.PAIRS).mean()) for r in side} for side in (found, base)
+        {r.config["plan"]["seed"]: float(_percent([r], scored_pairs(found)).mean()) for r in side}
+        for side in (found, base)
     )
     both = [seed for seed in ours if seed in theirs]
     if name == "multi-task" or not both:
@@ -162,13 +170,16 @@ def recovery_table(records: Records, model: str) -> Table | None:
     found, base = recovered(records, model), records.starts(model)
     if not found or not base:
         return None
-    sides = {language: [p for p in paper.PAIRS if p.endswith(language)] for language in ("en", "es")}
+    pairs = scored_pairs(base)
+    languages = list(dict.fromkeys(pair.partition("_")[2] for pair in pairs))
+    sides = {language: [p for p in pairs if p.endswith(f"_{language}")] for language in languages}
     whole = [float(_percent(base, pairs).mean()) for pairs in sides.values()]
-    rows: list[list[Any]] = [["none", "", 0, whole[0], whole[0], whole[1], whole[1], None, len(base)]]
+    rows: list[list[Any]] = [["none", "", 0, *(one for one in whole for _ in range(2)), None, len(base)]]
     for (by, where, share), each in found.items():
         cells = [float(_percent(each, pairs, key).mean()) for pairs in sides.values() for key in ("cut", "scores")]
         rows.append([by, where, round(100 * share), *cells, _kept(base, each), len(each)])
-    columns = ["heads closed", "layers", "%", "en, cut", "en, recovered", "es, cut", "es, recovered"]
+    columns = ["heads closed", "layers", "%"]
+    columns += [f"{language}, {when}" for language in languages for when in ("cut", "recovered")]
     note = f"Means over the four tasks, trained on {records.sources(model)}. Kept: recovered scores over those of the "
     note += "whole model of the same seeds, which had no further epochs itself."
     return table(f"Pruning and recovery, {model}", [*columns, "kept, %", "seeds"], rows, note)
@@ -176,7 +187,8 @@ def recovery_table(records: Records, model: str) -> Table | None:
 
 def _kept(base: Sequence[Record], each: Sequence[Record]) -> float | None:
     """The mean score of all pairs after recovery, in percent of the whole models' of the same seeds."""
-    ours, whole = (_percent(side, paper.PAIRS) for side in (same_seeds(each, base), same_seeds(base, each)))
+    pairs = scored_pairs(each)
+    ours, whole = (_percent(side, pairs) for side in (same_seeds(each, base), same_seeds(base, each)))
     return 100 * float(ours.mean() / whole.mean()) if whole.any() else None
 
 
@@ -206,8 +218,8 @@ def models_table(records: Records) -> Table | None:
 
 def meta_table(records: Records, model: str, what: str) -> Table | None:
     """Scores of the pairs held out, from every start, and the gain over the multi-task start."""
-    rows = []
-    for pair in HELD[what][1]:
+    rows, made = [], [r for start in STARTS for r in records.part(model, "meta", f"{what}: {start}")]
+    for pair in dict.fromkeys(pair for record in made for pair in record.result["tests"]):
         base = records.part(model, "meta", f"{what}: multi-task")
         for start in STARTS:
             found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
@@ -218,11 +230,10 @@ def meta_table(records: Records, model: str, what: str) -> Table | None:
     shots = [entry["shots"] for entry in found_shots(records, model, what)]
     columns = ["pair", "start", "zero-shot", *(f"{n} shots" for n in shots[1:]), "gain", "low", "high", "p"]
     columns += ["p over seeds", "seeds"]
-    note = (
-        f"Trained on {', '.join(map(label, HELD[what][0]))} ({records.sources(model)}). Gain over the multi-task start "
-    )
-    note += f"at {shots[-1]} shots; low, high and the one-sided p resample examples and support sets (paired "
-    note += "bootstrap), not trainings. p over seeds: Student's paired t over trainings, two-sided. "
+    note = f"Trained on {', '.join(map(label, made[0].config['pairs']))} ({records.sources(model)}). "
+    note += f"Gain over the multi-task start at {shots[-1]} shots; low, high and the one-sided p resample examples "
+    note += "and support sets (paired bootstrap), not trainings. p over seeds: Student's paired t over trainings, "
+    note += "two-sided. "
     note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
     note += "Zero-shot: the task's output head as the other language trained it."
     return table(f"Meta-test on {what}, {model}", columns, rows, note)

@@ -19,29 +19,32 @@ from headwise.models.multitask import MultiTaskModel
 from headwise.papers.mesh.groups import dissociate_groups
 from headwise.papers.mesh.meta import Meta
 from headwise.papers.mesh.metatest import MetaTest, best_rate, meta_test
-from headwise.papers.mesh.pairs import pair
+from headwise.papers.mesh.pairs import LANGUAGES, pair
 from headwise.papers.mesh.trim import Trim
 from headwise.scoring.importance import importance
-from headwise.tasks.languages import base, share
+from headwise.tasks.languages import base, joined, share
 from headwise.tasks.task import Task
 from headwise.training.loop import Run, fit
 from headwise.training.plan import Plan
 
 
 @lru_cache(maxsize=64)
-def _pair(name: str, source: str, data: str | None, size: tuple[tuple[str, int], ...]) -> Task:
+def _pair(
+    name: str, source: str, data: str | None, size: tuple[tuple[str, int], ...], languages: tuple[str, ...]
+) -> Task:
     """Read once in a process: a worker does many jobs on the same pairs."""
-    return pair(name, source, data, dict(size)).ready()
+    return pair(name, source, data, dict(size), languages).ready()
 
 
 def found_pair(name: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Task:
     """A pair of a job."""
-    return _pair(name, config["source"], at.get("data"), tuple((config["rows"] or {}).items()))
+    languages = tuple(config.get("languages") or LANGUAGES)
+    return _pair(name, config["source"], at.get("data"), tuple((config["rows"] or {}).items()), languages)
 
 
 def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> MultiTaskModel:
     """The model of a meta-training: as kept under ``key``, or untrained; a task's languages share an output head."""
-    tasks = [found_pair(name, config, place.at) for name in config["pairs"]]
+    tasks = joined(found_pair(name, config, place.at) for name in config["pairs"])
     if key is not None:
         made = MultiTaskModel.load(place.model_of(key), tasks)
     else:

@@ -44,7 +44,7 @@ def method_table(records: Records, model: str, split: str) -> Table | None:
             mine, base = records.contrast(model, method, PLAIN, column, split)
             found = over_seeds(mine, base) if method != PLAIN else None
             rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
-            tests.append(np.nan if found is None else float(found.p))
+            tests.append(np.nan if found is None else float(np.asarray(found.p)))
     for row, p in zip(rows, adjust(np.array(tests))):
         row.insert(-1, None if np.isnan(p) else float(p))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
@@ -70,7 +70,9 @@ def untouched_table(records: Records) -> Table | None:
             if other == model and values:
                 rows.append([model, split, f"trained, {method}", *mean_sd(values), len(values)])
     rows.sort(key=lambda row: (row[0], row[1]))
-    note = "Spearman's correlation of predicted and gold similarity, in percent. What is untouched was not trained on this task's "
-    note += "rows here; an encoder trained for similarity may have seen such pairs before."
+    note = (
+        "Spearman's correlation of predicted and gold similarity, in percent. Untouched encoders were not trained on "
+    )
+    note += "this task's rows here; an encoder trained for similarity may have seen such pairs before."
     columns = ["model", "split", "way", "r", "sd", "seeds"]
     return table("Similarity: trained against untouched", columns, rows, note) if rows else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from headwise.experiments.jobs import Place
 from headwise.experiments.works import method_of, opened, scored
-from headwise.papers.specialization.works import text_vectors
+from headwise.measuring.vectors import sentence_vectors
 from headwise.tasks.metrics import metrics
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -35,7 +35,7 @@ def untrained(place: Place) -> dict[str, Any]:
         task = made.tasks[c["task"]]
         for split in (split for split in ("dev", "test") if split in task.splits):
             rows = task.rows(split)
-            a, b = (text_vectors(made, [row[side] for row in rows]) for side in ("text", "text_b"))
+            a, b = (sentence_vectors(made, [row[side] for row in rows]) for side in ("text", "text_b"))
             cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
             gold = [row["label"] for row in rows]
             by = {name: metrics[name](cosine.tolist(), gold) for name in ("pearson", "spearman")}

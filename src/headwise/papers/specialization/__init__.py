@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headwise.papers.recipe import PaperRecipe, Part
-from headwise.papers.specialization import estimating, figures, ours, training
+from headwise.papers.specialization import estimating, figures, ours, raised, sweeps, training
 from headwise.papers.specialization import tables as apart
 from headwise.papers.specialization.headsets import head_set_table
 from headwise.papers.specialization.items import DIFFERENCES, ITEMS, PUBLISHED
@@ -94,14 +94,17 @@ def _glue(records: Records) -> Part:
         tables += [training.glue_table(records, model, sampling) for sampling in ("annealed", "proportional")]
         tables += [training.ablation_table(records, model), training.condition_table(records, model)]
         tables += [*ours.own_tables(records, model), ours.direct_table(records, model)]
-        tables += [training.released_table(records, model)]
-        tables += training.sweep_tables(records, model)
-        base, swept = training.sweep_points(records, model)
+        tables += [training.released_table(records, model), training.unsaid_table(records, model)]
+        tables += [*sweeps.sweep_tables(records, model), sweeps.grid_table(records, model)]
+        tables.append(raised.glue_d_table(records, model))
+        base, swept = sweeps.sweep_points(records, model)
+        if d := raised.on_glue(records, model):
+            drawn[f"D on GLUE {model}"] = partial(figures.raised, d)
         if found := training.method_gaps(records, model):
             drawn[f"methods {model}"] = partial(figures.gains, found)
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
-    tables = [table for table in (*tables, ours.pooled_table(records), training.raised_table(records)) if table]
+    tables = [table for table in (*tables, ours.pooled_table(records), raised.raised_table(records)) if table]
     return _part("Training important heads", [*tables, training.cited_table()] if tables else [], drawn)
 
 

@@ -11,8 +11,9 @@ from headwise.errors import HeadwiseError
 from headwise.papers.specialization.records import Lesioned, Records, label
 from headwise.papers.specialization.settings import OWN
 from headwise.papers.specialization.similarity import similarities
+from headwise.papers.specialization.sweeps import Axis
 from headwise.papers.specialization.tables import in_order, pairwise_d
-from headwise.papers.specialization.training import Axis, gaps
+from headwise.papers.specialization.training import gaps
 from headwise.papers.specialization.transfer import Transfer
 from headwise.reporting.figures import INK, house_style
 from headwise.reporting.palette import RAMP, TASKS
@@ -162,4 +163,21 @@ def bars(rows: Mapping[str, Sequence[tuple[str, float | None]]]) -> Figure:
         axis.invert_yaxis()
         axis.set_title(model)
         axis.set_xlabel("D, percentage points")
+    return figure
+
+
+def raised(found: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """Figure 8: D of GLUE's tasks after plain training and after important-head training, a dot for each seed."""
+    figure, (axis,) = _sheet(1, 5.2, 2.4)
+    axis.axhline(0, color=INK, linewidth=0.6)
+    names = [task for task in next(iter(found.values())) if any(one[task] for one in found.values())]
+    for number, (method, colour) in enumerate(zip(found, TASKS)):
+        for place, task in enumerate(names):
+            each, at = list(found[method][task].values()), place + 0.36 * (number - 0.5)
+            if each:
+                axis.bar(at, np.mean(each), width=0.34, color=colour, alpha=0.45, label=None if place else method)
+                axis.plot([at] * len(each), each, "o", color=colour, markersize=3)
+    axis.set_xticks(range(len(names)), [label(task) for task in names], rotation=30)
+    axis.set_ylabel("D, percentage points")
+    _legend_beside(axis)
     return figure

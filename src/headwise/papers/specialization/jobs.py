@@ -14,7 +14,7 @@ from headwise.io.files import plain
 from headwise.models.causality import pooling_by_name
 from headwise.papers import recipe
 from headwise.papers.specialization.mtdnn import PLAN as MTDNN_PLAN
-from headwise.papers.specialization.settings import CONTROLS, OWN, RELEASED, STARTS, Size
+from headwise.papers.specialization.settings import CONTROLS, OWN, RELEASED, STARTS, UNSAID, Size
 from headwise.training.plan import Plan
 
 
@@ -26,7 +26,7 @@ class Build(recipe.Build):
         *("inventory", "five", "five_iat", "estimators", "permutation", "rounds", "frozen", "pairs", "paired_news"),
         *("annealed", "alike", "proportional", "singles", "ticket_share", "prune_least", "mtdnn", "distilled"),
         *("sweep_delta", "sweep_alpha", "released", "conditions", "own", "variants", "glue_lesions", "few_shot"),
-        *("grid", "strict", "submission", "compared"),
+        *("grid", "strict", "unsaid", "submission", "compared"),
     )
 
     def __init__(self, size: Size, model: str, at: Mapping[str, str], seed: int, seeds: Sequence[int]):
@@ -222,6 +222,21 @@ class Build(recipe.Build):
         every = RELEASED | CONTROLS
         jobs = [self._glue(f"released: {what}", {**common, **switches}) for what, switches in every.items()]
         return self._with_mismatched(jobs)
+
+    def unsaid(self) -> list[Job]:
+        """Plain training and IAT under settings of the released program that the paper does not name."""
+        return self._with_mismatched([job for name in UNSAID for job in self._unsaid(name)])
+
+    def _unsaid(self, name: str) -> list[Job]:
+        told, plan = UNSAID[name], self._glue_plan().with_(**UNSAID[name].get("plan", {}))
+        common = {"name": "released_settings", "examples": self.size.examples, **told.get("method", {})}
+        shape, made = told.get("shape", {}), list[Job]()
+        for what, alpha in (("plain", 1.0), ("IAT", 0.3)):
+            branch = {"branch": made[0]} if made else {"marks": (0.1,)}
+            method = {**common, "alpha": alpha, **({"delta": 0.1} if made else {})}
+            title = f"glue annealed {name}: {what}"
+            made.append(self.train(title, self.size.glue, plan, method=method, **shape, **branch))
+        return made
 
     def own(self) -> list[Job]:
         """Methods beyond the paper."""

@@ -11,7 +11,16 @@ import numpy as np
 
 from headwise.io.records import Record, Results
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.settings import CONTROLS, CORPUS_FIVE, CORPUS_GLUE, FIVE, GLUE, OWN, RELEASED
+from headwise.papers.specialization.settings import (
+    CONTROLS,
+    CORPUS_FIVE,
+    CORPUS_GLUE,
+    FIVE,
+    GLUE,
+    OWN,
+    RELEASED,
+    UNSAID,
+)
 
 ALPHA = 0.3
 LABELS = {
@@ -45,16 +54,18 @@ SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples", "cl
 def trained(config: Mapping[str, Any], own: str = "") -> Trained:
     """What a training's config says; ``own`` names the method of a work of its own."""
     plan = config["plan"]
-    method = own or method_name(config.get("method"))
+    method = own or method_name(config.get("method"), config.get("output_heads", "linear"))
     model, tasks = config["model"], tuple(config["tasks"])
     setting = tuple(plan.get(name) for name in SETTING)
     return Trained(model, tasks, plan["seed"], method, plan["sampling"], plan["train"] == "heads", setting)
 
 
-def method_name(method: Mapping[str, Any] | None) -> str:
+def method_name(method: Mapping[str, Any] | None, output_heads: str = "linear") -> str:
     """A method and its settings as the tables name them."""
     if not method:
         return "multi"
+    if method["name"] == "released_settings":
+        return f"{'multi' if method['alpha'] == 1 else 'iat'}: {_unsaid(method, output_heads)}"
     if method["name"] == "iat_released":
         return next(
             (f"released: {n}" for n, s in (RELEASED | CONTROLS).items() if s.items() <= method.items()), "released"
@@ -71,6 +82,14 @@ def method_name(method: Mapping[str, Any] | None) -> str:
     if (alpha, delta) == (0.3, 0.1):
         return {"top": "iat", "random": "random heads", "bottom": "bottom heads"}[choose] + held
     return f"iat α = {alpha:g}, δ = {delta:g}{held}"
+
+
+def _unsaid(method: Mapping[str, Any], output_heads: str) -> str:
+    """Which of the settings that the paper does not name a training has."""
+    asked = {"shape": {} if output_heads == "linear" else {"output_heads": output_heads}}
+    asked["method"] = {name: True for name in ("grades", "redraw") if method.get(name)}
+    same = (n for n, told in UNSAID.items() if all(told.get(part, {}) == one for part, one in asked.items()))
+    return next(same, "other settings")
 
 
 class Lesioned(NamedTuple):
@@ -187,6 +206,15 @@ class Records:
             and set(t.tasks) in sets
             and (t.method, t.frozen) == (method, frozen)
         }
+        return list(found.values())
+
+    def on_glue(self, model: str, method: str = "multi") -> list[Lesioned]:
+        """The lesions of all of GLUE's tasks trained together, one for each seed."""
+        sets, found = [set(GLUE), set(CORPUS_GLUE)], dict[int, Lesioned]()
+        for one in self.lesioned:
+            t = one.trained
+            if (t.model, t.method, t.sampling) == (model, method, "annealed") and set(t.tasks) in sets:
+                found[t.seed] = one
         return list(found.values())
 
     def head_sets(self, model: str) -> list[Lesioned]:

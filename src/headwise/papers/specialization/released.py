@@ -9,13 +9,16 @@ evaluation mode, so that dropout is off until the epoch ends (``dropout=False``)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from headwise.heads.modules import evaluating
 from headwise.measuring.evaluate import to_device
-from headwise.models.batching import Order
+from headwise.models.batching import Encoded, Order, Stream
+from headwise.tasks.kinds.classify import Regress
 from headwise.training.methods.iat import IAT
 
 if TYPE_CHECKING:
@@ -99,3 +102,57 @@ def _leave_gradients(run: Run) -> None:
                 for part in np.array_split(items, min(run.parts, len(items))):
                     losses = run.wrapped(task, to_device(data.batch(part), run.device)).loss
                     (losses.sum() / len(items)).backward()
+
+
+class ReleasedSettings(IAT):
+    """Settings of the released program that its paper does not name, each under a switch; with ``alpha=1`` without IAT.
+
+    Example:
+        >>> fit(model, Plan(warmup=0.0), ReleasedSettings(alpha=0.3, redraw=True))
+    """
+
+    name = "released_settings"
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        delta: float = 0.1,
+        grades: bool = False,
+        redraw: bool = False,
+        examples: int = 10_000,
+    ):
+        """Set what follows the released program.
+
+        Args:
+            alpha: share of heads a task may move; 1 is plain training.
+            delta: share of the steps, at the end, in which the rest is held.
+            grades: losses of graded tasks on the grades' own scale: 25 times as large for STS-B's 0 to 5.
+            redraw: every batch is drawn anew from all rows, so that an epoch does not cover them.
+            examples: for each task's importance.
+        """
+        super().__init__(alpha, delta, examples=examples)
+        self.grades, self.redraw = grades, redraw
+
+    def stream(self, task: str, data: Encoded, order: Order, seed: Sequence[int]) -> Stream:
+        return (Redrawn if self.redraw else Stream)(data, order, seed)
+
+    def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        found, kind = super().loss(run, task, batch), run.model.tasks[task].kind
+        return found * (kind.high - kind.low) ** 2 if self.grades and isinstance(kind, Regress) else found
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "grades": self.grades, "redraw": self.redraw}
+
+
+class Redrawn(Stream):
+    """Batches drawn without replacement inside, with replacement between them; lengths are not sorted."""
+
+    def next(self) -> np.ndarray:
+        rng = np.random.default_rng([*self.seed, self.epoch, self.position])
+        self.position += 1
+        if self.position >= len(self):
+            self.epoch, self.position = self.epoch + 1, 0
+        return rng.choice(len(self.data), min(self.order.size, len(self.data)), replace=False)
+
+    def load_state(self, state: dict[str, int]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]

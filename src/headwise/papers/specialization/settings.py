@@ -25,6 +25,15 @@ RELEASED: dict[str, dict[str, Any]] = {  # from the paper's method to the releas
 CONTROLS: dict[str, dict[str, Any]] = {  # of the released program, where all heads are trained on
     "dropout off alone": {"alpha": 1.0, "freeze": "grad", "by": "gradient", "leak": False, "dropout": False},
 }
+UNSAID: dict[str, dict[str, dict[str, Any]]] = {  # settings of the released program that the paper does not name
+    "native output heads": {"shape": {"output_heads": "native"}},
+    "grades on their own scale": {"method": {"grades": True}},
+    "batches drawn anew, no warm-up": {"method": {"redraw": True}, "plan": {"warmup": 0.0}},
+    "all of these": {
+        **{"shape": {"output_heads": "native"}, "plan": {"warmup": 0.0}},
+        **{"method": {"grades": True, "redraw": True}},
+    },
+}
 OWN: dict[str, dict[str, Any]] = {  # beyond the paper
     "a rate per head and task": {"name": "rates", "power": 1.0, "start": 0.2},
     "a factor per head and task": {"name": "scales", "lr": 0.003},

@@ -18,11 +18,11 @@ from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Made, Place
 from headwise.experiments.works import opened, scored, short, small
 from headwise.heads.gates import Heads
-from headwise.heads.modules import evaluating
 from headwise.heads.selection import top
 from headwise.io.files import file_digest
-from headwise.measuring.evaluate import default_tokens, evaluate
-from headwise.models.batching import Encoded, batches, encode
+from headwise.measuring.evaluate import evaluate
+from headwise.measuring.vectors import sentence_vectors
+from headwise.models.batching import encode
 from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
 from headwise.models.multitask import MultiTaskModel
@@ -31,7 +31,6 @@ from headwise.papers.specialization.mtdnn import prepare
 from headwise.papers.specialization.transfer import transfer
 from headwise.pruning.iterative import cut_in_rounds
 from headwise.scoring.importance import importance
-from headwise.tasks.kinds.classify import encode_texts
 from headwise.tasks.task import Task
 from headwise.training.loop import fit
 from headwise.training.methods.distill import Distill
@@ -127,7 +126,7 @@ def likeness(place: Place) -> dict[str, Any]:
     """How alike tasks are by the vectors that single-task models give the same sentences (DSE and CRA)."""
     c = place.config
     texts = _texts(place, c["texts"], c["count"])
-    vectors = {name: text_vectors(_single(place, name), texts) for name in c["of"]}
+    vectors = {name: sentence_vectors(_single(place, name), texts) for name in c["of"]}
     return {by: similarity[by](vectors).to_record() for by in ("dse", "cra")} | {"texts": len(texts)}
 
 
@@ -148,18 +147,6 @@ def _texts(place: Place, name: str, count: int) -> list[str]:
     found = [s.strip() for context in contexts for s in context.split(". ") if 20 < len(s) < 300]
     chosen = np.random.default_rng(0).permutation(len(found))[:count]
     return [found[i] for i in sorted(chosen)]
-
-
-@torch.no_grad()
-def text_vectors(model: MultiTaskModel, texts: list[str]) -> np.ndarray:
-    """The vector of each text as the model's tasks are given it, (texts, width)."""
-    columns = encode_texts([{"text": text} for text in texts], model.tokenizer, model.max_length)
-    data = Encoded(columns, pad=model.tokenizer.pad_token_id or 0, rows=len(texts))
-    out = np.empty((len(texts), model.width), np.float32)
-    with evaluating(model):
-        for items, batch in batches(data, default_tokens(model), model.device):
-            out[items] = model.hidden(batch).pooled.float().cpu().numpy()
-    return out
 
 
 def onto(place: Place) -> Made:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.measuring.stats import paired_bootstrap
+from headwise.measuring.stats import adjust, paired_bootstrap
 from headwise.papers.stem_cell import published as paper
 from headwise.papers.stem_cell.claims import Claims, RunOverlap
 from headwise.papers.stem_cell.published import STAGES, TASKS
@@ -51,6 +51,35 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
     note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
     columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
     return table(f"Scores {WAYS[gates, frozen]}, {model}", columns, rows, note)
+
+
+def equal_table(records: Records, model: str) -> Table | None:
+    """Alone with as many updates as all five together: is it company that helps or hurts, or more updates?"""
+    usual, equal = records.scores(model, False), records.scores(model, False, equal=True)
+    if not equal:
+        return None
+    rows = []
+    for task, name in zip(TASKS, NAMES):
+        alone, more, joint = (found.get(key, {}) for found, key in zip((usual, equal, usual), _keys(task)))
+        if more:
+            each = [_percent(mean_sd(scores.values())[0]) for scores in (alone, more, joint)]
+            found = over_seeds(joint, more)
+            test = [100 * found.value, 100 * found.low, 100 * found.high, found.p] if found else [None] * 4  # type: ignore[operator]
+            rows.append([name, *each, *test, len(joint.keys() & more.keys())])
+    for row, holm in zip(rows, adjust(np.array([np.nan if row[7] is None else row[7] for row in rows])).tolist()):
+        row.insert(8, holm)
+    columns = ["task", "alone", "alone, equal updates", "all five", "all five - equal", "low", "high", "p", "p (Holm)"]
+    note = "Test scores in percent, means over seeds; low, high and p: Student's paired t over seeds, two-sided. Equal "
+    note += (
+        "updates: as many as all five tasks have together, five times the usual number. Joint training shows a task "
+    )
+    note += "its own rows once for every five batches, so the epochs over them are equal in the first and third column "
+    note += "and the updates in the second and third."
+    return table(f"Equal updates, {model}", [*columns, "seeds"], rows, note)
+
+
+def _keys(task: str) -> tuple[tuple[str, str], ...]:
+    return (task, task), (task, task), (ALL, task)
 
 
 def _pair(a: str, b: str) -> str:

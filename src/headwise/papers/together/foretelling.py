@@ -161,4 +161,5 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
     """0 where either side is constant: it orders nothing."""
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
-    return float(spearmanr(a, b).statistic)
+    result: Any = spearmanr(a, b)
+    return float(result.statistic)

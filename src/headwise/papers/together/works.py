@@ -75,7 +75,7 @@ def _gradient(model: MultiTaskModel, task: str, examples: int) -> tuple[dict[str
 
 def _by_head(encoder: nn.Module, heads: Heads, gradient: dict[str, torch.Tensor]) -> torch.Tensor:
     """The gradient in each head's own rows, (L, H, n); zeros for absent heads."""
-    by_weight = {id(p): gradient.get(n) for n, p in encoder.named_parameters()}
+    by_weight: dict[int, Any] = {id(p): gradient.get(n) for n, p in encoder.named_parameters()}
     found: dict[tuple[int, int], torch.Tensor] = {}
     for site in heads.sites:
         for head, kept in enumerate(site.kept):

@@ -26,7 +26,7 @@ function cell(model, number, head) {
   const shown = state.role && state.role !== "none" ? head.roles.find((r) => r.role === state.role) : best;
   const pressed = state.model === number && state.head === key(head);
   const name = state.role && state.role !== "none" && shown && shown.holds ? state.role : head.role;
-  const classes = [name ? taskClass(named.indexOf(name)) : "", passes(model, head) ? "" : "dim"];
+  const classes = [name ? taskClass(named.indexOf(name)) : "none", passes(model, head) ? "" : "dim"];
   if (changedHeads.has(`${model.name}:${key(head)}`)) classes.push("changed");
   return el("button", {
     type: "button", "data-head": `${number}:${key(head)}`, "aria-pressed": pressed,
@@ -50,7 +50,7 @@ function map(model, number) {
   }
   const columns = `2rem repeat(${model.heads_per_layer}, minmax(0, 1fr))`;
   return el("figure", {}, el("figcaption", {}, el("h3", {}, model.name), el("p", {}, `${model.layers} layers of ${model.heads_per_layer} heads`)),
-    el("div", { class: "headmap", style: { "grid-template-columns": columns } }, rows));
+    el("div", { class: "headmap", style: { "grid-template-columns": columns, "max-width": `${2 + 2.6 * model.heads_per_layer}rem` } }, rows));
 }
 
 function table(headings, rows) {
@@ -76,6 +76,7 @@ function card() {
   const head = model.heads.find((each) => key(each) === state.head);
   if (!head) return;
   const scored = head.roles.filter((r) => r.holds || r.lift > 0.02 || about.get(r.role).describes);
+  scored.sort((a, b) => about.get(a.role).describes - about.get(b.role).describes);
   const rows = scored.slice(0, 14).map((r) => el("tr", { class: r.holds ? "holds" : null },
     el("th", { scope: "row", title: about.get(r.role).about }, r.role), el("td", { class: "n" }, percent(r.score)),
     el("td", { class: "n" }, `${percent(r.low)} to ${percent(r.high)}`), el("td", { class: "n" }, percent(r.control)), el("td", { class: "n" }, chance(r.p))));

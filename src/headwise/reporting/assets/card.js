@@ -6,6 +6,7 @@ function pin(view, head) {
     cell.setAttribute("aria-selected", i === head);
   });
   drawCard(view);
+  if (view.ready) toAddress(view);
 }
 
 function drawCard(view) {
@@ -38,9 +39,9 @@ function headCard(view, head) {
     el("header", {}, el("h3", {}, `Head ${headName(view, head)}`),
       el("button", { type: "button", class: "quiet", "aria-label": "Unpin this head", on: { click: () => pin(view, null) } }, "×")),
     el("p", { class: "about" }, ownerSentence(view, head)),
-    importanceRows(view, head),
-    neighbours(view, head),
-  ].flat().filter(Boolean);
+    el("div", {}, importanceRows(view, head)),
+    el("div", {}, neighbours(view, head)),
+  ].filter(Boolean);
 }
 
 /* What else is known of a kept head, below the map. */

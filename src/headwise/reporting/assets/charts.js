@@ -16,7 +16,7 @@ function frame(place, xs, ys, spec) {
     svg("text", { x: box.left - 6, y: y(v), "text-anchor": "end" }, spec.yText(v))]);
   const feet = ticks(x0, x1, width < 400 ? 3 : 5).map((v) => svg("text", { x: x(v), y: box.bottom + 14, "text-anchor": "middle" }, spec.xText(v)));
   const names = [svg("text", { class: "axis-name", x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" }, spec.xName)];
-  return { root: svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${spec.yName} against ${spec.xName}` }, grid, feet, names), x, y, box };
+  return { root: svg("svg", { viewBox: `0 0 ${width} ${height}`, role: spec.points ? "group" : "img", "aria-label": `${spec.yName} against ${spec.xName}` }, grid, feet, names), x, y, box };
 }
 
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
@@ -69,10 +69,10 @@ function scatter(place, dots, fit) {
   const usable = dots.filter((p) => known(p.similarity) && known(p.d));
   if (!usable.length) return;
   const xs = usable.map((p) => p.similarity), [x0, x1] = padded(Math.min(...xs), Math.max(...xs));
-  const spec = { xName: "similarity", yName: "D", xText: (v) => number(v, 2), yText: (v) => points(v, 0), zero: true };
+  const spec = { xName: "similarity", yName: "D", xText: (v) => number(v, 2), yText: (v) => points(v, 0), zero: true, points: true };
   const { root, x, y } = frame(place, [x0, x1], usable.map((p) => p.d), spec);
   if (fit && known(fit.slope)) root.append(svg("line", { class: "fit", x1: x(x0), x2: x(x1), y1: y(fit.intercept + fit.slope * x0), y2: y(fit.intercept + fit.slope * x1) }));
-  root.append(...usable.map((p) => svg("circle", { class: "point", cx: x(p.similarity), cy: y(p.d), r: 5, tabindex: 0,
+  root.append(...usable.map((p) => svg("circle", { class: "point", cx: x(p.similarity), cy: y(p.d), r: 5, tabindex: 0, role: "img",
     "aria-label": `${p.a} and ${p.b}`, on: { mouseenter: (event) => showTip(pointTip(p), event.target), focus: (event) => showTip(pointTip(p), event.target), mouseleave: hideTip, blur: hideTip } })));
   place.replaceChildren(root);
 }

@@ -60,11 +60,16 @@ function ramp(t) {
 }
 
 const shade = (t) => `light-dark(${ramp(1 - t)}, ${ramp(0.06 + 0.94 * t)})`;
-const inkOn = (t) => `light-dark(${t > 0.42 ? "#fff" : "#1d2126"}, ${t > 0.5 ? "#14161b" : "#f1f1ec"})`;
+/* Letters on a shade: dark or light, whichever has the higher contrast. */
+const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const inkFor = (rgb) => { const [r, g, b] = rgb.match(/[\d.]+/g).map((c) => linear(c / 255)); return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.179 ? "#fff" : "#000"; };
+const inkOn = (t) => `light-dark(${inkFor(ramp(1 - t))}, ${inkFor(ramp(0.06 + 0.94 * t))})`;
 const rampBar = () => `linear-gradient(to right, ${[...Array(11).keys()].map((i) => shade(i / 10)).join(", ")})`;
 const taskColour = (i) => page.colours[i % page.colours.length];
 const taskClass = (i) => `c${i % page.colours.length}`;
 const dot = (i) => el("i", { class: `dot ${taskClass(i)}` });
+/* A task's colour with its letter: the second cue. */
+const badge = (i, letter) => el("i", { class: `badge ${taskClass(i)}`, "aria-hidden": "true" }, letter);
 
 /* One row of buttons of which one is pressed. */
 function segments(options, chosen, choose) {

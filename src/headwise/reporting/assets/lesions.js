@@ -3,21 +3,25 @@ function nearestFraction(fractions, alpha) {
   return fractions.reduce((best, fraction, i) => (Math.abs(fraction - alpha) < Math.abs(fractions[best] - alpha) - 1e-9 ? i : best), 0);
 }
 
-function drawLesions(view) {
+function drawMeasured(view) {
   const data = view.study.dissociation;
   if (!data) return;
   const at = nearestFraction(data.fractions, view.state.alpha);
   show(view, "fraction-note", `Measured at α = ${percent(data.fractions[at])}, the nearest of ${data.fractions.length} measured.`);
   drawMatrix(view, data, at);
-  if (data.D) { drawScores(view, data); drawCurve(view, data); }
+}
+
+function drawDissociation(view) {
+  const data = view.study.dissociation;
+  if (data && data.D) { drawScores(view, data); drawCurve(view, data); }
 }
 
 function drawMatrix(view, data, at) {
   const random = randomLesions(data), columns = [...data.lesions.keys()].filter((j) => !random.includes(j));
   const dense = columns.length + (random.length ? 1 : 0) > 11;
   const head = el("tr", {}, el("td", {}), columns.map((j) => lesionHead(view, data.lesions[j], dense)),
-    random.length ? lesionHead(view, random.length > 1 ? `${random.length} random sets` : "random set", dense) : null);
-  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row", title: name }, taskDot(view, name), name),
+    random.length ? lesionHead(view, random.length > 1 ? `${random.length} random` : "random", dense) : null);
+  const rows = data.tasks.map((name, i) => el("tr", {}, el("th", { scope: "row", title: name }, taskBadge(view, name), shortName(view, name)),
     columns.map((j) => lesionCell(view, data, at, i, j, dense)), random.length ? randomCell(data, at, i, random, dense) : null));
   show(view, "matrix", el("table", { class: dense ? "heat dense" : "heat" }, el("thead", {}, head), el("tbody", {}, rows)));
 }
@@ -31,11 +35,13 @@ function randomCell(data, at, i, random, dense) {
   const [low, high] = [Math.min(...left), Math.max(...left)];
   const describe = () => [el("b", {}, `${data.tasks[i]} without random heads`), el("p", {}, `Mean of ${random.length} sets: ${percent(sum(left) / left.length, 1)} of ${number(base, 4)}`),
     el("p", {}, `${percent(low, 1)} to ${percent(high, 1)}`)];
-  const on = { mouseenter: (event) => left.length && showTip(describe(), event.target), mouseleave: hideTip, click: (event) => left.length && showTip(describe(), event.currentTarget) };
+  const on = left.length ? described(describe) : {};
   const collapsed = data.collapsed && random.some((j) => data.collapsed[at][i][j]);
   return el("td", { class: collapsed ? "base collapsed" : "base", on }, el("b", {}, left.length ? `${Math.round((100 * sum(left)) / left.length)}` : "–"),
     el("small", {}, left.length > 1 && !dense ? `${Math.round(100 * low)}–${Math.round(100 * high)}` : ""));
 }
+
+const described = (describe) => ({ mouseenter: (event) => showTip(describe(), event.target), mouseleave: hideTip, click: (event) => showTip(describe(), event.currentTarget) });
 
 /* The test of one cell against the intact model, on the same rows. */
 const cellTest = (data, at, i, j) => ((data.cells || [])[at] || {})[data.tasks[i]]?.[data.lesions[j]];
@@ -43,10 +49,16 @@ const LEVEL = 0.05;
 const significant = (p) => known(p) && p < LEVEL;
 
 const taskDot = (view, name) => (view.byName[name] ? dot(view.byName[name].position) : null);
+const taskBadge = (view, name) => (view.byName[name] ? badge(view.byName[name].position, view.byName[name].letter) : null);
+const shortName = (view, name) => view.byName[name]?.short ?? name;
+/* Losses are grey: colours mean tasks. */
+const loss = (t) => `color-mix(in srgb, var(--ink) ${Math.round(8 + 88 * t)}%, var(--paper))`;
+const inkOnLoss = (t) => `light-dark(${t > 0.6 ? "#fff" : "#000"}, ${t > 0.42 ? "#000" : "#fff"})`;
+const lossBar = () => `linear-gradient(to right, ${[0, 0.5, 1].map(loss).join(", ")})`;
 
 function lesionHead(view, lesion, upright) {
   const text = lesion === "none" ? "intact" : lesion;
-  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskDot(view, lesion), text));
+  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskBadge(view, lesion), el("span", { class: view.byName[lesion] ? "name" : "" }, shortName(view, text))));
 }
 
 function lesionCell(view, data, at, i, j, dense) {
@@ -54,13 +66,13 @@ function lesionCell(view, data, at, i, j, dense) {
   const bounds = data.low && data.high ? [data.low[at][i][j], data.high[at][i][j]] : [null, null];
   const test = cellTest(data, at, i, j);
   const describe = () => lesionTip(data, at, i, j, base, value, bounds, test);
-  const on = { mouseenter: (event) => showTip(describe(), event.target), mouseleave: hideTip, click: (event) => showTip(describe(), event.currentTarget) };
+  const on = described(describe);
   if (data.lesions[j] === "none") return el("td", { class: "base", on }, el("b", {}, fixed(value)), el("small", {}, known(bounds[0]) && !dense ? `${fixed(bounds[0])}–${fixed(bounds[1])}` : ""));
   const left = remaining(value, base);
   const t = clamp((1 - left) / (1 - worst(data))) * 0.92;
   const coloured = known(left) && test && significant(test.p_holm) && !view.study.withheld[data.tasks[i]];
-  const classes = [coloured ? "" : "base", data.tasks[i] === data.lesions[j] ? "own" : "", data.collapsed && data.collapsed[at][i][j] ? "collapsed" : ""];
-  return el("td", { class: classes.join(" ").trim(), on, style: coloured ? { background: shade(t), color: inkOn(t) } : {} },
+  const classes = [coloured ? "" : "base", data.tasks[i] === data.lesions[j] ? `own ${view.byName[data.tasks[i]] ? taskClass(view.byName[data.tasks[i]].position) : ""}` : "", data.collapsed && data.collapsed[at][i][j] ? "collapsed" : ""];
+  return el("td", { class: classes.join(" ").trim(), on, style: coloured ? { background: loss(t), color: inkOnLoss(t) } : {} },
     el("b", {}, known(left) ? `${Math.round(100 * left)}` : "–"),
     el("small", {}, known(left) && known(bounds[0]) && !dense ? `${Math.round((100 * bounds[0]) / base)}–${Math.round((100 * bounds[1]) / base)}` : ""));
 }
@@ -93,8 +105,8 @@ function drawMatrixLegend(view) {
   const data = view.study.dissociation;
   if (!data) return;
   const any = data.collapsed && data.collapsed.flat(2).some(Boolean);
-  const tested = data.cells ? "coloured where the change is significant (p < 0.05 over rows, Holm-corrected)" : "not coloured: no tests in this study";
-  show(view, "matrix-legend", data.cells ? [el("span", {}, "100 %"), el("i", { class: "rampbar", style: { background: rampBar() } }), el("span", {}, percent(worst(data)))] : null,
+  const tested = data.cells ? "filled: significant (p < 0.05 over rows, Holm-corrected); dashed: not" : "dashed: no tests in this study";
+  show(view, "matrix-legend", data.cells ? [el("span", {}, "100 %"), el("i", { class: "rampbar", style: { background: lossBar() } }), el("span", {}, percent(worst(data)))] : null,
     el("span", { class: "about" }, tested),
     el("span", { class: "about" }, el("i", { class: "swatch own" }), "own heads ablated"),
     any ? el("span", { class: "about" }, el("i", { class: "swatch collapsed" }), "all predictions in one class") : null);
@@ -157,6 +169,8 @@ const PILLS = { significant: "good", "not significant": "", "not tested": "", si
 const PAIR_NAMES = { single: "one-sided", "both negative": "none" };
 const pairName = (pair) => (pair.kind === "significant" ? pair.verdict : PAIR_NAMES[pair.kind] || pair.kind);
 
+const PAIRS = 300; /* in the table at first */
+
 function drawPairs(view, data, pairs) {
   const sorted = [...pairs].sort((a, b) => (b.d ?? -9) - (a.d ?? -9)), held = view.study.withheld;
   const every = data.null ? [["p", "p, random sets", "one-sided, against random head sets of the same size, Holm-corrected"],
@@ -165,11 +179,13 @@ function drawPairs(view, data, pairs) {
   const columns = every.filter(([key]) => pairs.some((pair) => known(pair[key])));
   const head = el("tr", {}, el("th", {}, "Tasks"), ["D first", "D second", "D"].map((t) => el("th", { class: "r" }, t)), el("th", {}, "Double dissociation"),
     columns.map(([, name, title]) => el("th", { class: "r", title }, name)));
-  const rows = sorted.map((pair) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, pair.a), pair.a, el("span", { class: "and" }, " · "), taskDot(view, pair.b), pair.b),
+  const listed = view.state.allPairs ? sorted : sorted.slice(0, PAIRS);
+  const rows = listed.map((pair) => el("tr", {}, el("th", { scope: "row" }, taskDot(view, pair.a), pair.a, el("span", { class: "and" }, " · "), taskDot(view, pair.b), pair.b),
     [pair.d_a, pair.d_b, pair.d].map((value) => el("td", { class: "r" }, points(value))),
     el("td", {}, el("span", { class: `tag ${PILLS[pair.kind] || ""}`.trim(), title: held[pair.a] || held[pair.b] }, pairName(pair))),
     columns.map(([key]) => el("td", { class: "r" }, known(pair[key]) && pair.kind !== "withheld" ? (pair[key] < 0.001 ? "< 0.001" : number(pair[key], 2)) : "–"))));
-  show(view, "pairs", el("table", { class: "plain" }, el("thead", {}, head), el("tbody", {}, rows)));
+  const all = listed.length < sorted.length ? el("button", { type: "button", class: "quiet", on: { click: () => { view.state.allPairs = true; drawPairs(view, data, pairs); } } }, `All ${sorted.length} pairs`) : null;
+  show(view, "pairs", el("table", { class: "plain" }, el("thead", {}, head), el("tbody", {}, rows)), all);
 }
 
 function drawCurve(view, data) {

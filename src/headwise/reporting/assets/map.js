@@ -1,5 +1,5 @@
 /* The head map: layers x heads, coloured by what the reader asks for. */
-const MODES = { owner: "Owner", importance: "Importance", probe: "Probe", gate: "Gate" };
+const MODES = { owner: "Tasks", importance: "Importance", probe: "Probe", gate: "Gate" };
 
 function colourings(view) {
   const { probes, gates } = view.study;
@@ -26,8 +26,8 @@ function drawChoices(view, names) {
     const task = view.byName[name];
     const pressed = !byOwner && name === view.state.which;
     return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: (task && view.study.withheld[name]) || (byOwner ? `Importance for ${name}` : null),
-      on: { click: () => setColouring(view, byOwner ? "importance" : view.state.mode, name) } },
-    task && view.state.mode !== "probe" ? dot(task.position) : null, name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
+      on: { click: () => setColouring(view, byOwner ? "importance" : view.state.mode, name), mouseenter: () => single(view, task), mouseleave: () => single(view, null) } },
+    task && view.state.mode !== "probe" ? badge(task.position, task.letter) : null, task ? task.short : name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
   }));
   place.setAttribute("aria-label", byOwner ? "Tasks" : MODES[view.state.mode]);
 }
@@ -36,23 +36,49 @@ function setColouring(view, mode, which) {
   Object.assign(view.state, { mode, which });
   drawControls(view);
   paint(view);
+  if (view.ready) toAddress(view);
 }
 
-/* Cells are made once, top layer first; painting only changes their colours. */
+/* Cells are made once, the first layer at the bottom; a model with many more layers than heads lies on its side, first
+   layer on the left. Painting only changes what is in the cells. */
 function drawMap(view) {
   view.cells = [];
+  view.lying = view.L > 12 && view.L > 1.2 * view.H;
   const group = view.study.model.kv_heads ? view.H / view.study.model.kv_heads : view.H;
-  const rows = [...Array(view.L).keys()].reverse().map((layer) => {
-    const cells = [...Array(view.H).keys()].map((h) => makeCell(view, layer * view.H + h, h > 0 && group > 1 && h % group === 0));
-    return el("div", { role: "row", class: "row" }, el("span", { role: "rowheader", class: "tick" }, `${layer}`), cells);
+  const [down, across] = view.lying ? [view.H, view.L] : [view.L, view.H];
+  const rows = [...Array(down).keys()].reverse().map((y) => {
+    const cells = [...Array(across).keys()].map((x) => {
+      const [layer, h] = view.lying ? [x, y] : [y, x];
+      return makeCell(view, layer * view.H + h, h > 0 && group > 1 && h % group === 0);
+    });
+    return el("div", { role: "row", class: "row" }, el("span", { role: "rowheader", class: "tick" }, `${y}`), cells);
   });
   const foot = el("div", { class: "row foot", "aria-hidden": "true" }, el("span", { class: "tick" }),
-    [...Array(view.H).keys()].map((h) => el("span", { class: "tick" }, `${h}`)));
+    [...Array(across).keys()].map((x) => el("span", { class: "tick" }, across > 40 && x % 4 ? "" : `${x}`)));
   const grid = show(view, "map", rows, foot);
-  fill(grid, { role: "grid", "aria-label": "Head map: layers by heads", style: { "--heads": view.H },
+  fill(grid, { role: "grid", "aria-label": view.lying ? "Head map: heads by layers, the first layer on the left" : "Head map: layers by heads, the first layer at the bottom", style: { "--across": across },
     on: { keydown: (event) => steer(view, event), mouseleave: hideTip } }, []);
-  grid.classList.toggle("dense", view.L > 12 || view.H > 12);
+  grid.classList.toggle("dense", down > 12 || across > 12);
+  grid.classList.toggle("tiny", down > 32 || across > 40);
+  grid.classList.toggle("lying", view.lying);
+  setUpZoom(view, grid);
   view.cells[0].tabIndex = 0;
+}
+
+/* Heads too small to hit are made larger in a window that scrolls. */
+function setUpZoom(view, grid) {
+  const button = part(view, "zoom");
+  button.hidden = !(grid.classList.contains("tiny") || (view.L * view.H > 200 && innerWidth < 700));
+  button.addEventListener("click", () => {
+    const on = grid.classList.toggle("zoomed");
+    button.setAttribute("aria-pressed", on);
+    button.textContent = on ? "Fit" : "Zoom";
+  });
+}
+
+/* While a task is pointed at, the marks of the others fade. */
+function single(view, task) {
+  part(view, "map").querySelectorAll(".mark").forEach((mark) => mark.classList.toggle("faded", Boolean(task) && !mark.classList.contains(taskClass(task.position))));
 }
 
 function makeCell(view, head, edge) {
@@ -75,9 +101,12 @@ function rove(view, head) {
 function steer(view, event) {
   const head = view.cells.indexOf(event.target);
   const layer = Math.floor(head / view.H), h = head % view.H;
+  const up = view.lying ? [0, 1] : [1, 0], right = view.lying ? [1, 0] : [0, 1];
+  const go = ([dl, dh], n = 1) => [layer + n * dl, h + n * dh];
   const moves = {
-    ArrowUp: [layer + 1, h], ArrowDown: [layer - 1, h], ArrowLeft: [layer, h - 1], ArrowRight: [layer, h + 1],
-    Home: [layer, 0], End: [layer, view.H - 1], PageUp: [view.L - 1, h], PageDown: [0, h],
+    ArrowUp: go(up), ArrowDown: go(up, -1), ArrowLeft: go(right, -1), ArrowRight: go(right),
+    Home: [view.lying ? 0 : layer, view.lying ? h : 0], End: [view.lying ? view.L - 1 : layer, view.lying ? h : view.H - 1],
+    PageUp: [view.lying ? layer : view.L - 1, view.lying ? view.H - 1 : h], PageDown: [view.lying ? layer : 0, view.lying ? 0 : h],
   };
   if (head < 0) return;
   if (event.key === "Enter" || event.key === " ") pin(view, head);
@@ -98,12 +127,12 @@ function paint(view) {
   const colour = painter(view);
   view.cells.forEach((cell, head) => {
     const cut = isCut(view, head);
-    const { background, ring, text } = cut ? { background: "" } : colour(head);
+    const { background, ring, text, marks } = cut ? { background: "" } : colour(head);
     cell.style.background = background;
     cell.style.setProperty("--ring", ring || "transparent");
     cell.classList.toggle("cut", cut);
     cell.classList.toggle("ringed", Boolean(ring));
-    cell.textContent = text || "";
+    cell.replaceChildren(...(marks || [text || ""]));
     cell.setAttribute("aria-label", spoken(view, head));
     cell.setAttribute("aria-selected", view.state.pinned === head);
   });
@@ -122,21 +151,19 @@ function painter(view) {
   });
 }
 
-/* Beyond this many tasks stripes would be confetti: the cell turns grey and says how many. */
-const mostStripes = (view) => (view.tasks.length > 5 ? 2 : 4);
+/* Each task has its place in a cell, its letter and its colour: filled where its set holds the head for certain. Beyond
+   nine tasks marks would be confetti: the cell turns grey and says how many. */
+const MARKED = 9;
 const manyPaint = (share) => `color-mix(in srgb, var(--many) ${Math.round(38 + 62 * share)}%, var(--panel))`;
 
-/* A head of one task is plain, a head of several is striped, a head of none keeps a breath of its owner's colour. */
 function ownerPaint(view, head) {
-  const members = view.members[head];
-  if (members.length > mostStripes(view)) return { background: manyPaint(members.length / view.tasks.length), text: `${members.length}` };
-  if (members.length === 0) {
-    const first = owner(view, head);
-    return { background: first ? `color-mix(in srgb, ${taskColour(first.position)} 14%, var(--panel))` : "" };
-  }
-  const step = 100 / members.length;
-  const stops = members.map((task, i) => `${taskColour(task.position)} ${i * step}% ${(i + 1) * step}%`);
-  return { background: `linear-gradient(115deg, ${stops.join(", ")})` };
+  const members = view.members[head], count = view.tasks.length;
+  if (count > MARKED) return members.length ? { background: manyPaint(members.length / count), text: `${members.length}` } : { background: "" };
+  const side = count > 4 ? 3 : count > 1 ? 2 : 1;
+  return { background: "", marks: members.map((task) => {
+    const at = view.tasks.indexOf(task);
+    return el("i", { class: `mark ${taskClass(task.position)}${certain(view, task, head) ? "" : " hollow"} m${side}`, style: { "grid-area": `${1 + Math.floor(at / side)} / ${1 + (at % side)}` }, "data-letter": task.letter });
+  }) };
 }
 
 /* A few giants must not drown the rest: the scale ends at the 98th percentile. */
@@ -168,18 +195,25 @@ function legendScale(view, scale) {
 }
 
 function legendOwners(view) {
-  const stripes = view.tasks.slice(0, 2).map((task, i) => `${taskColour(task.position)} ${50 * i}% ${50 * i + 50}%`);
-  const colour = taskColour(view.tasks[0].position);
-  show(view, "legend",
-    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: colour } }), "top head of this task"),
-    view.tasks.length > 1 ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: `linear-gradient(115deg, ${stripes.join(", ")})` } }), "shared") : null,
-    view.tasks.length > mostStripes(view) ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: manyPaint(0.7) } }), "shared by that many tasks") : null,
-    el("span", { class: "about" }, el("i", { class: "swatch", style: { background: `color-mix(in srgb, ${colour} 14%, var(--panel))` } }), "of no task, tinted by the task it matters most to"));
+  const first = view.tasks[0], many = view.tasks.length > MARKED;
+  const how = first.chances && Math.abs(view.state.alpha - startAlpha(view)) < 0.005 ? "in 95 % of resamples" : "by 1.64 standard errors";
+  show(view, "legend", many ? el("span", { class: "about" }, el("i", { class: "swatch", style: { background: manyPaint(0.7) } }), "top head of that many tasks; choose a task for its own map") : [
+    el("span", { class: "about" }, el("i", { class: `swatch mark ${taskClass(first.position)}` }), first.chances || first.stderr ? `top head, ${how}` : "top head"),
+    first.chances || first.stderr ? el("span", { class: "about" }, el("i", { class: `swatch mark hollow ${taskClass(first.position)}` }), "above the cut, but not for certain") : null]);
 }
 
 function spoken(view, head) {
   const lines = view.tasks.map((task) => `${task.name} ${scoreText(task, task.scores[head])}${task.rank[head] ? `, rank ${task.rank[head]}` : ""}`);
-  return `Layer ${Math.floor(head / view.H)}, head ${head % view.H}. ${lines.join("; ")}`;
+  const many = view.tasks.length > MARKED ? `${view.members[head].length} tasks. ` : "";
+  return `Layer ${Math.floor(head / view.H)}, head ${head % view.H}. ${many}${lines.join("; ")}`;
+}
+
+/* The map for those who read it as text: each task's heads at this α, most important first. */
+function drawTable(view) {
+  if (!part(view, "as-table")) return;
+  show(view, "as-table", el("table", { class: "plain" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Task"), el("th", { scope: "col" }, `Top heads at α = ${percent(view.state.alpha)}, as layer.head`))),
+    el("tbody", {}, view.tasks.map((task) => el("tr", {}, el("th", { scope: "row" }, task.name), el("td", { class: "wrap" }, task.order.slice(0, taken(view)).map((head) => `${headName(view, head)}${certain(view, task, head) ? "" : "?"}`).join(" ")))))),
+    el("p", { class: "hint" }, "A question mark: above the cut, but not for certain."));
 }
 
 /* The one tooltip of the page. */
@@ -198,7 +232,7 @@ function showTip(content, anchor) {
 
 function headTip(view, head) {
   const rows = view.tasks.map((task, i) => el("tr", { class: view.sets[i].has(head) ? "in" : "" },
-    el("th", {}, dot(task.position), task.name), el("td", {}, scoreText(task, task.scores[head])),
+    el("th", {}, dot(task.position), task.short), el("td", {}, scoreText(task, task.scores[head])),
     el("td", { class: "rank" }, task.rank[head] ? `#${task.rank[head]}` : "cut")));
   const probes = Object.entries(view.study.probes || {}).map(([name, probe]) =>
     el("tr", {}, el("th", {}, name), el("td", {}, fixed(flat(probe.accuracy)[head])), el("td", { class: "rank" }, "probe")));

@@ -12,6 +12,7 @@ function openStudy(root, study) {
   drawControls(view);
   drawMatrixLegend(view);
   setAlpha(view, alpha);
+  view.ready = true;
   drawTraining(view);
   drawSimilarity(view);
   fillTracks(view);
@@ -30,9 +31,17 @@ function setAlpha(view, alpha) {
   part(view, "alpha-text").textContent = `α = ${percent(alpha)}, ${taken(view)} of ${view.L * view.H} heads`;
   paint(view);
   drawCard(view);
-  drawOverlap(view);
-  drawLayers(view);
-  drawLesions(view);
+  drawMeasured(view);
+  for (const draw of [drawTable, drawOverlap, drawLayers, drawDissociation]) soon(view, draw);
+  if (view.ready) { toAddress(view); reachScrolled(); }
+}
+
+/* What lies below the first screen waits, where there are very many tasks, until the first screen is there. */
+const MANY = 20;
+function soon(view, draw) {
+  if (view.tasks.length <= MANY) { draw(view); return; }
+  clearTimeout((view.waiting ||= {})[draw.name]);
+  view.waiting[draw.name] = setTimeout(() => draw(view), 60);
 }
 
 /* Intervals in tables that stand in the page already. */
@@ -54,13 +63,41 @@ function openAt(index) {
   });
   document.querySelectorAll("[data-row]").forEach((row) => row.classList.toggle("current", Number(row.dataset.row) === index));
   hideTip();
+  reachScrolled();
 }
 
-/* #5.7 keeps head 7 of layer 5: a link to one head. */
+/* The address holds what is shown: #head=5.7&task=sst2&alpha=0.3&study=1; #5.7 is head 7 of layer 5. */
+const shown = () => views.find((one) => one && !one.root.hidden);
+
 function followLink() {
-  const found = /^#(\d+)\.(\d+)$/.exec(location.hash);
-  const view = views.find((one) => one && !one.root.hidden);
-  if (found && view && found[1] < view.L && found[2] < view.H) pin(view, found[1] * view.H + Number(found[2]));
+  const words = new URLSearchParams(/^#\d+\.\d+$/.test(location.hash) ? `head=${location.hash.slice(1)}` : location.hash.slice(1));
+  const chooser = document.querySelector('[data-role="study"]'), number = Number(words.get("study"));
+  if (chooser && words.has("study") && page.studies[number]) { chooser.value = number; openAt(number); }
+  const view = shown(), alpha = Number(words.get("alpha")), task = words.get("task");
+  if (!view) return;
+  if (words.has("alpha") && alpha >= 0.01 && alpha <= 0.9) { part(view, "alpha").value = Math.round(100 * alpha); setAlpha(view, alpha); }
+  if (view.byName[task]) setColouring(view, "importance", task);
+  const found = /^(\d+)\.(\d+)$/.exec(words.get("head") || "");
+  if (found && found[1] < view.L && found[2] < view.H) pin(view, found[1] * view.H + Number(found[2]));
+}
+
+function toAddress(view) {
+  const { pinned, alpha, mode, which } = view.state, words = new URLSearchParams();
+  if (pinned !== null) words.set("head", headName(view, pinned));
+  if (mode === "importance" && view.tasks.length > 1) words.set("task", which);
+  if (view.tasks.length && Math.abs(alpha - (startAlpha(view) ?? 0.3)) > 0.001) words.set("alpha", alpha.toFixed(2));
+  if (views.indexOf(view) > 0) words.set("study", views.indexOf(view));
+  try { history.replaceState(null, "", words.size ? `#${words}` : location.pathname + location.search); } catch { /* where a page may not name itself */ }
+  const lab = document.querySelector('[data-role="lab"]');
+  if (!lab) return;
+  const heads = pinned !== null ? [pinned] : mode === "importance" && view.byName[which] ? view.byName[which].order.slice(0, taken(view)) : [];
+  lab.href = `${lab.href.split("#")[0]}${heads.length ? `#heads=${heads.map((head) => headName(view, head)).join(",")}` : ""}`;
+}
+
+async function copyLink(button) {
+  toAddress(shown());
+  try { await navigator.clipboard.writeText(location.href); button.textContent = "Copied"; } catch { button.textContent = "It is in the address"; }
+  setTimeout(() => { button.textContent = "Copy link"; }, 1500);
 }
 
 function letGo(event) {
@@ -88,7 +125,16 @@ async function copy(button) {
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
+/* What scrolls sideways can be reached by keyboard. */
+function reachScrolled() {
+  for (const box of document.querySelectorAll(".study:not([hidden]) :is(.scroll, .window)")) {
+    if (box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
+  }
+}
+
 function redrawCharts() {
+  reachScrolled();
   for (const view of views.filter((one) => one && !one.root.hidden)) {
     drawTraining(view);
     drawSimilarity(view);
@@ -100,6 +146,7 @@ function start() {
   const chooser = document.querySelector('[data-role="study"]');
   if (chooser) chooser.addEventListener("change", () => openAt(Number(chooser.value)));
   document.querySelector('[data-role="theme"]').addEventListener("click", toggleTheme);
+  document.querySelectorAll('[data-role="link"]').forEach((button) => button.addEventListener("click", () => copyLink(button)));
   document.querySelectorAll("[data-copy]").forEach((button) => button.addEventListener("click", () => copy(button)));
   let waiting = 0;
   addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(redrawCharts); });

@@ -30,6 +30,7 @@ class Known:
         dev: the split that serves as dev if there is none.
         parallel: tasks with the same value contain the same items in several languages.
         options: further arguments of the kind.
+        made_from: the task whose rows it is made from, where its own files are not there.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Known:
     parallel: str = ""
     note: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    made_from: str = ""
 
 
 @dataclass(frozen=True)

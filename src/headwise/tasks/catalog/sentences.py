@@ -160,6 +160,7 @@ NEWS_AND_OTHERS = (
         table({"train": "AGPair_data/train.tsv", "test": "AGPair_data/test.tsv"}, AG_PAIR),
         sizes=sizes(120000, None, 7600),
         dev="test",
+        made_from="agnews",
     ),
     text(
         "scitail",
@@ -275,13 +276,61 @@ UNCUT = (
 )
 
 
+def xtreme(folder: str, language: str) -> Layout:
+    """Files as XTREME's download script leaves them: with the usual quoting, and test sets without labels."""
+    files = per_split(f"{folder}/{{split}}-{language}.tsv")
+    options = {"header": ("a", "b", "label"), "delimiter": "\t"}
+    return Layout("csv", files, two("a", "b"), options=options, hidden={"test": 2})
+
+
+def translations(folder: str, language: str, labels: tuple[str, ...] = (), **names: str) -> Layout:
+    """XTREME's machine translations of training files: both texts, both translated, label."""
+    file = f"translate-train/en-{language}-translated.tsv"
+    files = {"train": f"xtreme_translations/{folder}/{file}|{folder}/{file}|{folder.lower()}/{file}"}
+    header = ("en_a", "en_b", "a", "b", "label")
+    options = {"header": header, "lenient": True}  # some of its lines are broken
+    return Layout("tsv", files, two("a", "b"), names, options, {"label": labels} if labels else {})
+
+
+def xnli_translated(language: str) -> Known:
+    names = {"contradictory": "contradiction"}
+    original = {"train": f"XNLI-MT-1.0/multinli/multinli.train.{language}.tsv"}
+    return text(
+        f"xnli_translated_{language}",
+        NLI,
+        translations("XNLI", language, **names),
+        table(original, two("premise", "hypo"), names=names),
+        xtreme("xnli", language),
+        hub=hub("facebook/xnli", language, two("premise", "hypothesis"), files={"train": "train"}),
+        language=language,
+        sizes=sizes(392702),
+        dev="train",
+        note="MultiNLI translated by machine, for training",
+    )
+
+
+def pawsx_translated(language: str) -> Known:
+    return text(
+        f"pawsx_translated_{language}",
+        ("not_paraphrase", "paraphrase"),
+        translations("PAWSX", language, ("0", "1")),
+        table({"train": f"x-final/{language}/translated_train.tsv"}, SENTENCES),
+        xtreme("pawsx", language),
+        hub=hub("google-research-datasets/paws-x", language, SENTENCES, files={"train": "train"}),
+        language=language,
+        sizes=sizes(49401),
+        dev="train",
+        note="PAWS translated by machine, for training",
+    )
+
+
 def xnli(language: str) -> Known:
     train = {"train": "mnli/train"} if language == "en" else {}
     return text(
         f"xnli_{language}",
         NLI,
         parquet(f"xnli_{language}", odd=train),
-        table(per_split(f"xnli/{{split}}-{language}.tsv"), two("a", "b"), "a", "b", "label"),
+        xtreme("xnli", language),
         table(
             per_split("XNLI-1.0/xnli.{split}.tsv", train=""),
             two("sentence1", "sentence2", "gold_label"),
@@ -300,7 +349,7 @@ def pawsx(language: str) -> Known:
         f"pawsx_{language}",
         ("not_paraphrase", "paraphrase"),
         parquet(f"pawsx_{language}"),
-        table(per_split(f"pawsx/{{split}}-{language}.tsv"), two("a", "b"), "a", "b", "label"),
+        xtreme("pawsx", language),
         table(per_split(f"x-final/{language}/{{split}}.tsv", train, "dev_2k", "test_2k"), SENTENCES),
         hub=hub("google-research-datasets/paws-x", language, SENTENCES),
         language=language,
@@ -312,6 +361,8 @@ def pawsx(language: str) -> Known:
 LANGUAGES = (
     *map(xnli, XNLI.split()),
     *map(pawsx, PAWSX.split()),
+    *(xnli_translated(language) for language in XNLI.split() if language != "en"),
+    *(pawsx_translated(language) for language in PAWSX.split() if language != "en"),
     text("esxnli_es", NLI, parquet("esxnli_es"), language="es", sizes=sizes(None, None, 2490), dev="test"),
 )
 

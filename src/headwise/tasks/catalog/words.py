@@ -85,7 +85,7 @@ def wikiann(language: str) -> Known:
         f"wikiann_{language}",
         ENTITIES,
         parquet(f"wikiann_{language}", PACKED_TAGS),
-        Layout("columns", files, TAGS, options=options),
+        Layout("columns", files, TAGS, options=options, hidden={"test": 1}),  # XTREME's test sets have no labels
         hub=hub("unimelb-nlp/wikiann", language, {"words": "tokens", "labels": "ner_tags"}),
         language=language,
         sizes=sizes(20000, 10000, 10000) if language in ("en", "es", "de", "fr", "it", "nl", "pt", "ru") else {},
@@ -93,10 +93,10 @@ def wikiann(language: str) -> Known:
 
 
 def udpos(language: str) -> Known:
-    layout = Layout("columns", per_split(f"udpos/{{split}}-{language}.tsv"), TAGS, options={"separator": "\t"})
-    return Known(
-        f"udpos_{language}", "tag", "tag_accuracy", (layout,), language=language, note="XTREME's selection of UD"
-    )
+    files = per_split(f"udpos/{{split}}-{language}.tsv")
+    layout = Layout("columns", files, TAGS, options={"separator": "\t"}, hidden={"test": 1})
+    note = "XTREME's selection of UD; its test sets have no labels"
+    return Known(f"udpos_{language}", "tag", "tag_accuracy", (layout,), language=language, note=note)
 
 
 def spanish(bank: str, part: str, *size: int) -> Known:
@@ -169,7 +169,7 @@ def question(
 
 def mlqa(language: str) -> Known:
     name = f"context-{language}-question-{language}.json"
-    files = {"dev": f"MLQA_V1/dev/dev-{name}", "test": f"MLQA_V1/test/test-{name}"}
+    files = per_split(f"MLQA_V1/{{split}}/{{split}}-{name}|mlqa/MLQA_V1/{{split}}/{{split}}-{name}", train="")
     size = {"en": (None, 1148, 11590), "es": (None, 500, 5253)}.get(language, ())
     where = hub(
         "facebook/mlqa", f"mlqa.{language}.{language}", ANSWER, branch=True, files={"dev": "validation", "test": "test"}
@@ -190,6 +190,13 @@ def tydiqa(language: str) -> Known:
     return question(f"tydiqa_{language}", files, (3696, 440) if language == "en" else (), language)
 
 
+def squad_translated(language: str) -> Known:
+    file = f"translate-train/squad.translate.train.en-{language}.json"
+    files = {"train": f"xtreme_translations/SQuAD/{file}|SQuAD/{file}|squad/{file}"}
+    note = "SQuAD translated by machine, for training"
+    return question(f"squad_translated_{language}", files, (), language, dev="train", note=note)
+
+
 SQUAD = {"train": "train-v1.1.json|squad/train-v1.1.json", "dev": "dev-v1.1.json|squad/dev-v1.1.json"}
 SQUAD_HUB = hub("rajpurkar/squad", None, ANSWER, files={"train": "train", "dev": "validation"})
 QUESTIONS = (
@@ -197,6 +204,7 @@ QUESTIONS = (
     *map(xquad, XQUAD.split()),
     *map(mlqa, MLQA.split()),
     *map(tydiqa, TYDI.split()),
+    *(squad_translated(language) for language in XQUAD.split() if language not in ("en", "ro")),
 )
 
 PROPERTIES: dict[

@@ -32,9 +32,12 @@ class Layout:
             tuple or ``*`` several in a row; the split ``all`` is cut into 80, 10 and 10 hundredths.
         columns: field of the row to column of the file; a tuple of columns makes one text.
         names: a file's own words for the labels.
-        where: column to the value a record must have to belong; a dict gives one value per split.
+        where: column to the value a record must have to belong, or a tuple of them, others being counted; a dict gives
+            one value per split.
         leave_out: column to values whose records are left out, and counted.
         sizes: the rows of this edition, where it is not the published one.
+        hidden: a split whose labels publishers may keep, to the tabs in its first line where they do not; files
+            without labels are passed over.
     """
 
     format: str
@@ -45,6 +48,7 @@ class Layout:
     where: Mapping[str, Any] = field(default_factory=dict)
     leave_out: Mapping[str, tuple] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    hidden: Mapping[str, int] = field(default_factory=dict)
 
     def column_names(self) -> list[str]:
         """Every column a reader must bring."""
@@ -57,7 +61,10 @@ class Layout:
         wanted = (
             (column, want.get(split) if isinstance(want, Mapping) else want) for column, want in self.where.items()
         )
-        return all(record.get(column) == value for column, value in wanted)
+        return all(
+            record.get(column) in value if isinstance(value, tuple) else record.get(column) == value
+            for column, value in wanted
+        )
 
 
 def rows_of(
@@ -76,6 +83,7 @@ def rows_of(
             counts["broken lines left out"] += 1
             continue
         if layout.where and not layout.belongs(record, split):
+            counts["left out"] += any(isinstance(want, tuple) for want in layout.where.values())
             continue
         if layout.leave_out and any(record.get(name) in values for name, values in layout.leave_out.items()):
             counts["left out"] += 1
@@ -109,7 +117,7 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, Any]:
     places = {split: np.flatnonzero(side[group] == i) for i, split in enumerate(SPLITS)}
     if isinstance(rows, TextTable):
         return {split: rows.taken(chosen) for split, chosen in places.items()}
-    return {split: [rows[i] for i in chosen] for split, chosen in places.items()}
+    return {split: [rows[int(i)] for i in chosen] for split, chosen in places.items()}
 
 
 def _numbered(groups: list[list[int]], rows: int) -> np.ndarray:
@@ -189,7 +197,8 @@ class Files:
         """The files of a split that are there."""
         given = self.layout.files.get(split, ())
         found = [path for pattern in ([given] if isinstance(given, str) else given) for path in self._find(pattern)]
-        return found
+        tabs = self.layout.hidden.get(split, 0)
+        return [path for path in found if not tabs or _tabs(path) >= tabs]
 
     def _find(self, pattern: str) -> list[Path]:
         if (self.root / pattern).is_file():  # one's own file may have any name
@@ -243,6 +252,12 @@ class Files:
     def origin(self) -> str:
         first = next((paths[0] for split in (*SPLITS, "all") if (paths := self.paths(split))), self.root)
         return f"{self.layout.format} files, {first.parent}"
+
+
+def _tabs(path: Path) -> int:
+    """How many tabs the first line of a file has that is not empty."""
+    with path.open("rb") as file:
+        return next((line.count(b"\t") for line in file if line.strip()), 0)
 
 
 @dataclass(frozen=True)

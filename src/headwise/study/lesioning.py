@@ -1,0 +1,93 @@
+"""The lesions of a study: for several tasks a matrix per way of closing heads, for a single task a curve (no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from headwise.study.study import Study
+
+Data = dict[str, Any]
+
+
+def lesioned(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
+    """Ablate each task's heads and random ones in every way that the settings name; the first is the main one."""
+    s = study.settings
+    fractions = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
+    if len(study.tasks) == 1:
+        return _curves(study, fractions, scores)
+    found = {close: _matrix(study, close, fractions, scores) for close in s.close}
+    shown = found[s.close[0]] | {"tasks": study.tasks, "default": s.alpha}
+    tables = [*data.get("tables", []), compared(found, s.alpha)] if len(found) > 1 else data.get("tables")
+    return {"dissociation": shown, **({"tables": tables} if tables else {})}
+
+
+def _matrix(study: Study, close: str, fractions: tuple[float, ...], scores: Mapping[str, Any]) -> Data:
+    from headwise.dissociation.lesions import dissociate
+
+    s = study.settings
+    config = {"by": s.by, "examples": s.examples, "fractions": fractions, "alpha": s.alpha, "dev": s.dev}
+    config |= {"random": s.random, "matched": s.matched} | ({} if close == "zero" else {"close": close})
+
+    def work() -> Data:
+        options = {"random": s.random, "matched": s.matched, "alpha": s.alpha, "limit": s.dev, "undefined": "leave"}
+        return dissociate(study.model, scores, fractions, close=close, log=study.log, **options).to_record()
+
+    return study.recorded("dissociation", config, work)
+
+
+def compared(found: Mapping[str, Data], alpha: float) -> Data:
+    """A table of D under each way of closing heads, at the fraction that claims are made at."""
+    rows = []
+    for close, record in found.items():
+        at = int(np.argmin([abs(fraction - alpha) for fraction in record["fractions"]]))
+        for on, entries in {"its metric": record["D"], **record["on"]}.items():
+            mean = entries[at]["mean"]
+            numbers = [None if mean[end] is None else 100 * mean[end] for end in ("value", "low", "high")]
+            rows.append([close, on.replace("_", " "), *numbers, mean["p"], mean.get("p_layers")])
+    note = (
+        f"Mean over the tasks in percent, {100 * alpha:g} % of heads ablated. p: against random head sets; p layers: "
+        "against sets with as many heads in every layer. Where zero drives tasks to chance, other ways may not."
+    )
+    columns = ["ablated heads return", "D on", "D", "low", "high", "p", "p layers"]
+    return {"title": "D by what ablated heads return", "note": note, "columns": columns, "rows": rows}
+
+
+# -- one task
+
+
+def _curves(study: Study, fractions: tuple[float, ...], scores: Mapping[str, Any]) -> Data:
+    from headwise.dissociation.curve import lesion_curve
+    from headwise.dissociation.headtests import FEWEST
+
+    s, found = study.settings, {}
+    for close in s.close:
+        config = {"by": s.by, "examples": s.examples, "fractions": fractions, "dev": s.dev}
+        config |= {"random": s.random, "close": close}
+
+        def work(close: str = close) -> Data:
+            (task, values), random = next(iter(scores.items())), FEWEST if s.random is None else s.random
+            how = {"close": close, "random": max(1, random), "limit": s.dev, "log": study.log}
+            return lesion_curve(study.model, task, values, fractions, **how).to_record()
+
+        found[close] = study.recorded("curve", config, work)
+    return {"curves": found, "tables": [_curve_table(found)]}
+
+
+def _curve_table(found: Mapping[str, Data]) -> Data:
+    rows = []
+    for close, curve in found.items():
+        rows.append([close, 0.0, 100 * curve["intact"], None, None, None, None])
+        for fraction, own, random, p in zip(*(curve[name] for name in ("fractions", "own", "random", "p"))):
+            drawn = [100 * value for value in random]
+            rows.append([close, 100 * fraction, 100 * own, float(np.mean(drawn)), min(drawn), max(drawn), p])
+    curve = next(iter(found.values()))
+    note = (
+        f"{curve['metric']}, {curve['examples']} rows. Random: {len(curve['random'][0])} sets of as many heads. p: "
+        "one-sided, that the task's own heads matter more than random ones, after Holm over the fractions."
+    )
+    columns = ["ablated heads return", "ablated %", "own heads", "random, mean", "lowest", "highest", "p"]
+    return {"title": f"Lesion curve of {curve['task']}", "note": note, "columns": columns, "rows": rows}
