@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 FILE, PAGE = HERE / "verdicts.json", HERE.parent.parent / "docs" / "families.md"
-SECONDS = 120  # for one type
+SECONDS = 300  # for one type
 NO_ATTENTION = "no attention was seen"
 ORDER = ("right", "unproven", "refused", "no attention", "not built", "wrong", "crash")
 MEANING = {
