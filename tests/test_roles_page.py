@@ -24,7 +24,7 @@ def test_every_record_is_one_that_the_example_measures():
 
 
 def test_known_heads_are_found():
-    """Induction heads of two decoders, MiniLM's previous token, RXNMapper's head for atoms, Whisper's published ones."""
+    """Induction in two decoders, MiniLM's previous token, RXNMapper's atoms, Whisper's published heads."""
     first = lambda name, role: RECORDS[f"{name}-attention"]["roles"][role]["best"]  # noqa: E731
     assert {best["head"] for best in first("smollm2-135m", "induction")} == {"18.6", "17.3", "17.4"}
     assert first("gemma3-270m", "induction")[0]["head"] == "5.1"

@@ -394,6 +394,11 @@ def test_importance_of_own_tasks(headwise, place, trained):
     assert set(found) == {"reviews", "news"} and len(found["news"]["scores"]) == 2
     kept, _ = read_arrays(place / "runs/scores.safetensors")
     assert kept["news"].ravel().tolist() == pytest.approx([x for layer in found["news"]["scores"] for x in layer])
+    again = headwise(f"importance {trained} {OWN} --examples 40 --out runs/scores.safetensors --json")
+    assert json.loads(again[1]) == found
+    said = headwise(f"importance {trained} {OWN} --examples 40 --out runs/scores.safetensors")[1]
+    assert said.count("found in runs/scores.safetensors") == 2, "the same command resumes"
+    assert "found in" not in headwise(f"importance {trained} {OWN} --examples 41 --out runs/scores.safetensors")[1]
     refused(headwise(f"importance {trained} {OWN} --task other=news.csv:text,label"), "other", "news")
     assert "reviews: top heads" in headwise(f"importance {trained} {OWN} --examples 40")[1]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
+from headwise.io.parts import check
 from headwise.io.records import Results
-from headwise.io.storage import check
 
 
 @pytest.fixture

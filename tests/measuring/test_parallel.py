@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 SCRIPT = """
 import os, sys, torch
@@ -66,7 +68,7 @@ def ran(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["fsdp", "tensor"])
+@pytest.mark.parametrize("how", ["fsdp", "tensor", "split"])
 def test_a_model_in_parts_has_the_scores_of_the_whole(tmp_path, how):
     for name in ("whole", how):
         done = ran(tmp_path, name)
@@ -76,8 +78,69 @@ def test_a_model_in_parts_has_the_scores_of_the_whole(tmp_path, how):
         assert (parts[name] - value).abs().max() <= 1e-5, name
 
 
+TENSOR = """
+import os, sys, warnings, torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from headwise.heads.gates import Heads, captured, gated
+from headwise.scoring.importance import importance
+from headwise.testing import tiny_batch
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+how, folder, *families = sys.argv[1:]
+found = {}
+if how == "split":
+    dist.init_process_group("gloo")
+for family in families:
+    plan = {"tp_plan": "auto"} if how == "split" else {}
+    precision = torch.float32 if family == "mixtral" else torch.float64  # its experts know no float64
+    model = AutoModelForCausalLM.from_pretrained(f"{folder}/{family}", **plan, dtype=precision).eval()
+    heads, batch = Heads.of(model), tiny_batch(model, 4, 9)
+    assert bool(heads.share) == (how == "split") and heads.alive.all()
+    loss = lambda m, b: m(**b).logits.log_softmax(-1)[:, :, 3].sum(1)
+    for by in ("gradient", "token", "ablation", "magnitude"):
+        found[f"{family}.{by}"] = importance(model, [batch], by=by, loss=loss, log=lambda line: None).scores.double()
+    gates = torch.linspace(0.1, 1, heads.alive.numel(), dtype=torch.float64).view(heads.shape).requires_grad_()
+    constant = torch.full((*heads.shape, heads.head_dim), 0.3, dtype=torch.float64, requires_grad=True)
+    with gated(model, gates, constant):
+        found[f"{family}.losses"] = loss(model, batch)
+        found[f"{family}.losses"].sum().backward()
+    found |= {f"{family}.gates": gates.grad, f"{family}.constant": constant.grad}
+    with torch.no_grad(), captured(model, lambda z: z.mean(1)) as kept:
+        model(**batch)
+    found[f"{family}.captured"] = torch.stack(kept)
+if os.environ.get("RANK", "0") == "0":
+    save_file({name: value.detach().contiguous() for name, value in found.items()}, f"{folder}/{how}.safetensors")
+if how == "split":
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
 @pytest.mark.slow
-def test_heads_that_are_split_over_processes_are_refused(tmp_path):
-    """Each process would see a part of a layer's heads and take it for all of them."""
-    done = ran(tmp_path, "split")
-    assert done.returncode and "HeadwiseError: the heads of a layer are split over processes" in done.stderr
+def test_heads_on_two_processes_are_gated_captured_and_scored_as_on_one(tmp_path):
+    """By transformers' own plans: a rank has half of each layer's heads, and what is measured comes back whole."""
+    small = {"num_key_value_heads": 2, "head_dim": 8, "hidden_size": 24, "intermediate_size": 32, "vocab_size": 64}
+    small |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
+    own = {"mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2}, "gemma3_text": {"sliding_window": 16}}
+    families = ("llama", "qwen3", "gemma3_text", "mixtral")
+    for family in families:
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(family, **small, **own.get(family, {}))
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / family)
+    (tmp_path / "tensor.py").write_text(TENSOR)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for how, launch in {
+        "whole": [],
+        "split": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
+    }.items():
+        command = [sys.executable, *launch, tmp_path / "tensor.py", how, tmp_path, *families]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    whole, split = (load_file(tmp_path / f"{how}.safetensors") for how in ("whole", "split"))
+    assert whole.keys() == split.keys() and len(whole) == 8 * len(families)
+    for name, value in whole.items():
+        rounding = 1e-5 if name.startswith("mixtral") else 1e-6
+        assert (split[name] - value).abs().max() <= rounding * max(1, value.abs().max()), name

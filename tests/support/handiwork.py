@@ -38,6 +38,24 @@ def keep(place: Place) -> dict[str, Any]:
     return {}
 
 
+def graded(place: Place) -> dict[str, Any]:
+    """Keep a model that scores its number."""
+    keep(place)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    return {"scores": {"t": {"metric": "accuracy", "value": float(place.config["n"])}}}
+
+
+def die_at_times(place: Place) -> dict[str, Any]:
+    """The process is killed the first time that one of every so many numbers is tried."""
+    first = place.root / "deaths" / str(place.config["n"])
+    if place.config["n"] % place.config["every"] == 0 and not first.exists():
+        first.parent.mkdir(exist_ok=True)
+        first.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(place, f"done {place.config['n']}")
+    return {"square": place.config["n"] ** 2}
+
+
 def read(place: Place) -> dict[str, Any]:
     """Read the model of the job before."""
     return {"number": (place.model_of(place.config["of"]) / "number").read_text()}

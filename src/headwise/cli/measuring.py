@@ -110,20 +110,22 @@ def importance(
 
     Example: headwise importance runs/train/model --task sst2
     """
-    from headwise.io.files import write_arrays
+    from headwise.cli.resuming import Kept
     from headwise.scoring.importance import importance as measure
 
     if out:
         writable(out, file=True)
     subject, names = measured_model(folder, model, task, data, device)
-    screen, results = Screen(quiet=as_json), {}
+    screen, kept = Screen(quiet=as_json), Kept(out, by, subject, {"examples": examples, "seed": seed})
     for name in names:
-        results[name] = measure(subject, name, by, examples=examples, seed=seed)
-        screen.score_map(results[name].scores, str(results[name]))
-    if out:
-        write_arrays(out, {name: result.scores.numpy() for name, result in results.items()}, {"by": by})
+        if (before := kept.find(name)) is None:
+            result = measure(subject, name, by, examples=examples, seed=seed)
+            kept.add(name, result.scores, result.to_record(), str(result))
+        else:
+            screen.say(f"{name}: found in {out}")
+        screen.score_map(*(kept.shown(name) if before is None else before))
     if as_json:
-        print(machine({name: result.to_record() for name, result in results.items()}))
+        print(machine(kept.records))
 
 
 @app.command()

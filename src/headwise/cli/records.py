@@ -23,6 +23,9 @@ from headwise.errors import HeadwiseError, unknown
 EngineOption = Annotated[str, typer.Option("--engine", help="local, or ray")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="parallel jobs (default: one per core)")]
 AddressOption = Annotated[str | None, typer.Option("--address", help="address of a running Ray cluster")]
+KeepOption = Annotated[
+    str, typer.Option("--keep", help="models to keep once no job needs them: all, best (by mean score) or none")
+]
 RetriesOption = Annotated[int, typer.Option("--retries", min=0, help="retries of a job that crashed")]
 
 
@@ -34,6 +37,7 @@ def sweep(
     workers: WorkersOption = None,
     address: AddressOption = None,
     retries: RetriesOption = 1,
+    keep: KeepOption = "all",
     seed: Annotated[int | None, typer.Option(help="seed of every job's plan, instead of the file's")] = None,
     data: DataOption = None,
     device: DeviceOption = None,
@@ -50,7 +54,14 @@ def sweep(
     if dry:
         list_jobs(jobs, as_json)
         return
-    options = {"engine": engine, "workers": workers, "address": address, "retries": retries, "device": device}
+    options = {
+        "engine": engine,
+        "workers": workers,
+        "address": address,
+        "retries": retries,
+        "device": device,
+        "keep": keep,
+    }
     summary = run_jobs(jobs, out, as_json, **options)
     if as_json:
         print(machine(summary))
@@ -150,7 +161,8 @@ def _check_fields(wanted: dict[str, str], records: list[Any]) -> None:
 def _roots(folder: Path) -> list[Path]:
     """The folders of records under a folder; a packed file is one."""
     packed = [folder] if folder.suffix == ".parquet" and folder.is_file() else []
-    roots = packed or sorted({path.parent.parent for path in folder.rglob("record.json")})
+    files = [*folder.rglob("record.json"), *folder.rglob("parts/*.parquet")]
+    roots = packed or sorted({path.parent.parent for path in files})
     if not roots:
         raise HeadwiseError(f"no records under {folder}", "a folder of headwise results")
     return roots
@@ -158,17 +170,17 @@ def _roots(folder: Path) -> list[Path]:
 
 @app.command(name="records")
 def records_command(
-    command: Annotated[str, typer.Argument(help="check, pack or upgrade")],
+    command: Annotated[str, typer.Argument(help="check, pack, compact or upgrade")],
     folder: Annotated[Path, typer.Argument(help="folder with records, or a packed .parquet file")] = Path("runs"),
     out: Annotated[Path | None, typer.Option("--out", "-o", help="pack: the .parquet file to write")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify stored records, pack them into one file, or upgrade records of an older format.
+    """Verify stored records, pack them into one file, move them into a few files in place, or upgrade old ones.
 
     Example: headwise records check runs
     """
+    from headwise.io.parts import check
     from headwise.io.records import Results
-    from headwise.io.storage import check
 
     roots, screen = _roots(folder), Screen(quiet=as_json)
     if command == "check":
@@ -187,6 +199,8 @@ def records_command(
         if out is None or out.suffix != ".parquet":
             raise HeadwiseError(f"--out {out}", "a file to write", "--out results.parquet")
         done = {"packed": str(Results(roots[0]).pack(writable(out, file=True))), "records": len(Results(roots[0]))}
+    elif command == "compact":
+        done = {"compacted": str(roots[0]), "records": Results(roots[0]).compact()}
     elif command == "upgrade":
         from headwise.io.upgrade import upgrade_run
 
@@ -195,7 +209,7 @@ def records_command(
             "records": upgrade_run(roots[0]),
         }
     else:
-        raise unknown("command of records", command, ("check", "pack", "upgrade"))
+        raise unknown("command of records", command, ("check", "pack", "compact", "upgrade"))
     print(machine(done)) if as_json else screen.say(", ".join(f"{name} {value}" for name, value in done.items()))
 
 

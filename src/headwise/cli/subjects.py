@@ -26,10 +26,12 @@ def measured_model(
     from headwise.models.device import default_device
     from headwise.models.folders import ABOUT
     from headwise.models.opening import open_subject
+    from headwise.models.processes import join
 
     model = given or option
     if model is None or (given and option):
         raise HeadwiseError(f"{'two models' if model else 'no model'}", "one folder or Hub name", "--model FOLDER")
+    join()  # processes of torchrun or accelerate launch share the work
     names = [spec.split("=")[0] for spec in tasks]
     own = [spec for spec in tasks if "=" in spec]
     if (Path(model) / ABOUT).exists():

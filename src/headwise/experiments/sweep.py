@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.experiments.executors import engines, log_of
+from headwise.experiments.executors import Engine, engines, log_of
 from headwise.experiments.jobs import Job, Place, grid, in_order
+from headwise.experiments.tidying import Tidying
 from headwise.io.files import write_json
 from headwise.io.records import Results
 from headwise.io.stopping import raised
@@ -47,6 +48,7 @@ def run(
     retries: int = 1,
     device: str | None = None,
     address: str | None = None,
+    keep: str = "all",
     on_change: OnChange = lambda job, state, word: None,
 ) -> Swept:
     """Run all jobs and their dependencies; jobs with a record are not run again.
@@ -59,6 +61,8 @@ def run(
         retries: how often a job is retried after its process died or it failed for a reason other than its input.
         device: "cpu" keeps jobs off the accelerator.
         address: of a running Ray cluster (default: a temporary one is started).
+        keep: the models to keep once no job needs them: all, none, or the best of those trained on the same tasks, by
+            mean score. With best and none, checkpoints and logs of finished jobs are removed too.
         on_change: called for every change of state.
 
     Example:
@@ -70,11 +74,23 @@ def run(
     if workers is not None and workers < 1:
         raise HeadwiseError(f"{workers} workers", "1 or more")
     swept = Swept(Results(root / "records"))
-    tries = dict.fromkeys((job.key for job in everything), 0)
+    tidying = Tidying(root, keep, everything)
     queue = _Queue(_unfinished(everything, swept, on_change))
-    if not queue.left:
-        return swept
-    pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
+    finished = {job.key for job in swept.done}
+    for job in swept.done:
+        tidying.done(job, finished)
+    if queue.left:
+        pool = engines[engine](root, _workers(device) if workers is None else workers, device, address)
+        _work_off(pool, queue, root, retries, swept, tidying, on_change)
+    tidying.finish({job.key for job in swept.done})
+    return swept
+
+
+def _work_off(
+    pool: Engine, queue: _Queue, root: Path, retries: int, swept: Swept, tidying: Tidying, on_change: OnChange
+) -> None:
+    """Run the jobs of a queue."""
+    tries, finished = dict.fromkeys(queue.left, 0), {job.key for job in swept.done}
     with ExitStack() as stack:
         stack.callback(pool.stop)
         stack.enter_context(raised())
@@ -90,23 +106,24 @@ def run(
                     queue.later(job) if crowded else queue.again(job)
                     continue
                 _note(root, job, error, swept, on_change)
+                if not error:
+                    finished.add(job.key)
+                    tidying.done(job, finished)
                 for given_up in queue.ended(job, bool(error)):
                     why = "skipped: a dependency failed"
                     swept.failed[given_up.key] = (given_up, why)
                     on_change(given_up, "skipped", why)
-    return swept
 
 
 def _unfinished(everything: Sequence[Job], swept: Swept, on_change: OnChange) -> dict[str, Job]:
     """Jobs without a record, and jobs whose model is required by them but no longer exists."""
     asked, left, rerun = set(), {}, set()
     for job in reversed(everything):
-        place = Place(job, swept.results.root.parent)
-        record = place.record
-        if record is None or (job.key in asked and place.lost(record)):
+        known = job.key in swept.results  # a million records are not read to see that they are there
+        if not known or (job.key in asked and Place(job, swept.results.root.parent).lost(swept.results[job.key])):
             left[job.key] = job
             asked |= {before.key for before in job.after}
-            if record:
+            if known:
                 rerun.add(job.key)
     for job in everything:
         if job.key not in left:

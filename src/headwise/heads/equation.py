@@ -108,19 +108,19 @@ def check_reference(reference: Any, heads: Heads) -> None:
 
 def present(values: torch.Tensor, site: Site, axis: int = -1) -> torch.Tensor:
     """The values of the existing heads of a layer."""
-    if len(site.kept) == values.shape[axis]:
+    if len(site.here) == values.shape[axis]:
         return values
     # One by one: indexing with a list copies it to the device, which recorded passes cannot do.
     return (
-        torch.stack([values.select(axis, head) for head in site.kept], axis) if site.kept else values.narrow(axis, 0, 0)
+        torch.stack([values.select(axis, head) for head in site.here], axis) if site.here else values.narrow(axis, 0, 0)
     )
 
 
 def whole(out_BTHD: torch.Tensor, site: Site, num_heads: int) -> torch.Tensor:
     """A layer's head outputs with NaN for absent heads."""
-    if len(site.kept) == num_heads:
+    if len(site.here) == num_heads:
         return out_BTHD
     shape = (*out_BTHD.shape[:-2], num_heads, out_BTHD.shape[-1])
     every = out_BTHD.new_full(shape, float("nan"))
-    every[..., list(site.kept), :] = out_BTHD
+    every[..., list(site.here), :] = out_BTHD
     return every

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 from headwise.heads.inside import reached_inside
 from headwise.heads.modules import forget, remembered
+from headwise.heads.splitting import Share, joined, share_of, shared
 
 __all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -89,7 +90,15 @@ class Heads:
             forget(unwrap(model))
             return cls(**find(model, pattern, stack, sample))
         what = "heads", pattern, stack
-        return remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
+        found = remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
+        shares = [share_of(site.module, len(site.kept)) for site in found.sites]
+        sites = tuple(replace(site, share=share) for site, share in zip(found.sites, shares))
+        return replace(found, sites=sites) if any(shares) else found
+
+    @property
+    def share(self) -> Share | None:
+        """This process's part of every layer's heads, where they lie on several (tensor parallelism)."""
+        return next((site.share for site in self.sites if site.share is not None), None)
 
     def require_exact(self, purpose: str) -> None:
         """Raise unless the parameters of single heads are known."""
@@ -140,6 +149,8 @@ def gated(
     check_gates(gates, heads, segments)
     check_reference(reference, heads)
 
+    gates, reference = shared(gates, heads.share), shared(reference, heads.share)  # type: ignore[assignment]
+
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         return mixed(z_BTHD, heads.sites[layer], gates, reference, segments)
 
@@ -171,7 +182,7 @@ def captured(
         narrow = heads.head_dim - out_BTHD.shape[-1]
         if narrow and heads.sites[layer].kept:
             out_BTHD = torch.nn.functional.pad(out_BTHD, (0, narrow))
-        one = reduce(whole(out_BTHD, heads.sites[layer], heads.num_heads))
+        one = joined(reduce(whole(out_BTHD, heads.sites[layer], heads.num_heads)), heads.sites[layer].share)
         kept.extend(torch.full_like(one, float("nan")) for _ in range(absent[layer]))
         kept.append(one)
         if layer == there[-1]:
@@ -196,7 +207,6 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
         def hook(module: nn.Module, args: tuple) -> tuple | None:
             layer = calls.layer(site)
             hits[layer] += 1
-            _refuse_split(args[0])
             out = touch(layer, site.heads_of(args[0]))
             return None if out is None else (site.with_heads(args[0], out), *args[1:])
 
@@ -282,15 +292,6 @@ def _nothing(*_: Any) -> None:
 def inside_block(model: nn.Module) -> bool:
     """Whether the model is inside `gated`, `captured` or learned gates."""
     return any(isinstance(hook, Lent) for module in model.modules() for hook in module._forward_pre_hooks.values())
-
-
-def _refuse_split(outputs: torch.Tensor) -> None:
-    if hasattr(outputs, "placements"):  # a DTensor
-        raise HeadwiseError(
-            "the heads of a layer are split over processes (tensor parallel attention)",
-            "all heads of a layer on every process",
-            "fully_shard (FSDP), or tensor parallelism for the feed-forward part alone",
-        )
 
 
 class _Calls:

@@ -1,4 +1,4 @@
-"""One short input for any model, made from its configuration and the names its forward takes."""
+"""A short input for any model, derived from its configuration and the signature of its forward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BANDS += ("input_feat_size", "input_dim")
 
 
 def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
-    """Inputs to try, the likeliest first; none where nothing that the forward takes is known.
+    """Inputs to try, the most likely first; none if no argument of the forward is known.
 
     Example:
         >>> {name: tuple(value.shape) for name, value in next(samples(bert)).items()}
@@ -156,7 +156,7 @@ def _pictures(config: Any) -> Iterator[torch.Tensor]:
 
 
 def _patches(config: Any, accepted: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """A picture as four by four patches: as rows, as small pictures, in one line, or with their places."""
+    """An image as four by four patches: as rows, as small images, in one line, or with their positions."""
     side = getattr(config, "patch_size", None) or 14
     channels = _first(config, "in_channels", "in_chans", "num_channels") or 3
     name = next((name for name in ("hidden_states", "pixel_values") if name in accepted), "hidden_states")

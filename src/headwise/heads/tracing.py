@@ -1,8 +1,8 @@
-"""Heads found by what they do: close some inside the attention call, and see which module's input changes, and how.
+"""Find heads by intervention: close some inside the attention call and observe which module's input changes.
 
-The law of a site: closing one head zeroes one slice of its input, leaves the others, and changes nothing beside it. One
-forward per bit of a head's number proves it for all heads of all layers: in forward k the heads whose number has bit k
-are closed, and the output of every projection that notices is put back, so that what follows stays as it was.
+The law of a site: closing one head zeroes one slice of its input and changes nothing else. One forward per bit of a
+head's number proves it for all heads of all layers: in forward k the heads whose number has bit k are closed, and the
+output of every affected projection is restored, so that later layers are unchanged.
 
 Legend: H heads, D head size, W width of a projection's input, K forwards.
 """
@@ -27,10 +27,10 @@ Call = tuple[str, int]  # a module's name, and which of its calls
 
 @dataclass(frozen=True)
 class Proof:
-    """A module whose input holds the outputs of heads side by side."""
+    """A module whose input is the concatenated outputs of heads."""
 
     name: str
-    call: int  # which call of the module: layers may share one
+    call: int  # which call of the module, as layers may share it
     heads: int
     head_dim: int
     start: int  # where the first head's slice begins
@@ -40,7 +40,7 @@ class Proof:
 
 @dataclass
 class Trace:
-    """What a sample forward showed."""
+    """The results of tracing a sample."""
 
     proofs: list[Proof] = field(default_factory=list)  # in the order of the forward
     refused: dict[str, str] = field(default_factory=dict)  # names of modules that read heads otherwise, and how
@@ -51,10 +51,10 @@ class Trace:
 
 
 def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
-    """Which modules' inputs hold a model's heads, proven on one sample; raises what the forward raises."""
+    """Find the modules whose inputs contain a model's heads, proven on one sample; raises what the forward raises."""
     found, again = _tried(model, inputs, 0), None
     if found.calls and (found.refused or not found.proofs):
-        again = _tried(model, inputs, 1)  # heads may lie on another axis
+        again = _tried(model, inputs, 1)  # heads may be on another axis
         if len(again.proofs) > len(found.proofs):
             found, again = again, found
         known = {(proof.name, proof.call) for proof in found.proofs}
@@ -66,7 +66,7 @@ def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
 
 
 def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
-    """With heads on the first or the second axis that they may lie on."""
+    """Trace with heads on the first or second possible axis."""
     recording = _Recording(model, option)
     with recording.on():
         recording.forward(inputs)
@@ -81,7 +81,7 @@ def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
 
 
 class _Recording:
-    """A forward as it is, and others with heads closed."""
+    """An unchanged forward, and others with heads closed."""
 
     def __init__(self, model: nn.Module, option: int):
         self.model = model
@@ -126,7 +126,7 @@ class _Recording:
             yield
 
     def _attended(self, out: torch.Tensor) -> torch.Tensor:
-        """An attention map, or the outputs of heads: with some of them closed in all forwards but the first."""
+        """Close some heads of an attention map, or of head outputs, in all forwards but the first."""
         axis, heads = self.axes.of(out)
         number, self.attention = self.attention, self.attention + 1
         if self.bit is None:
@@ -163,7 +163,7 @@ class _Recording:
         return hook
 
     def _compared(self, call: Call, then: torch.Tensor, now: torch.Tensor) -> None:
-        """Which columns of a changed input are closed, and which are neither closed nor as they were."""
+        """Which columns of a changed input are closed, and which are neither closed nor unchanged."""
         then, now = then.flatten(0, -2), now.flatten(0, -2)
         if not then.isfinite().all():
             self.infinite.add(call)
@@ -208,7 +208,7 @@ class _Recording:
         return {call: range(counts[max(counts.index(n) - 1, 0)], n) for call, n in self.before.items()}
 
     def judged(self) -> Trace:
-        """The modules that stand to the law, and those that do not."""
+        """The modules that obey the law, and those that do not."""
         found = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
         passed: dict[int, Proof] = {}
         for call in self.codes:  # in the order of the forward
@@ -232,7 +232,7 @@ class _Recording:
         heads = self.sizes[self.before[call] - 1] if self.before[call] else 0
         silent = (self.inputs[call].flatten(0, -2) == 0).all(0).cpu()
         if self.axes.option and heads < 2:
-            return None, "one head on an unusual axis proves nothing"
+            return None, "a single head on an unusual axis is no proof"
         if call in self.infinite:
             return None, "its input has infinite numbers or NaN on the sample"
         if mixed.any():
@@ -242,7 +242,7 @@ class _Recording:
             )
         own = codes.nonzero().flatten()
         if not len(own):
-            return None, "no head's output passes it alone"
+            return None, "no single head's output passes it"
         start, stop = int(own[0]), int(own[-1]) + 1
         size = (stop - start) // heads if heads and (stop - start) % heads == 0 else 0
         expected = torch.arange(1, heads + 1).repeat_interleave(size)
@@ -257,7 +257,7 @@ def _rounding(values: torch.Tensor) -> float:
 
 
 class _Axes:
-    """Which axis of an attention map counts heads."""
+    """The head axis of an attention map."""
 
     def __init__(self, option: int):
         self.option = option
@@ -269,7 +269,7 @@ class _Axes:
 
 
 class _Attention(TorchDispatchMode):
-    """Gives every attention map, or the output of every fused attention kernel, to a function that may change it."""
+    """Passes every attention map, or the output of every fused attention kernel, to a function that may change it."""
 
     def __init__(self, attended: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__()
@@ -286,15 +286,15 @@ class _Attention(TorchDispatchMode):
 
 
 def _is_map(out: torch.Tensor, dim: int) -> bool:
-    """Whether a softmax is over keys, for several heads; else over experts, classes, a convolution's kernel."""
+    """Whether a softmax is over keys, for several heads, and not over experts, classes or a convolution kernel."""
     return dim % out.ndim == out.ndim - 1 and (out.ndim > 3 or (out.ndim == 3 and out.shape[0] > 1))
 
 
 @contextmanager
 def _plain(model: nn.Module) -> Iterator[None]:
-    """Without the gates of blocks around, and without compiled code, which is blind to what comes after it.
+    """Disable surrounding gates and compiled code, which ignores later hooks.
 
-    What modules keep of a forward, like the states of recurrent ones, is as before after the block.
+    States that modules keep between forwards, such as recurrent ones, are restored after the block.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     lent = [(m, n, h) for m in model.modules() for n, h in m._forward_pre_hooks.items() if getattr(h, "lent", False)]

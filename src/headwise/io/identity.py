@@ -79,6 +79,9 @@ def _tensor(tensor: Any) -> list[Any]:
     whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole  # a tensor that is split over processes
     if whole.is_meta:
         raise HeadwiseError("a model on the meta device, which has no weights", "a model that is loaded")
+    if hasattr(whole, "__tensor_flatten__"):  # quantized: numbers and their scales
+        names, how = whole.__tensor_flatten__()
+        return [type(whole).__name__, list(whole.shape), str(how), [_tensor(getattr(whole, name)) for name in names]]
     flat = whole.cpu().contiguous().reshape(-1)
     sha = hashlib.sha256(memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"")
     return [str(tensor.dtype), list(tensor.shape), sha.hexdigest()]

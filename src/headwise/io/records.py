@@ -19,8 +19,9 @@ import numpy as np
 from headwise.errors import HeadwiseError, unknown
 from headwise.io.display import Shown, table
 from headwise.io.files import plain, write
+from headwise.io.parts import opened
 from headwise.io.spreadsheet import csv_text
-from headwise.io.storage import Folder, Packed, Record, flat, record_key, write_packed
+from headwise.io.storage import Record, flat, record_key, write_packed
 
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # fields of a configuration by which people know a record
 
@@ -37,7 +38,7 @@ class Results(Shown):
 
     def __init__(self, root: str | Path):
         self.root = Path(root)
-        self._store = Packed(self.root) if self.root.suffix == ".parquet" else Folder(self.root)
+        self._store = opened(self.root)
 
     @staticmethod
     def key(work: str, config: Mapping[str, Any], version: int = 1) -> str:
@@ -84,6 +85,9 @@ class Results(Shown):
             raise unknown(f"record under {self.root}", key, names)
         return self._store.read(matching[0])
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._store
+
     def __iter__(self) -> Iterator[Record]:
         """All records by time of creation, which survives copying."""
         keys = self._store.keys()
@@ -99,7 +103,17 @@ class Results(Shown):
 
     def where(self, **wanted: Any) -> list[Record]:
         """The records whose work or configuration has these values (dots separate nested names)."""
-        return [record for record in self if record.matches(wanted)]
+        select = getattr(self._store, "select", None)
+        found = [record for record in self if record.matches(wanted)] if select is None else list(select(wanted))
+        return sorted(found, key=lambda record: (str(record.about.get("created", "")), record.key))
+
+    def compact(self) -> int:
+        """Move the records, a folder each, into a few Parquet files in the same folder; how many were moved.
+
+        Everything else stays as it was: new records are folders again, and `Results` finds both.
+        """
+        compact = getattr(self._store, "compact", None)
+        return 0 if compact is None else compact()
 
     def compare(self, a: str, b: str) -> list[tuple[str, Any, Any]]:
         """The differences between two records' configurations and results: (name, in a, in b)."""

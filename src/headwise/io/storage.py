@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -124,41 +125,51 @@ class Packed:
         raise HeadwiseError(f"{self.path} is read-only", "a folder to write new records to")
 
     def read(self, key: str) -> Record:
-        row = dict(self._rows[key])
-        place = self.path / key
-        try:
-            row |= {name: json.loads(row[name]) for name in ("config", "result", "about", "sha256")}
-        except (ValueError, TypeError) as error:
-            raise HeadwiseError(f"the record {place} is corrupted ({error})", "an intact file") from None
-        return _checked({"format": FORMAT, **row}, place, lambda: row["arrays"] or b"")
+        return unpacked(self._rows[key], self.path / key)
+
+
+def unpacked(row: Mapping[str, Any], place: Path) -> Record:
+    """The record of a row of a Parquet file, checked."""
+    fields = dict(row)
+    try:
+        fields |= {name: json.loads(row[name]) for name in ("config", "result", "about", "sha256")}
+    except (ValueError, TypeError) as error:
+        raise HeadwiseError(f"the record {place} is corrupted ({error})", "an intact file") from None
+    return _checked({"format": FORMAT, **fields}, place, lambda: fields["arrays"] or b"")
+
+
+def packed_row(record: Record) -> dict[str, Any]:
+    """A record as a row of a Parquet file."""
+    body, packed = record.body(), _packed(record.arrays)
+    row = {**body, "sha256": _hashes(body, packed), "arrays": packed}
+    return {name: _line(value) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def write_packed(path: Path, records: Sequence[Record]) -> Path:
     """Write records as one Parquet file, the most compact format that other tools can read."""
+    return write_rows(path, map(packed_row, records), max(1, len(records)), level=19)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], group: int, level: int = 3) -> Path:
+    """Write rows in groups that are read one at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for record in records:
-        body, packed = record.body(), _packed(record.arrays)
-        row = {**body, "sha256": _hashes(body, packed), "arrays": packed}
-        for name, value in row.items():
-            columns[name].append(_line(value) if isinstance(value, dict) else value)
-    buffer = io.BytesIO()
     types = {"version": pa.int64(), "arrays": pa.binary()}
-    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
-    pq.write_table(table, buffer, compression="zstd", compression_level=19, use_dictionary=False)
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS])
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, schema, compression="zstd", compression_level=level, use_dictionary=False) as file:
+        for part in batched(rows, group):
+            columns = {name: pa.array([row[name] for row in part], schema.field(name).type) for name in COLUMNS}
+            file.write_table(pa.table(columns, schema), row_group_size=group)
     return write(path, buffer.getvalue())
 
 
-def check(root: Path) -> Iterator[tuple[str, str]]:
-    """The problems of the records in a folder or a packed file: (where, what)."""
-    store = Packed(root) if root.suffix == ".parquet" else Folder(root)
-    for key in sorted(store.keys()):
-        try:
-            _ = store.read(key).arrays
-        except HeadwiseError as error:
-            yield key, str(error)
+def batched(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of so many rows, the last one shorter."""
+    rest = iter(rows)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes | None:

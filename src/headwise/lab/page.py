@@ -22,7 +22,6 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-LABELS = 40  # of a task, for the page
 
 
 @lru_cache
@@ -83,6 +82,6 @@ def _task(task: Any) -> dict[str, Any]:
     asks = list(getattr(kind, "asks", ()))
     choices = list(getattr(kind, "choices", ()))
     own = not asks and hasattr(kind, "reading") and not choices
-    return {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own} | {
-        "labels": list(kind.labels)[:LABELS]
-    }
+    found = {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own}
+    found |= {name: getattr(kind, name) for name in ("low", "high") if hasattr(kind, name)}
+    return found | {"labels": list(kind.labels)}

@@ -7,6 +7,7 @@ memory, all begin again with smaller batches.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -172,6 +173,7 @@ def join() -> bool:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
         dist.init_process_group("cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo")
+        atexit.register(leave)
     if dist.get_rank():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
     return dist.get_rank() == 0
@@ -210,7 +212,7 @@ def _together(model: nn.Module) -> tuple[bool, int]:
     if not meshes:
         return dealt, 1
     mesh = max(meshes, key=lambda each: each.ndim)
-    if not dealt:
-        return True, mesh.size()
     names = mesh.mesh_dim_names or ()
-    return True, mesh.size(names.index("tp")) if "tp" in names else 1
+    if "tp" in names:
+        return True, mesh.size(names.index("tp"))
+    return True, 1 if dealt else mesh.size()

@@ -13,6 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import digest, write
 from headwise.io.records import Results
 from headwise.papers.checklist import differences
+from headwise.papers.provenance import provenance
 from headwise.papers.recipe import PaperRecipe
 from headwise.papers.summary import sentence
 from headwise.reporting import tables
@@ -43,8 +44,10 @@ def pages(
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
     parts, models = recipe.parts(results), _models(records)
-    if isinstance(recipe, PaperRecipe):
+    if isinstance(recipe, PaperRecipe) and recipe.published:  # there is a paper to differ from
         parts = [*parts, differences(recipe)]
+    described = provenance(records)
+    parts = [*parts, described] if described.tables else parts
     tables_of = [(file_name(table["title"], models), table) for part in parts for table in part.tables]
     _require_distinct(tables_of)
     _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])

@@ -83,7 +83,7 @@ class KVPolicy:
     recent: int = RECENT
 
     def streaming(self, share: float) -> np.ndarray:
-        """Bool (L, G): the share of heads that streaming costs least."""
+        """Bool (L, G): the fraction of heads that streaming costs least."""
         if not 0 <= share <= 1:
             raise HeadwiseError(f"a share of {share:g}", "a number from 0 to 1")
         alive = ~np.isnan(self.scores)

@@ -118,6 +118,7 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
             "another estimator, such as gradient",
         )
     weight = site.module.weight.detach()
+    weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # it may lie on several processes
     weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
     own = weight[site.start : site.start + len(site.kept) * site.head_dim]
     per_head = own.reshape(len(site.kept), site.head_dim, weight.shape[1])

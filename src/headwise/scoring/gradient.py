@@ -15,6 +15,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import reference_of
 from headwise.heads.gates import touched
+from headwise.heads.splitting import summed
 from headwise.scoring.moments import Moments
 from headwise.scoring.result import Importance
 from headwise.scoring.sample import Sample, averaged
@@ -40,7 +41,7 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
         def score(grad_BTHD: torch.Tensor) -> None:
             axes = (-1,) if per_token else (1, -1)
             dtype = torch.float32 if grad_BTHD.dtype != torch.float64 else None
-            product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].kept, sample)
+            product = _spread((values_BTHD * grad_BTHD).sum(axes, dtype=dtype), sites[layer].here, sample)
             product = product if example is None else _summed(product, example)
             before = products[layer]
             if before is not None:  # long rows have one forward per window
@@ -55,7 +56,8 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
     with torch.enable_grad(), by_token, touched(sample.model.backbone, touch, sample.heads):
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
-    return torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
+    whole = torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
+    return summed(whole, sample.heads.share)
 
 
 def _summed(rows: torch.Tensor, example: torch.Tensor) -> torch.Tensor:

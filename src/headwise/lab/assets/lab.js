@@ -145,6 +145,9 @@ async function start() {
   try { Object.assign(lab, await open()); } catch { say("The lab does not answer. Is headwise lab still running?"); return; }
   document.title = `${lab.name} · headwise lab`;
   put("facts", el("b", {}, lab.name), ` · ${lab.layers} × ${lab.heads} heads${lab.kv_heads !== lab.heads ? `, ${lab.kv_heads} key-value heads` : ""} · ${lab.tasks.length} task${lab.tasks.length === 1 ? "" : "s"}`);
+  for (const [able, part] of [["why", "why"], ["flip", "flip"], ["export", "export"]]) place(part).closest(".panel").hidden = !ABLE[able];
+  document.querySelector(".words").hidden = !ABLE.attention;
+  place("close").hidden = !ABLE.close;
   place("report").hidden = !lab.report;
   place("cutting").hidden = !lab.exports;
   state.alpha = lab.alpha;
@@ -160,6 +163,7 @@ async function start() {
   look.at = living()[0];
   refresh();
   lookAt(look.at);
+  if (!state.text && !ABLE.examples) change({ text: "The film was long, but the music in it was wonderful." }, true);
   if (!state.text && lab.tasks.some((task) => task.rows)) showExample(0);
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headwise.papers.methods import tables
 from headwise.papers.methods.jobs import SIZES, Build
 from headwise.papers.methods.records import Records
@@ -22,7 +24,8 @@ def _confirmed(records: Records) -> Part:
 def _untouched(records: Records) -> Part:
     text = "Whether training improves on the encoder as it is."
     found = tables.untouched_table(records)
-    return Part("Trained against untouched", text, [found] if found else [])
+    figures = {"trained and untouched similarity": partial(tables.drawn, records)} if found else {}
+    return Part("Trained against untouched", text, [found] if found else [], figures)
 
 
 def _chosen(records: Records) -> Part:

@@ -76,3 +76,28 @@ def untouched_table(records: Records) -> Table | None:
     note += "this task's rows here; an encoder trained for similarity may have seen such pairs before."
     columns = ["model", "split", "way", "r", "sd", "seeds"]
     return table("Similarity: trained against untouched", columns, rows, note) if rows else None
+
+
+def drawn(records: Records) -> Any:
+    """Similarity on development and test rows: dots are seeds, lines the untouched encoder."""
+    import matplotlib.pyplot as plt
+
+    models = list(records.untrained)
+    figure, axes = plt.subplots(1, len(models), figsize=(4.2 * len(models), 2.8), squeeze=False, layout="constrained")
+    for axis, model in zip(axes[0], models):
+        record, place = records.untrained[model], 0
+        task, ticks = record.config["task"], []
+        for split in ("dev", "test"):
+            for (other, method, side), scores in records.scores.items():
+                values = [row[task] for row in scores.values() if task in row]
+                if (other, side) == (model, split) and values:
+                    axis.scatter([place] * len(values), values, s=12, alpha=0.7)
+                    ticks.append(f"{method}\n{split}")
+                    for pooling, style in (("mean", "-"), ("cls", ":")):
+                        level = 100 * record.result[f"{pooling} {split}"]["spearman"]
+                        axis.plot([place - 0.35, place + 0.35], [level] * 2, style, color="0.4")
+                        axis.annotate(f"untouched, {pooling}", (place + 0.37, level), va="center", fontsize=7)
+                    place += 1
+        axis.set(title=model, ylabel="Spearman's correlation, %", xticks=range(place), xlim=(-0.6, place - 0.2))
+        axis.set_xticklabels(ticks)
+    return figure

@@ -28,7 +28,7 @@ def gains_table(records: Records, model: Model) -> Table:
         [gain[tuple(model.apart)] for gain in gains.values() if not np.isnan(gain[tuple(model.apart)]).any()]
     )
     note = "Points that the row's task gains on development data when the other is trained with it, with equally many "
-    note += f"updates of its own; mean over {len(pairs)} seeds"
+    note += f"updates of its own; mean over {len(pairs)} seed{'s' * (len(pairs) > 1)}"
     if len(pairs) > 1:
         spread = np.nanmean(model.noise[tuple(model.apart)])
         note += f", which differ by {spread:.1f} (sd); r of one half of the seeds with the other, for all of them "
