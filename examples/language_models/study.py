@@ -240,7 +240,8 @@ def measure(models: dict[str, str], out: Path, size: Size, args: argparse.Namesp
     results, start = Results(out / "records"), time.perf_counter()
     packed = out / "language_models.parquet"
     for record in Results(args.resume) if args.resume else ():
-        results.save(record.work, record.config, record.result, dict(record.arrays), record.version, record.about)
+        made = (record.work, record.config, record.result, dict(record.arrays))
+        results.save(*made, beside=record.about, version=record.version)
     studies = [Study(*each, results, size, args.data, args.device, args.dtype) for each in models.items()]
     for turn in zip(*(study.jobs() for study in studies), strict=True):
         for job in turn:
