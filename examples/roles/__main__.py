@@ -70,6 +70,7 @@ def plan(weights: Path, sizes: dict[str, Any], molecules: Path | None = None) ->
             works[f"{name}-{part.__name__}"] = partial(part, weights / name, sizes)
     works["gemma3-270m-language"] = partial(parts.language, weights / "gemma3-270m", sizes)
     works["minilm-l6-few"] = partial(parts.few, weights / "minilm-l6", sizes)
+    works["minilm-l6-few-agnews"] = partial(parts.few, weights / "minilm-l6", sizes, "agnews")
     for name in ("rxnmapper-albert", "rxnfp-pretrained") if molecules else ():
         works[f"{name}-atoms"] = lambda name=name: parts.atoms(weights / name, sizes, mapped(molecules))
     works["whisper-tiny-en-alignment"] = lambda: parts.alignment(weights / "whisper-tiny-en", sizes, clips())

@@ -12,7 +12,7 @@ Found = dict[str, dict[str, Any]]
 
 def written(found: Found) -> str:
     """The whole page."""
-    parts = (head, attention, atoms, copying, kv, writing, language, alignment, few, again)
+    parts = (head, findings, attention, atoms, copying, kv, writing, language, alignment, few, again)
     return "\n\n".join(text for part in parts if (text := part(found).strip())) + "\n"
 
 
@@ -37,6 +37,36 @@ def head(found: Found) -> str:
         "roles`](../verbs/roles.md) "
         "says what each score and control is."
     )
+
+
+def findings(found: Found) -> str:
+    """What the tables below say, in sentences."""
+    said = []
+    if part := found.get("smollm2-135m-copying"):
+        last = part["curves"]["retrieval"][-1]
+        said.append(
+            f"With its {last['heads']} best retrieval heads closed, smollm2-135m copies {last['copied']:.2f} of a "
+            f"needle's tokens; with as many random heads of the same layers closed, {last['random']:.2f}."
+        )
+    for name in DECODERS:
+        part = found.get(f"{name}-kv")
+        for what in ("text", "needle, more of them") if part else ():
+            curve = part["curves"].get(what, part["curves"]["needle"])
+            half = next((r for r in curve if r["share"] == 0.5), None)
+            if half:
+                sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
+                said.append(
+                    f"{name}, half of its key-value heads streaming, {what.split(',')[0]}: "
+                    f"{half['below_uniform']:+.2f} nats below "
+                    f"uniform windows{'' if sure else ', not significantly different from zero'}."
+                )
+    if part := found.get("whisper-tiny-en-alignment"):
+        own, _, published = part["onset errors"]
+        said.append(
+            f"Whisper's heads chosen by onsets are {1000 * own:.0f} ms off on other clips, the published ones "
+            f"{1000 * published:.0f} ms; all published heads are monotonic."
+        )
+    return "\n".join(f"- {sentence}" for sentence in said)
 
 
 def attention(found: Found) -> str:
@@ -108,7 +138,7 @@ def copying(found: Found) -> str:
 
 def kv(found: Found) -> str:
     text = ""
-    headings = ["measured on", "streaming", "memory", "policy", "random", "uniform", "uniform less policy"]
+    headings = ["measured on", "texts", "streaming", "memory", "policy", "random", "uniform", "uniform less policy"]
     for name in DECODERS:
         part = found.get(f"{name}-kv")
         if not part:
@@ -117,10 +147,12 @@ def kv(found: Found) -> str:
         for what, curve in part["curves"].items():
             for r in curve:
                 numbers = [f"{r[key]:.2f}" for key in ("memory", "policy", "random", "uniform")]
-                gap = f"{r['below_uniform']:+.2f} {ranged(r['low_uniform'], r['high_uniform'])}"
-                rows.append([what, f"{r['share']:.0%}", *numbers, gap])
-        text += f"\n\n**{name}**: {part['texts']} texts and as many needles of {part['length']} tokens, a window of "
-        text += f"{part['recent']} ({_where(part)}).\n\n{table(headings, rows)}"
+                gap = f"{r['below_uniform']:+.2f} {ranged(r['low_uniform'], r['high_uniform'])}" if r["share"] else "–"
+                rows.append([what, f"{r['texts']:.0f}", f"{r['share']:.0%}", *numbers, gap])
+        text += (
+            f"\n\n**{name}**: calibrated on {part['texts']} texts and as many needles of {part['length']} tokens, with "
+        )
+        text += f"a window of {part['recent']} ({_where(part)}).\n\n{table(headings, rows)}"
     lead = (
         "## Key-value heads that stream\n\nLoss in nats per token on held-out texts when a share "
         "of the key-value heads see "
@@ -169,6 +201,14 @@ def alignment(found: Found) -> str:
     others = [
         s for a, row in enumerate(part["order"]) for b, s in enumerate(row) if [a, b] not in part["sets"]["published"]
     ]
+    stamps = ""
+    if part.get("transformers"):
+        clips, before, after, gain, low, high, _ = part["transformers"]
+        stamps = (
+            f"\n\nIn the {clips} clips of that half whose words Whisper heard without an error, the word timestamps of "
+            f"transformers are {1000 * before:.0f} ms off with the published heads and {1000 * after:.0f} ms after "
+            f"`write_heads` with those chosen by onsets: {1000 * gain:+.0f} ms [{1000 * low:.0f}, {1000 * high:.0f}]."
+        )
     return (
         f"## Alignment heads of Whisper tiny.en\n\n{part['clips']} sentences in a synthetic voice. "
         f"The share of token pairs whose "
@@ -177,21 +217,21 @@ def alignment(found: Found) -> str:
         f"on one half; errors of word "
         "onsets are those of the other half.\n\n"
         + table(["heads", "which", "mean error of onsets", "nearer than the published ones"], rows)
+        + stamps
     )
 
 
 def few(found: Found) -> str:
-    part = found.get("minilm-l6-few")
-    if not part:
-        return ""
     rows = [
-        [name, ", ".join(f"{100 * s:.1f}" for s in scores), f"{100 * sum(scores) / len(scores):.1f}"]
+        [part["task"], name, ", ".join(f"{100 * s:.1f}" for s in scores), f"{100 * sum(scores) / len(scores):.1f}"]
+        for part in (found[name] for name in ("minilm-l6-few", "minilm-l6-few-agnews") if name in found)
         for name, scores in part["scores"].items()
     ]
-    return (
-        f"## A few heads as a classifier\n\nMiniLM on SST-2 with {part['labels a class']} labels a class, accuracy on "
-        f"{part['test']} sentences in three draws.\n\n" + table(["method", "draws", "mean"], rows)
+    lead = (
+        "## A few heads as a classifier\n\nMiniLM with 20 labels a class: accuracy on 200 rows of the development set, "
+        "for each draw of the labels. Twenty heads vote; the probe is a logistic regression on all heads.\n\n"
     )
+    return lead + table(["task", "method", "draws", "mean"], rows) if rows else ""
 
 
 def again(found: Found) -> str:
@@ -199,7 +239,8 @@ def again(found: Found) -> str:
         "## How to make it again\n\n```sh\n"
         "python -m examples.roles --weights FOLDER --out runs/roles --molecules moses/dataset/data/test.csv.gz\n"
         "python -m examples.roles --out runs/roles --records results/roles.json\n"
-        "python -m examples.roles --records results/roles.json --pages docs/results\n```"
+        "python -m examples.roles --records results/roles.json --pages docs/results\n```\n\n"
+        "`--large` takes the sizes for an accelerator. Parts that are in `--out` already are skipped: a run resumes."
     )
 
 

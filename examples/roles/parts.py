@@ -39,7 +39,7 @@ SMALL: Sizes = {
 }
 LARGE: Sizes = {
     **{"needles": 48, "length": 512, "counts": (0, 1, 2, 4, 8, 12, 16, 24, 32), "random": 5},
-    **{"kv": 1024, "kv texts": 48, "prompts": 20},
+    **{"kv": 1024, "kv texts": 48, "kv needles": 96, "prompts": 20},
 }
 
 
@@ -91,6 +91,8 @@ def kv(folder: Path, sizes: Sizes) -> dict[str, Any]:
     }
     shares = (0, 0.25, 0.5, 0.75)
     curves = {what: policy_curve(model, some, policy, shares, sizes["random"]) for what, some in tests.items()}
+    more = needles(tokenizer, other, sizes["kv needles"], length, seed=3)
+    curves["needle, more of them"] = policy_curve(model, more, policy, (0.5,), 1)
     return {"length": length, "recent": recent, "texts": count, "scores": policy.scores, "curves": curves}
 
 
@@ -145,7 +147,14 @@ def alignment(folder: Path, sizes: Sizes, clips: Sequence[speech.Clip]) -> dict[
     sets = {"by onsets": speech.best_heads(own, shape), "by order": speech.monotonic(found), "published": published}
     errors = speech.onset_errors(model, processor, clips[half:], list(sets.values()))
     gains = [paired_bootstrap(errors[:, 2], errors[:, i]) for i in range(2)]
+    before = _own_timestamps(model, processor, clips[half:])
+    speech.write_heads(model, sets["by onsets"])
+    after = _own_timestamps(model, processor, clips[half:])
+    right = ~np.isnan(before + after)
+    gap = paired_bootstrap(before[right], after[right]) if right.sum() > 1 else None
     return {
+        "transformers": gap
+        and [int(right.sum()), before[right].mean(), after[right].mean(), gap.value, gap.low, gap.high, gap.p],
         "clips": len(clips),
         "order": found.score[0],
         "other sound": found.control[0],
@@ -154,6 +163,35 @@ def alignment(folder: Path, sizes: Sizes, clips: Sequence[speech.Clip]) -> dict[
         "onset errors": errors.mean(0),
         "gains": [[gap.value, gap.low, gap.high] for gap in gains],
     }
+
+
+def _own_timestamps(model: Any, processor: Any, clips: Sequence[speech.Clip]) -> np.ndarray:
+    """Mean errors of the word timestamps that transformers gives; NaN where it hears other words."""
+    found = []
+    for clip in clips:
+        how = {"sampling_rate": speech.RATE, "return_tensors": "pt", "return_attention_mask": True}
+        heard = processor.feature_extractor(clip.sound, **how)
+        out = model.generate(
+            heard.input_features,
+            attention_mask=heard.attention_mask,
+            return_token_timestamps=True,
+            return_dict_in_generate=True,
+            max_new_tokens=40,
+        )
+        words: list[tuple[str, float]] = []
+        for token, at in zip(out["sequences"][0].tolist(), out["token_timestamps"][0].tolist()):
+            text = processor.tokenizer.decode([token])
+            if token < processor.tokenizer.eos_token_id and (text.startswith(" ") or not words):
+                words.append((text, at))
+            elif token < processor.tokenizer.eos_token_id:
+                words[-1] = (words[-1][0] + text, words[-1][1])
+        said = [
+            ["".join(filter(str.isalpha, word.lower())) for word in some]
+            for some in ([w for w, _ in words], clip.text.split())
+        ]
+        same = said[0] == said[1]
+        found.append(np.abs(np.array([at for _, at in words]) - clip.onsets).mean() if same else np.nan)
+    return np.array(found)
 
 
 def contexts(task: str) -> list[str]:
@@ -177,7 +215,7 @@ def _losses(lm: LanguageModel, task: str, data: Any, gates: torch.Tensor | None 
     return found
 
 
-def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
+def few(folder: Path, sizes: Sizes, name: str = "sst2", draws: int = 2) -> dict[str, Any]:
     """Twenty heads that vote, from 20 labels a class, beside a linear probe and beside training on the same rows."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -189,7 +227,7 @@ def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
     from headwise.tasks.task import Rows, Task
 
     model, tokenizer = load_encoder(folder)
-    train, test = get("sst2").rows("train"), get("sst2").rows("dev")[:200]
+    train, test = get(name).rows("train"), get(name).rows("dev")[:200]
     every = [tuple(place) for place in np.ndindex(model.config.num_hidden_layers, model.config.num_attention_heads)]
     asked, gold = [row["text"] for row in test], [row["label"] for row in test]
     scores: dict[str, list[float]] = {"few heads": [], "linear probe of all heads": [], "training on the same rows": []}
@@ -204,8 +242,8 @@ def few(folder: Path, sizes: Sizes, draws: int = 3) -> dict[str, Any]:
             HeadFeatures(model, tokenizer, heads=every), StandardScaler(), LogisticRegression(C=0.01, max_iter=500)
         )
         scores["linear probe of all heads"].append(probe.fit(texts, labels).score(asked, gold))
-        task = Task("sst2", Classify(tuple(sorted(set(gold)))), Rows(train=rows, dev=test), "accuracy")
+        task = Task(name, Classify(tuple(sorted(set(gold)))), Rows(train=rows, dev=test), "accuracy")
         tuned = MultiTaskModel.from_pretrained(str(folder), [task])
         fit(tuned, Plan(epochs=10, batch_size=8, evaluate_every=0, checkpoint_every=0, seed=draw))
-        scores["training on the same rows"].append(evaluate(tuned, "sst2").value)
-    return {"scores": scores, "test": len(test), "labels a class": 20}
+        scores["training on the same rows"].append(evaluate(tuned, name).value)
+    return {"task": name, "scores": scores, "test": len(test), "labels a class": 20}

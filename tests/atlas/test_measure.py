@@ -179,8 +179,8 @@ def test_a_language_model_is_measured_in_several_ways_at_once():
 
     lm = toy_language_model("llama", dtype=torch.float32)
     words = [f"w{i}" for i in range(20)]
-    found = roles(
-        lm, texts=[" ".join(words[i % 5 : 9 + i % 7]) for i in range(8)], by=["attention", "writing"], repeats=4
-    )
-    assert {"previous", "induction", "name mover"} <= set(found.names)
+    texts = [" ".join(words[i % 5 : 9 + i % 7]) for i in range(8)]
+    found = roles(lm, texts=texts, by=["attention", "copying", "writing", "functions"], repeats=4)
+    assert {"previous", "induction", "retrieval", "name mover", "function", "antonym"} <= set(found.names)
     assert found.score.shape[1:] == (2, 4) and len(found.texts) == len(found.names)
+    assert np.isfinite(found.score[found.index("function")]).all()

@@ -36,7 +36,7 @@ def test_options_reach_the_server(served):
     assert opened.folder == Path("cuts") and opened.name == "lm" and not opened.subject.tasks
 
 
-@pytest.mark.parametrize("line", ["nowhere", "lm --tasks corpus.topic", "lm --scores none.json"])
+@pytest.mark.parametrize("line", ["nowhere", "lm --tasks corpus.topic", "lm --scores none.json", "lm --static site"])
 def test_what_cannot_be_opened_is_refused(served, line):
     with pytest.raises(HeadwiseError):
         served(line)

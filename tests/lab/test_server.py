@@ -10,10 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from labs import Lab
 
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import gated
@@ -54,6 +56,20 @@ def test_everything_else_the_page_asks_for_is_there(lab, gates):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
         assert "Access-Control-Allow-Origin" not in headers and "Server" not in headers
     assert "script-src 'self'" in lab.send()[2]["Content-Security-Policy"]
+
+
+def test_the_report_of_a_study_links_back_to_the_lab(opened):
+    import fake_study
+
+    from headwise.io.files import plain
+
+    running = Lab(replace(opened, study=plain(fake_study.make(2, 4, 2))))
+    try:
+        status, text, headers = running.send("report")
+    finally:
+        running.close()
+    assert status == 200 and b'href="./" data-role="lab"' in text and b"default-src &#39;none&#39;" in text
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
 
 
 # -- attacks

@@ -73,6 +73,11 @@ def test_nothing_is_fetched_and_nothing_else_may_run(study):
     assert "url(" not in page and "@import" not in page
 
 
+def test_only_a_served_page_links_to_the_lab(study):
+    links = [value for name, value in Elements(render([study], lab="./")).attributes if name == "href"]
+    assert "./" in links and 'data-role="lab"' not in render([study]).partition("<script")[0]
+
+
 def test_policy_names_exactly_the_style_and_script_of_the_page(study):
     page = render([study])
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1).replace("&#39;", "'")

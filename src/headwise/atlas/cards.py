@@ -48,17 +48,17 @@ def atlas(
             raise HeadwiseError(f"{name} of {', '.join(sorted(strange))}", f"models among {', '.join(models)}")
     rows = []
     for name, roles in models.items():
-        maps = [
+        needed, encoded = (
             {task: _scores(found, roles) for task, found in (given or {}).get(name, {}).items()}
             for given in (needs, encodes)
-        ]
-        rows.append(_model(name, roles, *maps, list((examples or {}).get(name, ())), share))
+        )
+        rows.append(_model(name, roles, needed, encoded, list((examples or {}).get(name, ())), share))
     return finite({"version": VERSION, "share": share, "models": rows, "changes": _changes(rows)}, 4)
 
 
 def _model(name: str, roles: Roles, needs: dict, encodes: dict, examples: list, share: float) -> dict[str, Any]:
     layers, heads = roles.score.shape[1:]
-    alive = ~np.isnan(roles.score).all(0)
+    alive = np.asarray(~np.isnan(roles.score).all(0))
     known = {"roles": roles, "strongest": roles.strongest(), "holds": roles.holds(), "interval": roles.interval()}
     tops = {task: _top(scores, share) for task, scores in needs.items()}
     places = [(layer, head) for layer in range(layers) for head in range(heads) if alive[layer, head]]

@@ -104,7 +104,7 @@ def function_vectors(
             parts.append(_moments(effects, heads))
     names, about = list(tasks), [f"the task of the prompt ({name})" for name in tasks]
     whole = [Roles.of([name], [line], part) for name, line, part in zip(names, about, parts)]
-    everything = Moments(*(sum(getattr(part, f) for part in parts) for f in Moments.__dataclass_fields__))
+    everything = Moments(*(np.sum([getattr(part, f) for part in parts], 0) for f in Moments.__dataclass_fields__))
     return joined([Roles.of(["function"], ["the task of the prompt, over all tasks"], everything), *whole])
 
 

@@ -48,8 +48,8 @@ def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed:
 
 def _passage(row: Mapping[str, Any]) -> str:
     """The part of a context around its first answer, of any of the forms that tasks have; else its beginning."""
-    context, answers = row["context"], row.get("answers") or [""]
-    place = max(0, context.find(answers[0] if isinstance(answers[0], str) else answers[0].get("text", "")))
+    context, answer = row["context"], (row.get("answers") or [""])[0]
+    place = max(0, context.find(answer["text"] if isinstance(answer, Mapping) else answer))
     first = max(0, min(place - AROUND // 2, len(context) - AROUND))
     return context[first : first + AROUND]
 

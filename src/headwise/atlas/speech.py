@@ -75,7 +75,7 @@ def in_order(maps_LHTF: np.ndarray) -> np.ndarray:
     """The share of pairs of tokens whose peaks are in the tokens' order, (L, H): (1 + Kendall's tau) / 2."""
     peaks = maps_LHTF.argmax(-1)
     place = np.arange(peaks.shape[-1])
-    tau = np.array([[stats.kendalltau(place, head).statistic for head in layer] for layer in peaks])
+    tau = np.array([[stats.kendalltau(place, head)[0] for head in layer] for layer in peaks])
     return (1 + np.nan_to_num(tau)) / 2
 
 
@@ -137,7 +137,7 @@ def word_onsets(model: nn.Module, processor: Any, clip: Clip, heads: Chosen | No
     return frames[np.unique(seen.word_T, return_index=True)[1]] * FRAME / RATE
 
 
-def write_heads(model: nn.Module, heads: Chosen) -> None:
+def write_heads(model: Any, heads: Chosen) -> None:
     """Let transformers use these heads for word timestamps: the list that `save_pretrained` keeps.
 
     Example:

@@ -33,6 +33,12 @@ def lab(
     exports: Annotated[
         Path | None, typer.Option(help="folder for cut models (default: lab/ in the folder of the run)")
     ] = None,
+    static: Annotated[
+        Path | None, typer.Option(help="write a page that needs no server into this folder, and stop")
+    ] = None,
+    runtime: Annotated[Path, typer.Option(help="the npm package onnxruntime-web, for --static")] = Path(
+        "node_modules/onnxruntime-web"
+    ),
     data: DataOption = None,
     device: DeviceOption = None,
 ) -> None:
@@ -43,9 +49,13 @@ def lab(
     from headwise import tasks as catalog
     from headwise.lab.opening import open_lab
     from headwise.lab.server import serve
+    from headwise.lab.static import write_static
 
     chosen = [catalog.get(name, data) for name in names_in(tasks)] + [catalog.own(spec) for spec in task]
     folder = writable(exports) if exports else None
     known = {name: values.tolist() for name, values in head_scores(scores).items()} if scores else None
-    opened = open_lab(target, chosen, data, model, device, folder, known)
+    opened = open_lab(target, chosen, data, model, "cpu" if static else device, folder, known)
+    if static:
+        print(f"any web server can serve it: {write_static(opened, writable(static), runtime) / 'lab.html'}")
+        return
     serve(opened, host, port, browser, lambda line: print(line, flush=True))  # whole addresses, however narrow

@@ -155,7 +155,7 @@ class Dissociation(Shown):
         return replace(self, on={**self.on, "margin": self._measured_by(counts, matched, how)})
 
     def _measured_by(self, counts: Sequence[Counts | None], matched: np.ndarray, how: tuple) -> Dissociation:
-        """The same lesions by other scores, for tasks that are surely above zero without a lesion."""
+        """The same lesions by other metrics, for tasks that are significantly above zero without a lesion."""
         values, rows = _measured(None, counts, *how)
         doubtful = (rows.samples[..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
         kept = np.where(doubtful[..., None], np.nan, values)

@@ -1,7 +1,7 @@
-"""What remains of an attention module that lost heads: how it runs with fewer of them, or with none.
+"""How an attention module runs after losing some or all of its heads.
 
-A module keeps its place, parameters and attributes and only takes on a role: its class becomes a subclass of the old.
-So copies, state dicts and whatever looks modules up by their class go on working.
+The module keeps its name, parameters and attributes; only its class is replaced by a subclass. Copies, state dicts and
+lookups by class therefore still work.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TakesBias(nn.Module):
 
 
 class Absent(nn.Module):
-    """An attention that lost all its heads: what it adds is the bias of its output projection."""
+    """An attention without heads; its output is the bias of its output projection."""
 
     headwise_output: str | None  # the name of the output projection, where this module calls it
     headwise_returns: str  # "tuple", "list", or "bias": a tuple with the position bias in the middle
@@ -99,7 +99,7 @@ class Absent(nn.Module):
         return [attended, weights] if self.headwise_returns == "list" else (attended, weights)
 
     def _count_tokens(self, hidden_states: torch.Tensor, kwargs: dict) -> None:
-        """Caches count tokens by the keys of some layer, so leave keys of the smallest size."""
+        """Keep keys of minimal size, because caches count tokens by the keys of some layer."""
         cached = kwargs.get("past_key_values", kwargs.get("layer_past"))
         crosses = any(kwargs.get(name) is not None for name in ("key_value_states", "encoder_hidden_states"))
         if cached is not None and not crosses:
@@ -108,7 +108,7 @@ class Absent(nn.Module):
 
 
 class OwnCount:
-    """A configuration with a few values of its own; all else is the model's, also what is set there later."""
+    """A configuration that overrides a few values and delegates everything else to the model's."""
 
     def __init__(self, config: Any, **own: Any):
         self.__dict__.update(own, _config=vars(config)["_config"] if isinstance(config, OwnCount) else config)

@@ -1,8 +1,8 @@
-"""Which rows of which weights belong to a head, found by gradients: a row is a head's own if it moves no other head.
+"""Which rows of which weights belong to a head, by gradients: a row belongs to a head if it changes no other head.
 
 One forward of a sample and one backward per head, from the head's output at the last position to the outputs of all
-projections and to all other parameters. Queries act on their own position alone, keys and values on others too. A sum
-over what attention reads gives every column of the values the same gradient, and columns of the keys different ones.
+projections and to all other parameters. Queries affect only their own position, keys and values also others. Values
+enter as a weighted sum, so all columns of a value have the same gradient, unlike columns of a key.
 
 Legend: H heads, G key-value groups, C columns of a projection's output, N positions.
 """
@@ -33,7 +33,7 @@ class Slice:
 
 
 class NotApart(Exception):
-    """The heads of a layer have no rows of their own, and why."""
+    """The heads of a layer share rows; the message states why."""
 
 
 def slices(model: nn.Module, inputs: dict[str, Any], proofs: list[Proof]) -> dict[str, dict[str, Slice]]:
@@ -60,7 +60,7 @@ def slices(model: nn.Module, inputs: dict[str, Any], proofs: list[Proof]) -> dic
 
 @dataclass
 class _Moved:
-    """How a tensor moves the heads: ``heads`` (H, C) says which, ``far`` (C,) whether from other positions too."""
+    """How a tensor affects the heads: ``heads`` (H, C) says which, ``far`` (C,) whether from other positions."""
 
     heads: torch.Tensor
     far: torch.Tensor
@@ -167,7 +167,7 @@ def _moved(grads: list[torch.Tensor | None]) -> _Moved | None:
 
 
 def _site(model: nn.Module, graph: _Graph, proof: Proof) -> dict[str, Slice]:
-    """The slices of one layer, or an error where they are not heads' or groups' own."""
+    """The slices of one layer, or an error if heads or groups share them."""
     moved = {name: each for (site, name), each in graph.moved.items() if site == proof.name}
     columns = {name: _Columns(name, each, proof.heads) for name, each in moved.items()}
     near = {name: each.near() for name, each in columns.items() if each.has_near}
@@ -206,12 +206,12 @@ def _slice(model: nn.Module, name: str, columns: torch.Tensor) -> Slice:
 
 
 def _named(part: str, names: list[str]) -> str | None:
-    """The projection that is called so, where one is."""
+    """The projection of this name, or None."""
     return next((name for name in names if name.rsplit(".", 1)[-1] in SEPARATE[part]), None)
 
 
 class _Columns:
-    """The columns of a projection's output, by the heads that they move."""
+    """The columns of a projection's output, by the heads that they affect."""
 
     def __init__(self, name: str, moved: _Moved, heads: int):
         if moved.heads[heads:].any():
@@ -233,7 +233,7 @@ class _Columns:
 
 
 def _grouped(moved_HC: torch.Tensor, groups: int) -> torch.Tensor:
-    """The columns of every group, (G, n): each must move all heads of its group and no other."""
+    """The columns of every group, (G, n): each must affect all heads of its group and no others."""
     size = len(moved_HC) // groups
     by_group = moved_HC.view(groups, size, -1)
     own = by_group.all(1) & (moved_HC.sum(0) == size)
@@ -289,7 +289,7 @@ def _others(graph: _Graph, proofs: dict[str, Proof], found: dict[str, dict[str, 
 
 
 def _axis(name: str, moved: torch.Tensor, groups: int) -> tuple[int, torch.Tensor]:
-    """The axis of a parameter that heads or groups divide between them."""
+    """The axis of a parameter that heads or groups partition."""
     for axis in range(moved.ndim - 1):
         by_place = moved.movedim(axis + 1, 1).unsqueeze(-1).flatten(2).any(2)  # (H, size)
         if by_place.any(0).eq(by_place.all(0)).all():
@@ -301,7 +301,7 @@ def _axis(name: str, moved: torch.Tensor, groups: int) -> tuple[int, torch.Tenso
 
 
 def common(names: list[str]) -> str:
-    """The innermost module that holds all of them."""
+    """The innermost module that contains all of them."""
     shared = []
     for parts in zip(*(name.split(".") for name in names)):
         if len(set(parts)) > 1:

@@ -1,8 +1,8 @@
-"""Heads found by what they do: close some inside the attention call, and see which module's input changes, and how.
+"""Find heads by intervention: close some inside the attention call and observe which module's input changes.
 
-The law of a site: closing one head zeroes one slice of its input, leaves the others, and changes nothing beside it. One
-forward per bit of a head's number proves it for all heads of all layers: in forward k the heads whose number has bit k
-are closed, and the output of every projection that notices is put back, so that what follows stays as it was.
+The law of a site: closing one head zeroes one slice of its input and changes nothing else. One forward per bit of a
+head's number proves it for all heads of all layers: in forward k the heads whose number has bit k are closed, and the
+output of every affected projection is restored, so that later layers are unchanged.
 
 Legend: H heads, D head size, W width of a projection's input, K forwards.
 """
@@ -27,53 +27,61 @@ Call = tuple[str, int]  # a module's name, and which of its calls
 
 @dataclass(frozen=True)
 class Proof:
-    """A module whose input holds the outputs of heads side by side."""
+    """A module whose input is the concatenated outputs of heads."""
 
     name: str
-    call: int  # which call of the module: layers may share one
+    call: int  # which call of the module, as layers may share it
     heads: int
     head_dim: int
     start: int  # where the first head's slice begins
     projection: bool  # else a norm, say, that stands between the heads and their projection
+    inside: bool = False  # the module makes the attention call, and heads are reached there
 
 
 @dataclass
 class Trace:
-    """What a sample forward showed."""
+    """The results of tracing a sample."""
 
     proofs: list[Proof] = field(default_factory=list)  # in the order of the forward
     refused: dict[str, str] = field(default_factory=dict)  # names of modules that read heads otherwise, and how
     calls: int = 0  # of attention
+    left: set[int] = field(default_factory=set)  # numbers of the attention calls whose heads no site holds
+    behind: dict[str, set[int]] = field(default_factory=dict)  # of refused modules: the attention calls before them
     reached: set[str] = field(default_factory=set)  # names of the modules that the forward called
 
 
 def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
-    """Which modules' inputs hold a model's heads, proven on one sample; raises what the forward raises."""
+    """Find the modules whose inputs contain a model's heads, proven on one sample; raises what the forward raises."""
     found, again = _tried(model, inputs, 0), None
     if found.calls and (found.refused or not found.proofs):
-        again = _tried(model, inputs, 1)  # heads may lie on another axis
+        again = _tried(model, inputs, 1)  # heads may be on another axis
         if len(again.proofs) > len(found.proofs):
             found, again = again, found
         known = {(proof.name, proof.call) for proof in found.proofs}
         found.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
+        found.left &= again.left
     proven = {proof.name for proof in found.proofs}
     found.refused = {name: why for name, why in found.refused.items() if name not in proven}
     return found
 
 
 def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
-    """With heads on the first or the second axis that they may lie on."""
+    """Trace with heads on the first or second possible axis."""
     recording = _Recording(model, option)
     with recording.on():
         recording.forward(inputs)
         for bit in range(max(recording.sizes, default=0).bit_length()):
             recording.start(bit)
             recording.forward(inputs)
-    return recording.judged()
+        found = recording.judged()
+        recording.confirm(found, inputs)
+    found.left = set(range(found.calls)).difference(*(recording.between[p.name, p.call] for p in found.proofs))
+    found.behind = {name: set(recording.between[name, call]) for name, call in recording.codes if name in found.refused}
+    return found
 
 
 class _Recording:
-    """A forward as it is, and others with heads closed."""
+    """An unchanged forward, and others with heads closed."""
 
     def __init__(self, model: nn.Module, option: int):
         self.model = model
@@ -86,6 +94,11 @@ class _Recording:
         self.outputs: dict[Call, Any] = {}
         self.codes: dict[Call, torch.Tensor] = {}  # (W,): the number of the head that closes a column
         self.mixed: dict[Call, torch.Tensor] = {}  # (W,): columns that changed and are not zero
+        self.infinite: set[Call] = set()  # inputs with infinite numbers or NaN
+        self.alone: range | None = None  # the attention calls that are closed; None: all of them
+        self.sites: set[Call] = set()  # whose outputs are put back where only some calls are closed
+        self.read: set[str] = set()  # of these the ones whose inputs changed
+        self.noticed: list[str] = []  # projections beside them whose inputs changed
         self._restart()
 
     def start(self, bit: int) -> None:
@@ -113,13 +126,15 @@ class _Recording:
             yield
 
     def _attended(self, out: torch.Tensor) -> torch.Tensor:
-        """An attention map, or the outputs of heads: with some of them closed in all forwards but the first."""
+        """Close some heads of an attention map, or of head outputs, in all forwards but the first."""
         axis, heads = self.axes.of(out)
         number, self.attention = self.attention, self.attention + 1
         if self.bit is None:
             self.sizes.append(heads)
             return out
         if number >= len(self.sizes) or heads != self.sizes[number]:
+            return out
+        if self.alone is not None and number not in self.alone:
             return out
         opened = 1 - ((torch.arange(1, heads + 1) >> self.bit) & 1)
         shape = [1] * out.ndim
@@ -140,24 +155,60 @@ class _Recording:
             then = self.inputs.get(call)
             if then is None or then.shape != given.shape or torch.equal(then, given):
                 return None
+            if self.alone is not None:
+                return self._put_back(call, then, given, projects)
             self._compared(call, then, given)
             return self.outputs[call] if projects else None
 
         return hook
 
     def _compared(self, call: Call, then: torch.Tensor, now: torch.Tensor) -> None:
-        """Which columns of a changed input are closed, and which are neither closed nor as they were."""
+        """Which columns of a changed input are closed, and which are neither closed nor unchanged."""
         then, now = then.flatten(0, -2), now.flatten(0, -2)
+        if not then.isfinite().all():
+            self.infinite.add(call)
         zero = (now == 0).all(0) & (then != 0).any(0)
-        rounding = 1e-2 if then.dtype in (torch.float16, torch.bfloat16) else 1e-5
-        same = ((then - now).abs() <= rounding * then.abs().amax()).all(0)
+        same = ((then - now).abs() <= _rounding(then) * then.abs().amax()).all(0)
         codes = self.codes.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.long))
         mixed = self.mixed.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.bool))
         codes += zero.long().cpu() << (self.bit or 0)
         mixed |= ~(zero | same).cpu()
 
+    def _put_back(self, call: Call, then: torch.Tensor, now: torch.Tensor, projects: bool) -> Any:
+        if call in self.sites:
+            self.read.add(call[0])
+            return self.outputs[call]
+        if projects and not torch.allclose(then, now, rtol=1e-3, atol=_rounding(then) * float(then.abs().amax())):
+            self.noticed.append(call[0])
+        return None
+
+    def confirm(self, found: Trace, inputs: dict[str, Any]) -> None:
+        """Withdraw sites beside which heads pass: with a site's output put back, no other projection may notice."""
+        for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in found.proofs):
+            own = [proof for proof in found.proofs if self.before[proof.name, proof.call] == count]
+            if not all(proof.projection for proof in own) or (len(own) == 1 and not found.refused):
+                continue  # nothing but the site noticed anything
+            calls = self.between[own[0].name, own[0].call]
+            for alone in [calls] if len(own) == 1 else [range(n, n + 1) for n in calls]:
+                self.alone, self.sites = alone, {(proof.name, proof.call) for proof in own}
+                self.noticed, self.read = [], set()
+                self.start(0)
+                self.forward(inputs)
+                others = self.noticed or sorted(self.read)[1:]  # two sites may not share heads
+                if others:
+                    why = f"heads pass beside it: {others[0]} notices too when they are closed"
+                    found.refused |= {proof.name: why for proof in own}
+                    found.proofs = [proof for proof in found.proofs if proof not in own]
+                    break
+
+    @property
+    def between(self) -> dict[Call, range]:
+        """Of every module's call, the attention calls since any other module's."""
+        counts = [0, *sorted(set(self.before.values()))]
+        return {call: range(counts[max(counts.index(n) - 1, 0)], n) for call, n in self.before.items()}
+
     def judged(self) -> Trace:
-        """The modules that stand to the law, and those that do not."""
+        """The modules that obey the law, and those that do not."""
         found = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
         passed: dict[int, Proof] = {}
         for call in self.codes:  # in the order of the forward
@@ -181,7 +232,9 @@ class _Recording:
         heads = self.sizes[self.before[call] - 1] if self.before[call] else 0
         silent = (self.inputs[call].flatten(0, -2) == 0).all(0).cpu()
         if self.axes.option and heads < 2:
-            return None, "one head on an unusual axis proves nothing"
+            return None, "a single head on an unusual axis is no proof"
+        if call in self.infinite:
+            return None, "its input has infinite numbers or NaN on the sample"
         if mixed.any():
             return (
                 None,
@@ -189,7 +242,7 @@ class _Recording:
             )
         own = codes.nonzero().flatten()
         if not len(own):
-            return None, "no head's output passes it alone"
+            return None, "no single head's output passes it"
         start, stop = int(own[0]), int(own[-1]) + 1
         size = (stop - start) // heads if heads and (stop - start) % heads == 0 else 0
         expected = torch.arange(1, heads + 1).repeat_interleave(size)
@@ -198,8 +251,13 @@ class _Recording:
         return Proof(*call, heads, size, start, input_width(self.watched[call[0]]) is not None), ""
 
 
+def _rounding(values: torch.Tensor) -> float:
+    """How far numbers may differ that are the same but for rounding, as a fraction of the largest."""
+    return 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-5
+
+
 class _Axes:
-    """Which axis of an attention map counts heads."""
+    """The head axis of an attention map."""
 
     def __init__(self, option: int):
         self.option = option
@@ -211,7 +269,7 @@ class _Axes:
 
 
 class _Attention(TorchDispatchMode):
-    """Gives every attention map, or the output of every fused attention kernel, to a function that may change it."""
+    """Passes every attention map, or the output of every fused attention kernel, to a function that may change it."""
 
     def __init__(self, attended: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__()
@@ -228,15 +286,15 @@ class _Attention(TorchDispatchMode):
 
 
 def _is_map(out: torch.Tensor, dim: int) -> bool:
-    """Whether a softmax is over keys, for several heads; else over experts, classes, a convolution's kernel."""
+    """Whether a softmax is over keys, for several heads, and not over experts, classes or a convolution kernel."""
     return dim % out.ndim == out.ndim - 1 and (out.ndim > 3 or (out.ndim == 3 and out.shape[0] > 1))
 
 
 @contextmanager
 def _plain(model: nn.Module) -> Iterator[None]:
-    """Without the gates of blocks around, and without compiled code, which is blind to what comes after it.
+    """Disable surrounding gates and compiled code, which ignores later hooks.
 
-    What modules keep of a forward, like the states of recurrent ones, is as before after the block.
+    States that modules keep between forwards, such as recurrent ones, are restored after the block.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     lent = [(m, n, h) for m in model.modules() for n, h in m._forward_pre_hooks.items() if getattr(h, "lent", False)]

@@ -22,7 +22,6 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-LABELS = 40  # of a task, for the page
 
 
 @lru_cache
@@ -66,7 +65,7 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
             "mask": getattr(subject.tokenizer, "mask_token", None) if form == "masked" else None,
             "tasks": [
                 {"name": name, "short": short[name], "letter": marks[name], **_task(subject.tasks[name])}
-                | {"rows": len(answers.rows(name))}
+                | {"rows": len(answers.rows(name)), "pair": any(map(_two, answers.rows(name)[:1]))}
                 for name in names
             ],
             "scores": opened.scores,
@@ -78,11 +77,16 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
     )
 
 
+def _two(row: dict[str, Any]) -> bool:
+    """Whether a row is of two texts."""
+    return bool(row.get("text_b") or row.get("context"))
+
+
 def _task(task: Any) -> dict[str, Any]:
     kind = task.kind
     asks = list(getattr(kind, "asks", ()))
     choices = list(getattr(kind, "choices", ()))
     own = not asks and hasattr(kind, "reading") and not choices
-    return {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own} | {
-        "labels": list(kind.labels)[:LABELS]
-    }
+    found = {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own}
+    found |= {name: getattr(kind, name) for name in ("low", "high") if hasattr(kind, name)}
+    return found | {"labels": list(kind.labels)}

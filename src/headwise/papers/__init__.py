@@ -6,7 +6,7 @@ The core never imports this package. It registers its methods and works as any p
 from headwise.experiments.jobs import works
 from headwise.training.methods import methods
 
-# Version 2 of `apart` tests over random head sets; version 1 tested development rows alone.
+# Version 2 of `apart` tests over random head sets, not development rows alone; of `tuned` it probes top heads too.
 WORKS = {
     "anatomy": ("controlled", "inventory", "probed", "tuned"),
     "mesh": ("train", "apart"),
@@ -18,7 +18,7 @@ WORKS = {
     "stem_cell": ("probed", "trained"),
     "together": ("signals", "trained"),
 }
-VERSIONS = {"mesh.apart": 2}
+VERSIONS = {"anatomy.tuned": 2, "mesh.apart": 2}
 
 for _paper, _names in WORKS.items():
     for _name in _names:

@@ -103,9 +103,9 @@ def amount(job: Job) -> Amount:
     if work == "onto":
         target, sources = [c["target"]], len(c["of"])
         return Amount(sources * tokens(target, limit=c["plan"].get("max_examples")), sources * tokens(target, "dev"))
-    if work == "tuned":  # three inputs of the classifier; probes before and after
+    if work == "tuned":  # three inputs of the classifier; probes before and after two of them
         shown = tokens([c["task"]], limit=c["plan"].get("max_examples"))
-        return Amount(3 * c["plan"]["epochs"] * shown, probed=2 * rows(c["task"]) / 1e5)
+        return Amount(3 * c["plan"]["epochs"] * shown, probed=3 * rows(c["task"]) / 1e5)
     if work == "probed" and "task" in c:
         return Amount(probed=min(c.get("limit") or 1e5, 1e5) / 1e5)
     if work == "probed":

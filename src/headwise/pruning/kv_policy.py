@@ -83,7 +83,7 @@ class KVPolicy:
     recent: int = RECENT
 
     def streaming(self, share: float) -> np.ndarray:
-        """Bool (L, G): the share of heads that streaming costs least."""
+        """Bool (L, G): the fraction of heads that streaming costs least."""
         if not 0 <= share <= 1:
             raise HeadwiseError(f"a share of {share:g}", "a number from 0 to 1")
         alive = ~np.isnan(self.scores)
@@ -113,9 +113,10 @@ class KVPolicy:
         return self.streaming(float(np.ceil(round((1 - budget) / saved * count, 9)) / count) if saved else 0.0)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the two files that duo-attention and kvpress read, and the scores themselves.
+        """Write the two files of a pattern of duo-attention, which kvpress loads too, and the scores themselves.
 
-        Both cut at a quantile of numbers from 0 (streams first) to 1 (keeps everything): the scores' ranks.
+        Both cut at a quantile of numbers from 0 (streams first) to 1 (keeps everything): the scores' ranks. They expect
+        two key-value heads a layer or more.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +252,8 @@ def policy_curve(
         draws = [_drawn(alive, int(mask.sum()), rng) for _ in range(random)] or [mask]
         chance = np.mean([_means(model, texts, drawn, policy.sink, policy.recent) for drawn in draws], 0)
         uniform = _means(model, texts, alive, policy.sink, window) if share else own
-        record = {"share": share, "memory": policy.memory(mask, length), "window": window, "policy": own.mean()}
+        record = {"texts": len(texts), "share": share, "memory": policy.memory(mask, length), "window": window}
+        record["policy"] = own.mean()
         for name, other in (("random", chance), ("uniform", uniform)):
             gap = paired_bootstrap(other, own)
             record |= {name: other.mean(), f"below_{name}": gap.value, f"low_{name}": gap.low, f"high_{name}": gap.high}

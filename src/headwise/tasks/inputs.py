@@ -25,7 +25,7 @@ def as_rows(asks: Sequence[str], inputs: Any, columns: Columns | None = None, ow
 
     Args:
         asks: the fields a row may have, the first of them required.
-        inputs: what a person has.
+        inputs: the inputs of the user.
         columns: field to column, where columns have other names.
         own: the columns of the task's own data, tried where no column has a field's name.
 

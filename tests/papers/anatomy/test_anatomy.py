@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from headwise.experiments.jobs import in_order, perform
 from headwise.io.records import Results
@@ -47,9 +48,10 @@ def put_probe(results, model, task, scores=(0.5, 0.6, 0.9), chosen_on_test=0.92,
     results.save("anatomy.probed", config, {"utilization": found, "effect": effect}, arrays)
 
 
-def put_tuning(results, model, task, seed, scores, before, after):
+def put_tuning(results, model, task, seed, scores, before, after, with_top=None):
     made = {"model": model, "task": task, "plan": {"seed": seed}}
     arrays = {"test_before": np.asarray(before, float), "test_after": np.asarray(after, float)}
+    arrays |= {} if with_top is None else {"test_after_top": np.asarray(with_top, float)}
     results.save("anatomy.tuned", made, {"scores": scores, "split": "dev"}, arrays)
 
 
@@ -153,12 +155,17 @@ def test_fine_tuning_shows_medians_and_how_heads_moved(results):
             "best": {"f1": 0.7, "accuracy": 0.6},
             "top": {"f1": top, "accuracy": top},
         }
-        put_tuning(results, "bert-base", "mrpc", seed, scores, before, before + 0.1)
+        with_top = before + 0.2 if seed else None  # a record of before had two columns of Figure 4
+        put_tuning(results, "bert-base", "mrpc", seed, scores, before, before + 0.1, with_top)
     made = tuning_table(Records(results))
     assert [row[1] for row in made["rows"]] == ["MRPC (F1)", "MRPC (accuracy)"]
     np.testing.assert_allclose(made["rows"][0][2:5], [80, 70, 80])
-    assert made["rows"][0][6] == 3 and made["published"][0][2:5] == [88.0, 88.2, 88.9]
+    row = dict(zip(made["columns"], made["rows"][0]))
+    assert row["seeds"] == 3 and made["published"][0][2:5] == [88.0, 88.2, 88.9]
+    tests = [ttest_rel((0.80, 0.90, 0.70), [low] * 3).pvalue for low in (0.8, 0.7)]
+    assert [row["p over last"], row["p over best"]] == pytest.approx(tests, abs=1e-6)
     moved = change_table(Records(results))["rows"][0]
+    assert moved[6] == pytest.approx(20)
     np.testing.assert_allclose(moved[2:6], [10, 100, 1, 0], atol=1e-6)
 
 

@@ -20,10 +20,10 @@ from headwise.io.files import plain
 from headwise.io.records import Results
 from headwise.papers.pages import pages
 from headwise.papers.recipe import Scale, recipes
-from headwise.papers.specialization import estimating, figures, ours, raised, sweeps, training
+from headwise.papers.specialization import estimating, figures, news, ours, raised, sweeps, training
 from headwise.papers.specialization import published as paper
 from headwise.papers.specialization import tables as apart
-from headwise.papers.specialization.records import LABELS, Records, trained
+from headwise.papers.specialization.records import LABELS, Records, beside, trained
 from headwise.papers.specialization.settings import CONTROLS, FIVE, GLUE, OWN, RELEASED, SIZES, UNSAID
 from headwise.papers.specialization.similarity import similarity_table
 from headwise.papers.specialization.transfer import Transfer
@@ -141,12 +141,41 @@ def test_a_difference_of_paradigms_that_is_not_there_is_not_found():
 
 
 def test_table_4_through_our_tables_is_table_4(published):
-    table = apart.ag_pair_table(published, "bert-base")
+    table = news.ag_pair_table(published, "bert-base")
     paired = {"columns": table["columns"]}
     chosen = [i for i, row in enumerate(table["rows"]) if row[0] == "AG-Pair"]
     paired |= {part: [table[part][i] for i in chosen] for part in ("rows", "published")}
     assert len(chosen) == 2
     assert_equal_beside(paired, [c for c in table["columns"] if c not in ("A", "B", "seeds")], 0.02)
+
+
+def test_the_claim_of_table_4_is_tested_over_seeds(tmp_path):
+    """The form of the input adds eight points to D beside one task, in each seed, and nothing beside the other."""
+    results = Results(tmp_path)
+    for seed in range(3):
+        for other, more in (("qnli", 8.0), ("sst2", 0.0)):
+            for news_task, add in (("agnews", 0.0), ("agpair", more)):
+                d = 10 + 0.3 * seed + add + (0.1 * seed if add else 0.0)
+                save_lesions(results, (news_task, other), pair_performance(d, d), seed=seed)
+    table = news.news_test(Records(results), "bert-base")
+    rows = {row[0]: dict(zip(table["columns"], row)) for row in table["rows"]}
+    assert rows["QNLI"]["D of pairs - D of texts"] == pytest.approx(8.1) and rows["QNLI"]["p (Holm)"] < 0.01
+    assert rows["SST-2"]["D of pairs - D of texts"] == pytest.approx(0) and rows["QNLI"]["seeds"] == 3
+    assert rows["QNLI"]["published difference"] == pytest.approx(10.590 - 10.088)
+
+
+def test_numbers_of_bert_base_alone_do_not_stand_beside_the_papers_other_models(tmp_path):
+    results = Results(tmp_path)
+    rows = np.full((5, 7), 50.0)
+    rows[:, 0] = 80
+    for model in ("roberta-base", "minilm-l6"):
+        save_lesions(results, FIVE, rows, model=model)
+        save_lesions(results, ("mnli", "qqp"), pair_performance(5, 5), model=model)
+    records = Records(results)
+    for make in (apart.five_table, apart.mutual_table, apart.overlap_table):
+        assert make(records, "roberta-base")["published"] is None and make(records, "minilm-l6")["published"]
+    assert apart.pair_table(records, "roberta-base", frozen=False)["published"][0][2] == 8.56
+    assert beside("gpt", paper.TABLE_13["annealed"]) == "" and beside("mine", paper.TABLE_13["annealed"]) == "bert-base"
 
 
 def test_overlap_and_layers(published):
@@ -560,6 +589,11 @@ def test_few_shot_seeds_of_several_trainings_are_put_together(tmp_path):
     assert found.scores[0, 0] == pytest.approx(luck, abs=0.05)
     table = training.few_shot_table(Records(results), "bert-base")
     assert table["rows"][1][8] == "*" and table["published"][1][3] == 75.66
+    drawn = table["columns"].index("p over draws")
+    assert table["rows"][0][drawn] is None and 0 < table["rows"][1][drawn] < 0.01
+    starred = table["columns"].index("starred in Table 6")
+    assert table["rows"][1][starred] == "", "75.66 has no star"
+    assert all(len(row) == len(table["columns"]) for row in (*table["rows"], *table["published"]))
     assert table["published"][0][3:5] == [69.44, 8.9]
 
 
@@ -596,6 +630,18 @@ def test_the_published_size_is_the_same_for_every_model_in_any_order():
         )
         listed += [Counter(j.title.replace(name, "MODEL") for j in made if f"{name} " in j.title) for name in order]
     assert all(one == listed[0] for one in listed) and sum(listed[0].values()) > 100
+
+
+def test_tinybert_is_distilled_under_a_tuned_bert_base():
+    """Whoever asks for TinyBERT gets its teacher's training too; other models teach half of themselves."""
+    for models in ({"tinybert": "x/tinybert"}, {"bert-base": "x/bert", "tinybert": "x/tinybert"}):
+        made = in_order(recipes["specialization"].jobs(Scale("full", models, seeds=(0,)), ["table-5"]))
+        by_key = {job.key: job for job in made}
+        taught = {job.config["model"]: job.config for job in made if job.work.endswith("distilled")}
+        teachers = {name: by_key[one["of"]].config["model"] for name, one in taught.items()}
+        assert teachers == {name: "bert-base" for name in models}
+        assert taught["tinybert"]["whole"] and not any(one.get("whole") for n, one in taught.items() if n != "tinybert")
+        assert taught["tinybert"]["share"] * taught["tinybert"]["plan"]["epochs"] == 2
 
 
 def test_important_head_training_goes_on_from_a_mark_of_plain_training(everything):

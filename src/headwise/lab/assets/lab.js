@@ -72,7 +72,7 @@ function drawFlips(found) {
 function useExample(task, example) {
   look.task = task;
   place("why-task").value = task;
-  if (example.other) document.getElementById("other").hidden = false;
+  if (example.other) showSecond(true);
   change({ text: example.text, other: example.other, choices: example.choices.length ? example.choices.join("\n") : state.choices });
   put("example-note", example.label ? `labelled ${example.label}` : "");
 }
@@ -97,12 +97,19 @@ function setUpText() {
     box.addEventListener("input", () => { change({ [name]: box.value }, !fresh); fresh = false; });
     box.addEventListener("blur", () => { fresh = true; });
   }
-  const pairs = lab.tasks.some((task) => task.asks.includes("context") || task.asks.includes("text_b"));
-  document.getElementById("other").hidden = !(pairs && (state.other || lab.tasks.some((task) => task.asks.includes("context") || task.pair)));
+  const two = lab.tasks.some((task) => task.asks.length > 1) || lab.form !== "encoder"; /* pairs, contexts, templates */
+  document.querySelector('[data-do="second"]').hidden = !two || !ABLE.examples;
+  showSecond(two && Boolean(state.other || lab.tasks.some((task) => task.pair)));
   document.getElementById("choices").hidden = !lab.tasks.some((task) => task.choices);
 }
 
+function showSecond(on) {
+  document.getElementById("other").hidden = !on;
+  document.querySelector('[data-do="second"]').setAttribute("aria-expanded", on);
+}
+
 const ACTS = {
+  second: () => { const box = document.getElementById("other"); showSecond(box.hidden); if (!box.hidden) box.focus(); else change({ other: "" }); },
   undo, redo, why: showWhy, flip: searchFlip, keep: keepMask,
   open: () => change({ gates: allOpen() }),
   share: async (event) => { toAddress(); await copyText(location.href, event.target); },
@@ -145,6 +152,9 @@ async function start() {
   try { Object.assign(lab, await open()); } catch { say("The lab does not answer. Is headwise lab still running?"); return; }
   document.title = `${lab.name} · headwise lab`;
   put("facts", el("b", {}, lab.name), ` · ${lab.layers} × ${lab.heads} heads${lab.kv_heads !== lab.heads ? `, ${lab.kv_heads} key-value heads` : ""} · ${lab.tasks.length} task${lab.tasks.length === 1 ? "" : "s"}`);
+  for (const [able, part] of [["why", "why"], ["flip", "flip"], ["export", "export"]]) place(part).closest(".panel").hidden = !ABLE[able];
+  document.querySelector(".words").hidden = !ABLE.attention;
+  place("close").hidden = !ABLE.close;
   place("report").hidden = !lab.report;
   place("cutting").hidden = !lab.exports;
   state.alpha = lab.alpha;
@@ -160,6 +170,7 @@ async function start() {
   look.at = living()[0];
   refresh();
   lookAt(look.at);
+  if (!state.text && !ABLE.examples) change({ text: "The film was long, but the music in it was wonderful." }, true);
   if (!state.text && lab.tasks.some((task) => task.rows)) showExample(0);
 }
 

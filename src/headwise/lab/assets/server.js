@@ -54,4 +54,4 @@ async function* stream(name, body) {
 
 const hangUp = (name) => pending[name]?.abort();
 const open = async () => (await fetch("about.json")).json();
-const ABLE = { why: true, flip: true, attention: true, scores: true, examples: true, export: true };
+const ABLE = { why: true, flip: true, attention: true, scores: true, examples: true, export: true, close: true };

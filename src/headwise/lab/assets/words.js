@@ -2,7 +2,7 @@
 let seen = null; /* { tokens, weights: Uint8Array (H, T, T), layer } */
 
 function drawLooking(newLayer) {
-  if (!ABLE.attention) return;
+  if (!ABLE.attention) return; /* a page without a server has no maps */
   const layer = Math.floor(look.at / lab.heads), head = look.at % lab.heads;
   place("layer").value = layer;
   place("head").value = head;

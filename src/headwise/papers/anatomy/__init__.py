@@ -79,6 +79,7 @@ def _tuning(records: Records) -> Part:
     for (model, task), each in records.tunings().items():
         arrays = each[0].arrays
         maps = {"before": arrays["test_before"], "after fine-tuning": arrays["test_after"]}
+        maps |= {"with top heads": arrays["test_after_top"]} if "test_after_top" in arrays else {}
         drawn[f"before and after {task} {model}"] = partial(figures.heat_maps, maps, ordered=True, shared=True)
     text = (
         "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "

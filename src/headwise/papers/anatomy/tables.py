@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from headwise.measuring.stats import paired_t
+from headwise.measuring.stats import adjust, paired_t
 from headwise.papers.anatomy import published as paper
 from headwise.papers.anatomy.records import PRINTED, Records, beside, medians, property_of, suite_of
-from headwise.papers.summary import mean_sd, pearson, sentence, table
+from headwise.papers.summary import mean_sd, over_seeds, pearson, sentence, table
 from headwise.probing.roles import SEMANTIC, SYNTACTIC, Scatter, across, change, profiles, scatter
 
 Table = dict[str, Any]
@@ -158,16 +158,24 @@ def tuning_table(records: Records) -> Table | None:
         for metric in next(iter(found[0].result["scores"].values())):
             middle = medians(found, metric)
             name = f"{LABELS.get(task, task)} ({METRICS.get(metric, metric)})"
-            rows.append([model, name, *(100 * middle[what] for what in INPUTS), found[0].result["split"], len(found)])
+            scores = [{r.config["plan"]["seed"]: r.result["scores"][w][metric] for r in found} for w in INPUTS]
+            tests = [over_seeds(scores[2], other) for other in scores[:2]]
+            cells = [*(100 * middle[what] for what in INPUTS), *(test.p if test else None for test in tests)]
+            rows.append([model, name, *cells, found[0].result["split"], len(found)])
             known = paper.TABLE_4[beside(model, paper.TABLE_4)].get(name, (None,) * 3)
-            published.append([None, None, *known, None, None])
+            published.append([None, None, *known, *[None] * 4])
     if not rows:
         return None
-    columns = ["model", "task", "last layer", "best layer", "top heads", "judged on", "seeds"]
+    for row, holm in zip(rows, adjust(np.array([np.nan if row[5] is None else row[5] for row in rows])).tolist()):
+        row.insert(6, holm)
+    published = [[*line[:6], None, *line[6:]] for line in published]
+    columns = ["model", "task", "last layer", "best layer", "top heads", "p over last", "p (Holm)", "p over best"]
+    columns += ["judged on", "seeds"]
     note = (
         "Medians over seeds, in percent. The classifier is trained with the encoder, which the released script leaves "
     )
-    note += "out; models that are not the paper's stand beside BERT base."
+    note += "out; models that are not the paper's stand beside BERT base. P: top heads against the last or the best "
+    note += "layer, Student's paired t over seeds, two-sided; Holm over the rows."
     return table("Table 4: fine-tuning", columns, rows, note, published)
 
 
@@ -178,10 +186,13 @@ def change_table(records: Records) -> Table | None:
         each = [change(r.arrays["test_before"], r.arrays["test_after"]) for r in found]
         means = [np.mean([getattr(one, name) for one in each]) for name in ("mean", "raised", "moved_up")]
         pattern = np.mean([one.pattern.r for one in each])
-        rows.append([model, task, 100 * means[0], 100 * means[1], pattern, means[2], len(each)])
+        top = [change(a["test_before"], a["test_after_top"]).mean for r in found if "test_after_top" in (a := r.arrays)]
+        with_top = 100 * float(np.mean(top)) if top else None
+        rows.append([model, task, 100 * means[0], 100 * means[1], pattern, means[2], with_top, len(each)])
     if not rows:
         return None
-    columns = ["model", "task", "mean change", "% of heads that gained", "r of maps", "layers climbed", "seeds"]
+    columns = ["model", "task", "mean change", "% of heads that gained", "r of maps", "layers climbed"]
+    columns += ["mean change, tuned with top heads", "seeds"]
     note = "Change of heads' probe scores in points; r of the maps before and after; climb of their centre in layers."
     return table("Heads before and after fine-tuning", columns, rows, note)
 

@@ -19,6 +19,7 @@ from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
 from headwise.probing.controls import controls
 from headwise.probing.splits import splits
+from headwise.probing.utilization import INPUTS
 from headwise.training.plan import Plan
 
 SECOND = {"mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman")}  # tasks that Table 4 has two metrics of
@@ -64,9 +65,10 @@ def tuned(place: Place) -> Made:
     plan = Plan(**c["plan"])
     made = fine_tune(before, seeds=(plan.seed,), plan=plan, split=c["split"], keep=True, device=place.device)
     scores = {what: _scores(model, c["task"], made.split) for what, model in zip(made.scores, made.models)}
-    after = probe(made.models[0], c["task"], **_options(c))  # on the last layer: an ordinary fine-tuned model
     arrays = {f"{name}_before": value for name, value in _maps(before).items()}
-    arrays |= {f"{name}_after": value for name, value in _maps(after).items()}
+    for what, mark in (("last", "after"), ("top", "after_top")):  # an ordinary fine-tuned model, and one on top heads
+        after = probe(made.models[INPUTS.index(what)], c["task"], **_options(c))
+        arrays |= {f"{name}_{mark}": value for name, value in _maps(after).items()}
     return {"scores": scores, "split": made.split, "layer": made.layer, "n": made.n, "metric": before.metric}, arrays
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headwise.papers.recipe import PaperRecipe, Part
-from headwise.papers.specialization import estimating, figures, ours, raised, sweeps, training
+from headwise.papers.specialization import estimating, figures, news, ours, raised, sweeps, training
 from headwise.papers.specialization import tables as apart
 from headwise.papers.specialization.headsets import head_set_table
 from headwise.papers.specialization.items import DIFFERENCES, ITEMS, PUBLISHED
@@ -79,7 +79,8 @@ def _five(records: Records) -> Part:
 
 
 def _paired_news(records: Records) -> Part:
-    return _part("AG and AG-Pair", [apart.ag_pair_table(records, model) for model in records.models()])
+    tables = [make(records, model) for model in records.models() for make in (news.ag_pair_table, news.news_test)]
+    return _part("AG and AG-Pair", tables)
 
 
 def _similarity(records: Records) -> Part:
@@ -105,7 +106,7 @@ def _glue(records: Records) -> Part:
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
     tables = [table for table in (*tables, ours.pooled_table(records), raised.raised_table(records)) if table]
-    return _part("Training important heads", [*tables, training.cited_table()] if tables else [], drawn)
+    return _part("Training important heads", [*tables, *training.server_tables()] if tables else [], drawn)
 
 
 def _few_shot(records: Records) -> Part:

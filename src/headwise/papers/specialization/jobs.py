@@ -14,7 +14,7 @@ from headwise.io.files import plain
 from headwise.models.causality import pooling_by_name
 from headwise.papers import recipe
 from headwise.papers.specialization.mtdnn import PLAN as MTDNN_PLAN
-from headwise.papers.specialization.settings import CONTROLS, OWN, RELEASED, STARTS, UNSAID, Size
+from headwise.papers.specialization.settings import CONTROLS, HUB, OWN, RELEASED, STARTS, UNSAID, Size
 from headwise.training.plan import Plan
 
 
@@ -186,10 +186,17 @@ class Build(recipe.Build):
         return [self._job("mtdnn", "glue mt-dnn", **self._shape(), plan=plain(asdict(plan)))]
 
     def distilled(self) -> list[Job]:
-        """A student of every second layer, taught by the plainly trained model."""
-        teacher = self._plain()
+        """A student of every second layer, taught by the plainly trained model; TinyBERT by a tuned BERT base."""
+        teacher = self._teacher()._plain()
         taught = {"plan": plain(asdict(self._glue_plan())), "of": teacher.key, "training": teacher.config, "share": 0.4}
+        taught |= {"whole": True} if self.model in STUDENTS else {}
         return [self._job("distilled", "glue distilled", teacher, **self._shape(), **taught)]
+
+    def _teacher(self) -> Build:
+        """The jobs of the model that teaches this one: of another where the paper prescribes it."""
+        name = STUDENTS.get(self.model, self.model)
+        at = {**self.at, name: self.at.get(name, HUB.get(name, name))}
+        return type(self)(self.size, name, at, self.seed, self.seeds)
 
     def _shape(self) -> dict[str, Any]:
         config = self._plain().config
@@ -301,6 +308,7 @@ class Build(recipe.Build):
         return self.job(work, f"{title} {self.model} seed {self.seed}", config, *after)
 
 
+STUDENTS = {"tinybert": "bert-base"}  # models that are distilled under another
 _VARIANTS = (("random", "update"), ("bottom", "update"), ("top", "grad"))
 
 

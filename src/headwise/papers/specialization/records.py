@@ -17,6 +17,7 @@ from headwise.papers.specialization.settings import (
     CORPUS_GLUE,
     FIVE,
     GLUE,
+    HUB,
     OWN,
     RELEASED,
     UNSAID,
@@ -285,9 +286,14 @@ def real(tasks: Iterable[str]) -> bool:
 
 
 def beside(model: str, table: Mapping[Any, Any], otherwise: str = "bert-base") -> str:
-    """Which of the paper's models a model is set beside."""
+    """Which of the paper's models a model is set beside: itself, none where the paper has no numbers of it, or one."""
     known = {key[0] if isinstance(key, tuple) else key for key in table}
-    return model if model in known else otherwise
+    return model if model in known else "" if model in HUB else otherwise
+
+
+def of_base(model: str) -> bool:
+    """Whether numbers that the paper has of BERT base alone stand beside a model: not beside its other models."""
+    return model == "bert-base" or model not in HUB
 
 
 def seeds(number: int) -> str:

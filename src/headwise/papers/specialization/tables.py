@@ -12,8 +12,18 @@ import numpy as np
 from headwise.dissociation.result import Dissociation, verdict
 from headwise.measuring.stats import adjust, over_trainings, overlap_test, p_value
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.records import TWO_TEXTS, Lesioned, Records, beside, erratum, label, real, seeds
-from headwise.papers.specialization.settings import CORPUS_FIVE, FIVE, SIZES
+from headwise.papers.specialization.records import (
+    TWO_TEXTS,
+    Lesioned,
+    Records,
+    beside,
+    erratum,
+    label,
+    of_base,
+    real,
+    seeds,
+)
+from headwise.papers.specialization.settings import CORPUS_FIVE, FIVE
 from headwise.papers.summary import mean_sd, student, student_p, table
 
 Table = dict[str, Any]
@@ -95,7 +105,10 @@ def _published_pair(model: str, frozen: bool, a: str, b: str) -> list[float | No
     if not real((a, b)):
         return [None] * 3
     at = paper.PAIRS.index((label(a), label(b)))
-    d_a, d_b = paper.TABLE_9["bert-base frozen" if frozen else beside(model, paper.TABLE_9)]
+    name = beside(model, paper.TABLE_9) if not frozen else "bert-base frozen" if of_base(model) else ""
+    if not name:
+        return [None] * 3
+    d_a, d_b = paper.TABLE_9[name]
     return [d_a[at], d_b[at], (d_a[at] + d_b[at]) / 2]
 
 
@@ -162,45 +175,6 @@ def paradigm_test(d: Mapping[Pair, float], two_texts: set[str]) -> tuple[float, 
     return across, within, float(p_value(across - within, null)) if len(null) else np.nan
 
 
-def ag_pair_table(records: Records, model: str) -> Table | None:
-    """Table 4: the same news as single texts and as pairs, each beside a task of pairs and one of single texts."""
-    found = records.pairs(model)
-    rows, published = [], []
-    for size in ("small", "smoke"):
-        plain, paired, two = SIZES[size].other
-        for other in (two, SIZES[size].five[-1]):
-            for a in (plain, paired):
-                one = found.get((a, other)) or found.get((other, a))
-                if one:
-                    rows.append([label(a), label(other), *_both(one, a), len(one)])
-                    published.append([None, None, *_table_4(label(a), label(other)), None])
-        if rows:
-            break
-    if not rows:
-        return None
-    columns = ["A", "B", "A whole", "A without A's", "A without B's", "B whole", "B without A's", "B without B's"]
-    columns += ["D_A", "D_B", "D", "seeds"]
-    note = "In percent: performance whole and without the top 30 % of heads of A or B."
-    return table(f"AG against AG-Pair, {model}", columns, rows, note, published)
-
-
-def _both(found: Sequence[Lesioned], a: str) -> list[float]:
-    """Performances of A and B whole, without A's and without B's heads, and D_A, D_B, D, in percent over seeds."""
-    cells = np.mean([one.cells()[:, :3] for one in found], 0)
-    if found[0].trained.tasks[0] != a:
-        cells = cells[::-1][:, [0, 2, 1]]
-    (base_a, a_a, a_b), (base_b, b_a, b_b) = cells
-    d_a, d_b = (a_b - a_a) / base_a, (b_a - b_b) / base_b
-    return [100 * v for v in (base_a, a_a, a_b, base_b, b_a, b_b, d_a, d_b, (d_a + d_b) / 2)]
-
-
-def _table_4(a: str, b: str) -> list[float | None]:
-    if (a, b) not in paper.TABLE_4:
-        return [None] * 9
-    (base_a, a_a, a_b), (base_b, b_a, b_b), scores = paper.TABLE_4[a, b]
-    return [base_a, a_a, a_b, base_b, b_a, b_b, *scores]
-
-
 # -- all tasks together
 
 
@@ -217,7 +191,7 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
             rows.append(["p", *adjust(np.array([student_p(_values(found, task)) for task in tasks]))])
-    lines = _table_3() if real(tasks) and method == "multi" and not frozen else {}
+    lines = _table_3() if real(tasks) and method == "multi" and not frozen and of_base(model) else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
         f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
@@ -314,7 +288,7 @@ def mutual_table(records: Records, model: str) -> Table | None:
         return None
     tasks, d = in_order(found[0].trained.tasks), mutual(found)
     rows = [[label(b), *(None if (a, b) not in d else 100 * d[a, b] for a in tasks)] for b in tasks]
-    known = paper.TABLE_10 if real(tasks) else {}
+    known = paper.TABLE_10 if real(tasks) and of_base(model) else {}
     published = [[None, *known.get(row[0], [None] * len(tasks))] for row in rows]
     note = "D_A of column A when the heads of row B are closed in place of A's, in percent." + (
         f" {erratum('table 10')}" if known else ""
@@ -354,7 +328,8 @@ def overlap_table(records: Records, model: str) -> Table | None:
         more = np.mean([test.shared for test in tests]) >= tests[0].expected  # one tail for all seeds, and two of it
         worst = min(1.0, 2 * max(test.p_more if more else test.p_fewer for test in tests))
         rows.append([label(a), label(b), *mean_sd(shares), 100 * tests[0].expected / size, worst])
-        published.append([None, None, paper.TABLE_11.get((label(a), label(b))), *[None] * 3])
+        printed = paper.TABLE_11.get((label(a), label(b))) if of_base(model) else None
+        published.append([None, None, printed, *[None] * 3])
     note = f"Percent of {size} heads, means over {seeds(len(found))}; p: hypergeometric, two-sided, "
     note += "the largest over seeds." + (f" {erratum('table 11')}" if any(row[2] for row in published) else "")
     columns = ["A", "B", "shared", "sd", "by chance", "p"]

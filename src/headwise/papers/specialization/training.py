@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from headwise.io.records import Record
-from headwise.measuring.stats import adjust
+from headwise.measuring.stats import adjust, paired_bootstrap
 from headwise.papers.specialization import published as paper
-from headwise.papers.specialization.records import SETTING, Records, beside, erratum, label, real
+from headwise.papers.specialization.records import SETTING, Records, beside, erratum, label, of_base, real
 from headwise.papers.specialization.settings import CONTROLS, CORPUS_GLUE, OWN, RELEASED, STARTS, UNSAID
 from headwise.papers.specialization.transfer import Transfer
 from headwise.papers.summary import mean_sd, over_seeds, table
@@ -48,11 +48,11 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
         row.insert(-2, holm)
     theirs = beside(model, paper.TABLE_13[sampling])
     lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
-    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 6] for row in rows]
+    published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
     columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
     columns += ["tasks better", "seeds"]
     note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
-    note += f" Beside: {theirs} of Table 13." if lines else ""
+    note += f" Beside: {theirs} of Table 13." if lines and theirs else ""
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
 
 
@@ -121,19 +121,23 @@ def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
 
 
 def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:
-    """A published row under our columns."""
+    """A published row under our columns: tasks, mean and its standard deviation."""
     if line is None:
-        return [None] * (len(tasks) + 1)
-    by_name: dict[str, float] = dict(zip(paper.GLUE, line))
-    return [*(by_name.get(_glue_label(task)) for task in tasks), by_name["mean"]]
+        return [None] * (len(tasks) + 2)
+    by_name: dict[str, float] = dict(zip((*paper.GLUE, "sd"), line))
+    return [*(by_name.get(_glue_label(task)) for task in tasks), by_name["mean"], by_name.get("sd")]
 
 
-def cited_table() -> Table:
-    """Table 5 for methods that are cited there from other papers, and are not run here."""
-    cited = {key: line for key, line in paper.TABLE_5.items() if key[1] in ("pals", "ca-mtl", "adapters")}
-    rows = [[model, method, *line] for (model, method), line in cited.items()]
-    note = f"As printed in Table 5, from the papers cited there; not run here. {erratum('table 5')}"
-    return table("Cited results on GLUE's test sets", ["model", "method", *paper.GLUE], rows, note)
+def server_tables() -> list[Table]:
+    """Tables 5 and 12 as printed: scores of GLUE's server, which alone has the labels of its test sets."""
+    made = []
+    for name, sampling, lines in (("5", "annealed", paper.TABLE_5), ("12", "proportional", paper.TABLE_12)):
+        rows = [[model, method, *line] for (model, method), line in lines.items()]
+        note = f"As printed in Table {name}; ours are sent to the server from the files that `headwise submit` writes. "
+        note += f"PALs, CA-MTL and adapters are cited there. {erratum('table 5')}" if name == "5" else ""
+        columns = ["model", "method", *paper.GLUE]
+        made.append(table(f"Test sets of GLUE, {sampling} sampling", columns, rows, note.strip()))
+    return made
 
 
 def ablation_table(records: Records, model: str) -> Table | None:
@@ -148,7 +152,11 @@ def ablation_table(records: Records, model: str) -> Table | None:
             row = _glue_row(name, found[name], found["multi"], tasks)
             alike = None if name == "multi" else records.same_start(model, "annealed", name)
             rows.append([name, *row[-6:], alike])
-            line = paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None)) if real(tasks) else [None] * 3
+            line = (
+                paper.TABLE_7.get(PUBLISHED_7.get(name, ""), (None, None, None))
+                if real(tasks) and of_base(model)
+                else [None] * 3
+            )
             published.append([None, line[0], line[1], None, None, line[2], None, None])
     columns = ["method", "mean", "sd", "against plain", "p", "tasks better", "seeds", "same start"]
     note = f"{MEAN}; δ = 0.1, α = 0.3; {PAIRED} {START}"
@@ -276,16 +284,24 @@ def few_shot_table(records: Records, model: str) -> Table | None:
                 gap = None if not test else 100 * test["difference"]
                 star = "*" if test.get("star") else ""
                 p = [None if test.get(name) != test.get(name) else test.get(name) for name in ("p", "holm")]
-                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, *p, star]
+                drawn = paired_bootstrap(found.scores[i, j], found.scores[0, j]).p if i else None
+                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, *p, star, drawn]
                 sizes = [len(found.seeds), len(trained[task].seeds), found.examples]
                 rows.append([label(task), shots, start, *cells, *sizes])
-                published.append([None, None, None, *_table_6(label(task), shots, start), *[None] * 7])
+                theirs = _table_6(label(task), shots, start) if of_base(model) else [None, None]
+                marks = paper.STARS_6 if of_base(model) and start == "iat" else ()
+                published.append([None, None, None, *theirs, *[None] * 9])
+                rows[-1].insert(9, "*" if (label(task), shots) in marks else "")
     if not rows:
         return None
-    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "draws", "models", "n"]
+    columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "starred in Table 6"]
+    columns += ["p over draws", "draws", "models", "n"]
     note = "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
     note += "draws. P: one-sided, Student's t over trained models, whose draws are averaged; * where it is below 0.05 "
-    note += "after Holm over the task. Beside: Tables 6 and 8, whose p are over draws."
+    note += (
+        "after Holm over the task. P over draws: one-sided, paired bootstrap as published, which takes draws of rows "
+    )
+    note += "for independent models. Beside: Tables 6 and 8, whose stars are over draws."
     return table(f"Few-shot transfer, {model}", columns, rows, note, published)
 
 
@@ -312,4 +328,14 @@ def inventory_tables(records: Records) -> list[Table]:
         published.append([None, theirs[1], None, theirs[2], None, None])
     tasks = table("Tasks", ["task", "classes", "metric", "train", "dev", "from"], rows, "", published)
     rows = [[r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in found]
-    return [tasks, table("Models", ["model", "layers", "heads a layer", "parameters"], rows)]
+    there = {row[0] for row in rows}
+    for model in (model for model in records.models() if model not in there):
+        if lesioned := records.five(model):  # of whom there is no inventory
+            rows.append([model, *lesioned[0].scores(lesioned[0].trained.tasks[0]).shape, None])
+    published = [[None, *_table_2(row[0])] for row in rows]
+    return [tasks, table("Models", ["model", "layers", "heads a layer", "parameters"], rows, "", published)]
+
+
+def _table_2(model: str) -> list[float | None]:
+    layers, heads, millions = paper.TABLE_2.get(model, (None, None, None))
+    return [layers, heads, None if millions is None else 1e6 * millions]

@@ -1,4 +1,4 @@
-"""Copying: a list of words stands in the prompt, begins again, and the model is to say how it goes on (no torch)."""
+"""Copying: the prompt contains a list of words and its beginning again; the model continues it (no torch)."""
 
 from __future__ import annotations
 
