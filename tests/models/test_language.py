@@ -46,6 +46,24 @@ def test_importance_is_that_of_one_example_at_a_time(family):
         lm.reader.cache = True and toy_language_model(family).reader.cache
 
 
+def test_importance_in_bfloat16_is_that_of_float64_but_for_its_digits():
+    exact, rough = (toy_language_model("llama", dtype) for dtype in (torch.float64, torch.bfloat16))
+    for cache in (True, False):
+        rough.reader.cache = cache
+        for task in ("short", "several"):
+            expected, found = (importance(lm, task, split="dev").scores.flatten() for lm in (exact, rough))
+            assert float(torch.corrcoef(torch.stack([expected.double(), found.double()]))[0, 1]) > 0.98
+            assert torch.allclose(found.double(), expected.double(), rtol=0.15, atol=0.05 * float(expected.max()))
+
+
+def test_a_tokenizer_needs_no_padding_of_its_own():
+    lm, bare = toy_language_model("llama"), toy_language_model("llama")
+    bare.tokenizer.pad_token = None
+    for task in ("several", "asked"):
+        one, other = (evaluate(each, task).predictions for each in (lm, bare))
+        assert one == other and [getattr(p, "scores", 0) for p in one] == [getattr(p, "scores", 0) for p in other]
+
+
 def test_gates_of_one_change_nothing():
     lm = toy_language_model("llama", torch.float32)
     for task in lm.tasks:
