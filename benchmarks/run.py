@@ -33,18 +33,21 @@ SIZED = ("cutting", "growth", "peers", "roles")  # know the sizes themselves
 CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
+        "finding": ["--shape", "small", "--repeats", "1"],
         "identity": ["--gigabytes", "0.1", "--repeats", "1"],
         "importance": [*CPU, "--examples", "16"],
+        "language": [*CPU, "--rows", "16", "--repeats", "1"],
         "lab": ["--repeats", "5", "--seconds", "2", "--requests", "100"],
         "meta": ["--repeats", "1", "--threads", "1"],
         "parameterfree": ["--sentences", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
         "probing": [*CPU, "--sentences", "80", "--repeat", "1", "--threads", "1"],
         "records": ["--records", "20"],
+        "repairing": ["--model", "stories15m", "--windows", "2"],
         "starting": ["--rows", "500", "--repeats", "1"],
         "training": ["--rows", "32", "--repeats", "2", "--threads", "1"],
     },
-    "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},
+    "cores": {"importance": CPU, "language": CPU, "parsing": CPU, "probing": CPU},
     "accelerator": {
         "importance": GPU,
         "parsing": [*GPU, "--sentences", "500", "--repeat", "2"],

@@ -62,6 +62,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.origins": "pruning/test_export",
     "heads.proven": "heads/test_tracing",
     "heads.remains": "pruning/test_export",
+    "heads.removal": "pruning/test_prune",
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
     "heads.splitting": "measuring/test_parallel",

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import importlib
+import math
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from headwise.heads.proven import towers
+from headwise.heads.samples import samples
 
 SMALL: list[tuple[str, int]] = [  # the first pattern that a name fits
     (r"^(num_|n_)?(encoder_|decoder_|hidden_|text_|vision_|transformer_|backbone_)*(layers|layer|blocks)$", 2),
@@ -50,6 +58,25 @@ NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state
 ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_rank": 8, "num_key_value_heads": 4}
 PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
 GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
+RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 16, 32], "depths": [1, 1, 1, 1]}
+DETR = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "use_pretrained_backbone": False,
+    "d_model": 32,
+    "num_queries": 10,
+}
+DETR |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+DETR |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+ONE = DETR | {"backbone_config": RESNET | {"out_features": ["stage4"]}}
+THREE_SCALES = DETR | {"backbone_config": RESNET | {"out_features": ["stage2", "stage3", "stage4"]}}
+VIT = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 32, "image_size": 32}
+VIT |= {"patch_size": 8, "out_features": ["stage1", "stage2", "stage3", "stage4"], "reshape_hidden_states": False}
+DEPTH = {"backbone": None, "reassemble_hidden_size": 32, "fusion_hidden_size": 16, "patch_size": 8}
+DEPTH |= {"neck_hidden_sizes": [16, 16, 16, 16], "backbone_config": {"model_type": "dinov2"} | VIT}
+PERCEIVER = {"d_latents": 32, "d_model": 32, "num_latents": 8, "num_blocks": 1, "num_self_attends_per_block": 2}
+PERCEIVER |= {"num_self_attention_heads": 4, "num_cross_attention_heads": 4, "vocab_size": 96}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1}
 WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which derives more from them
     "granitemoehybrid": HYBRID | {"shared_intermediate_size": 32},
     "zamba2": TEXT | ZAMBA | {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
@@ -58,7 +85,16 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
     "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
     "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
+    "lfm2_moe": TEXT | MOE | {"layer_types": ["conv", "full_attention", "conv"]},
+    "nemotron": TEXT,
+    "perceiver": PERCEIVER,
+    **dict.fromkeys(["detr", "conditional_detr", "dab-detr", "table-transformer"], ONE),
+    "deformable_detr": THREE_SCALES,
+    "chmv2": {"backbone_config": {"model_type": "dinov3_vit"} | VIT}
+    | {k: v for k, v in DEPTH.items() if "bone" not in k},
+    **dict.fromkeys(["depth_anything", "prompt_depth_anything"], DEPTH),
 }
+LLAMA4 = {"intermediate_size": 128, "projector_input_dim": 32, "projector_output_dim": 32}
 OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
     "bamba": MAMBA | {"attn_layer_indices": [1], "attn_rotary_emb": 8},
@@ -71,6 +107,16 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "deepseek_v2": {"num_experts_per_tok": 2},
     "esm": {"pad_token_id": 1, "mask_token_id": 2},
     "xmod": {"default_language": "en_XX"},
+    "mllama": {
+        "text_config.cross_attention_layers": [1],
+        "vision_config.intermediate_layers_indices": [0, 1],
+        "vision_config.vision_output_dim": 96,
+    },
+    "llama4": {f"vision_config.{name}": size for name, size in LLAMA4.items()},
+    "llama4_vision_model": LLAMA4,
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    "mllama_text_model": {"cross_attention_layers": [1]},
+    "vitpose_backbone": {"image_size": [32, 32]},
     "yolos": {"image_size": [32, 32]},
     "swin": SWIN,
     "swinv2": SWIN,
@@ -135,36 +181,89 @@ def parts(config: Any) -> list[Any]:
 
 
 def build(family: str, **settings: Any) -> Any:
-    """A tiny model with random weights, none of them zero."""
-    import transformers
+    """A tiny model with random weights, none of them zero: the first way to make it small after which it runs."""
+    from transformers import AutoConfig
 
     whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
     ways = [lambda config: config] if whole else [shrunk, shallow]
-    failure = None
+    failure, idle = None, None
     for way in ways:
         torch.manual_seed(0)
         try:
-            config = way(transformers.AutoConfig.for_model(family, **(whole or {})))
+            config = way(AutoConfig.for_model(family, **(whole or {})))
             for name, value in own.items():
-                setattr(config, name, value)
-            return _random(config)
+                *inner, last = name.split(".")
+                setattr(functools.reduce(getattr, inner, config), last, value)
+            model = _random(config)
         except Exception as error:
             failure = failure or error
+            continue
+        if len(ways) == 1 or runs(model) or all(runs(part) for part in _outermost(model)):
+            return model
+        idle = idle or model
+    if idle is not None:
+        return idle
     raise failure or ValueError(family)
 
 
-def _random(config: Any) -> Any:
-    import transformers
+def _outermost(model: Any) -> list[Any]:
+    """The models inside a model that are in no other; itself where there are none."""
+    found: dict[str, Any] = {}
+    for name, tower in towers(model):
+        if not any(name.startswith(f"{other}.") for other in found):
+            found[name] = tower
+    return list(found.values()) or [model]
 
+
+def runs(model: Any) -> bool:
+    """Whether some sample goes through a model."""
+    try:
+        for inputs in samples(model):
+            try:
+                with torch.no_grad():
+                    model(**inputs)
+            except Exception:
+                continue
+            return True
+    except Exception:
+        return False
+    return False
+
+
+def _random(config: Any) -> Any:
+    kind = model_class(config)
     with torch.device("meta"):
-        size = sum(p.numel() for p in transformers.AutoModel.from_config(config).parameters())
+        size = sum(p.numel() for p in kind(copy.deepcopy(config)).parameters())
     if size > LARGEST:
         raise ValueError(f"{size:,} parameters")
-    model = transformers.AutoModel.from_config(config)
+    model = kind(config)
     for parameter in model.parameters():
-        scale = 0.1 if parameter.ndim < 2 else 0.5 * parameter.shape[-1] ** -0.5
+        scale = 0.1 if parameter.ndim < 2 else 0.5 * max(math.prod(parameter.shape[1:]), 1) ** -0.5
         parameter.data += scale * torch.randn_like(parameter)
     return model.float().eval()
+
+
+def model_class(config: Any) -> Any:
+    """The base model of a configuration; of a part's configuration the model of that part."""
+    from transformers import MODEL_MAPPING, PreTrainedModel
+
+    if type(config) in MODEL_MAPPING:
+        found = MODEL_MAPPING[type(config)]
+        return found[0] if isinstance(found, tuple) else found
+    package = type(config).__module__.rpartition(".")[0]
+    folder = Path(importlib.import_module(package).__file__).parent
+    kinds = [
+        kind
+        for file in sorted(folder.glob("modeling_*.py"))
+        for kind in vars(importlib.import_module(f"{package}.{file.stem}")).values()
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__.startswith(package)
+        if kind.config_class is type(config)
+        and "forward" in vars(kind)
+        and not kind.__name__.endswith("PreTrainedModel")
+    ]
+    if not kinds:
+        raise ValueError(f"no model takes a {type(config).__name__}")
+    return min(kinds, key=lambda kind: ("For" in kind.__name__, not kind.__name__.endswith("Model")))
 
 
 def shallow(config: Any) -> Any:

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from families.build import build
-from families.check import verdict
+from families.check import slope, verdict
 from families.sweep import FILE, PAGE, page, types, verdicts
+from headwise.heads.gates import Heads
 
 KNOWN = json.loads(FILE.read_text())
 FAST = (
@@ -16,7 +17,8 @@ FAST = (
     "cpmant ctrl cvt deberta-v2 deepseek_v3 distilbert falcon falcon_h1 gemma3_text gemma4_text glm4 glpn "
     "gpt2 gpt_neox gpt_oss granite granitemoehybrid jamba kosmos-2 led lfm2 llama longformer minimax "
     "mixtral mllama modernbert mpnet nemotron_h olmo3 olmo_hybrid pegasus_x phi3 qwen2_vl qwen3_5 "
-    "qwen3_next recurrent_gemma roberta siglip smollm3 swin t5 vit vit_mae whisper xlm zamba2"
+    "qwen3_next recurrent_gemma roberta siglip smollm3 swin t5 vit vit_mae whisper xlm zamba2 "
+    "detr d_fine idefics jetmoe lilt lxmert mllama_text_model squeezebert timesfm wavlm xlnet"
 )
 
 
@@ -26,12 +28,26 @@ def test_gates_close_heads(family):
     assert kind == "right", why
 
 
-@pytest.mark.parametrize(
-    "family", ["diffllama", "nystromformer", "xlnet", "wavlm", "squeezebert", "mamba", "fnet", "resnet"]
-)
+@pytest.mark.parametrize("family", ["diffllama", "mamba", "fnet", "resnet"])
 def test_what_cannot_be_reached_is_refused(family):
     kind, why = verdict(build(family))
     assert kind == "refused" and why
+
+
+@pytest.mark.parametrize(
+    ("family", "stack"), [("llama", "decoder"), ("mistral3", "vision"), ("d_fine", "decoder"), ("lxmert", "vision")]
+)
+def test_gradients_are_those_of_finite_differences(family, stack):
+    model = build(family)
+    gradient, away = slope(model, Heads.of(model, stack=stack))
+    assert gradient == pytest.approx(away, rel=1e-3) and gradient
+
+
+def test_what_a_model_detaches_has_no_gradient():
+    """RT-DETR cuts what its encoder hands to its decoder off from autograd, so heads there have another gradient."""
+    model = build("rt_detr")
+    gradient, away = slope(model, Heads.of(model, stack="encoder"))
+    assert gradient != pytest.approx(away, rel=0.1)
 
 
 def test_nothing_is_known_to_be_wrong():

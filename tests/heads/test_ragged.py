@@ -134,6 +134,22 @@ def test_gates_fold_into_the_layers_that_have_heads():
     assert torch.allclose(fold(model, gates)(input_ids=IDS).last_hidden_state, expected, atol=1e-5)
 
 
+def test_layers_with_tied_weights_are_gated_one_by_one_and_not_changed():
+    model = build("zamba2")
+    heads = Heads.of(model)
+    first, second = (site.module for site in heads.sites[1:])
+    assert first is not second and first.weight is second.weight and heads.shared and not heads.exact
+    outputs = []
+    for layer in (1, 2):
+        gates = torch.ones(heads.shape)
+        gates[layer, 0] = 0
+        with gated(model, gates, heads=heads):
+            outputs.append(model(input_ids=IDS).last_hidden_state)
+    assert not torch.allclose(*outputs)
+    with pytest.raises(HeadwiseError, match="share one set of weights"):
+        fold(model, torch.ones(heads.shape))
+
+
 def test_gates_before_a_norm_work_and_do_not_fold():
     model = build("bitnet")
     heads = Heads.of(model)

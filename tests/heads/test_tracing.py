@@ -32,10 +32,13 @@ class Mixing(nn.Module):
         self.heads, self.between = heads, between
         self.embed, self.qkv, self.out = nn.Embedding(20, width), nn.Linear(width, 3 * width), nn.Linear(width, width)
 
+    def attended(self, states: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(states).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2).chunk(3, 1)
+        return ((q @ k.transpose(2, 3)).softmax(-1) @ v).transpose(1, 2)
+
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         states = self.embed(input_ids)
-        q, k, v = self.qkv(states).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2).chunk(3, 1)
-        mixed = ((q @ k.transpose(2, 3)).softmax(-1) @ v).transpose(1, 2)
+        mixed = self.attended(states)
         mixed = self.between(mixed) if isinstance(self.between, Beside) else mixed.flatten(2)
         return states + self.out(
             mixed if self.between is None or isinstance(self.between, Beside) else self.between(mixed)
@@ -101,10 +104,35 @@ def test_heads_before_a_norm_are_gated_before_it():
     assert proof.name == "layers.0.between" and not proof.projection
 
 
-@pytest.mark.parametrize("family", ["diffllama", "nystromformer"])
-def test_types_whose_slices_are_no_heads_are_refused(family):
+def test_a_type_whose_heads_are_subtracted_is_refused():
     with pytest.raises(HeadwiseError, match="behind their attention, and closing a head changes more than one slice"):
-        Heads.of(build(family))
+        Heads.of(build("diffllama"))
+
+
+class Gateway(Mixing):
+    """Weighs heads by a projection that reads them: its input loses a slice, but they pass beside it too."""
+
+    def __init__(self):
+        super().__init__()
+        self.after = nn.Linear(12, 12)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        z = self.attended(self.embed(input_ids)).flatten(2)
+        return self.after(self.out(z).sigmoid() * z)
+
+
+def test_a_projection_beside_which_heads_pass_is_refused():
+    torch.manual_seed(0)
+    found = trace(Stack(Gateway()), {"input_ids": IDS})
+    assert not found.proofs and "layers.0.out notices too" in found.refused["layers.0.after"]
+
+
+def test_a_sample_that_gives_no_numbers_is_named():
+    torch.manual_seed(0)
+    layer = Mixing()
+    layer.embed.weight.data[5] = float("inf")
+    found = trace(Stack(layer), {"input_ids": IDS})
+    assert "infinite" in found.refused["layers.0.out"]
 
 
 @pytest.mark.parametrize(("family", "site"), [("bitnet", "attn_sub_norm"), ("kosmos-2", "inner_attn_ln")])
@@ -195,8 +223,17 @@ def test_a_layer_that_calls_its_projection_twice_is_one_layer():
     assert Heads.of(model, stack="encoder").shape == (2, 4) and verdict(model)[0] == "right"
 
 
+class Summed(Mixing):
+    """Subtracts heads from each other, and adds up values without a product of matrices."""
+
+    def attended(self, states: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(states).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2).chunk(3, 1)
+        mixed = ((q @ k.transpose(2, 3)).softmax(-1)[..., None] * v[:, :, None]).sum(3).transpose(1, 2)
+        return mixed - mixed.roll(1, 2)
+
+
 def test_attention_that_no_stack_covers_is_listed():
-    model = Stack(Mixing(), Mixing(Beside(lambda z: (z - z.roll(1, 2)).flatten(2))))
+    model = Stack(Mixing(), Summed())
     heads = Heads.of(model, sample={"input_ids": IDS})
     assert heads.alive.tolist() == [[True] * 4, [False] * 4] and heads.uncovered == ("layers.*.out",)
     with captured(model, lambda out_BTHD: out_BTHD, heads=heads) as outputs:
@@ -204,6 +241,16 @@ def test_attention_that_no_stack_covers_is_listed():
     assert len(outputs) == 2 and outputs[1].isnan().all()
 
 
-def test_a_tower_that_no_sample_reaches_is_listed():
-    heads = Heads.of(build("mllama"), stack="text")
-    assert heads.verified and heads.uncovered == ("vision_model",)
+def test_a_tower_that_no_sample_reaches_is_listed(monkeypatch):
+    model, whole = build("mllama"), proven.samples
+    texts = [inputs for inputs in whole(model) if "pixel_values" not in inputs]
+    monkeypatch.setattr(proven, "samples", lambda one: texts if one is model else [])
+    heads = Heads.of(model, stack="text")
+    assert heads.verified and heads.alive.tolist() == [[True] * 4, [False] * 4]
+    assert heads.uncovered == ("vision_model",)
+
+
+def test_cross_layers_are_a_stack_of_their_own():
+    model = build("mllama")
+    assert stacks_of(model)[:3] == ["cross", "text", "vision"]
+    assert Heads.of(model, stack="cross").alive.tolist() == [[False] * 4, [True] * 4]

@@ -225,6 +225,16 @@ def test_examples_and_those_the_mask_changes(window):
     wait(lambda: window.run("return document.querySelectorAll('.answer.flipped').length") > 0)
 
 
+def test_a_second_text_can_be_given_and_taken_back(window, lab):
+    press(window, "second")
+    assert window.run("return document.activeElement.id") == "other"
+    window.run("change({other: 'w7 w8'})")
+    found = lab.ask("answers", text="w1 m0a w3", other="w7 w8")["after"]["toy0"]
+    wait(lambda: f"{found['probabilities'][found['label']]:.2f}" == window.text('[data-task="toy0"] .after .chance'))
+    press(window, "second")
+    assert window.run("return [state.other, document.getElementById('other').hidden]") == ["", True]
+
+
 def test_why_shows_effects_on_the_map(window, lab):
     press(window, "why")
     effects = lab.ask("why", text="w1 m0a w3", task="toy0")["effects"]

@@ -156,6 +156,12 @@ def prune(
     ] = None,
     form: Annotated[str, typer.Option(help="masked, compact, sliced or onnx")] = "sliced",
     stack: StackOption = None,
+    repair: Annotated[
+        str | None,
+        typer.Option(
+            help="refit what is left to what the whole model gives on texts: a file, one a line; or the word corpus"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prune heads and save a model that is checked against the masked one, with the output heads of a trained one.
@@ -166,11 +172,11 @@ def prune(
     from headwise.heads.gates import Heads
 
     out = writable(out)
-    chosen = _chosen_heads(mask, scores, fraction)
+    chosen, texts = _chosen_heads(mask, scores, fraction, form), _texts(repair)
     encoder, tokenizer = plain_encoder(model)
     heads, before = Heads.of(encoder, stack=stack), sum(p.numel() for p in encoder.parameters())
     cut = chosen(heads)
-    path = _write(model, encoder, tokenizer, cut, out, form, stack)
+    path = _write(model, encoder, tokenizer, cut, out, form, stack, texts)
     newly, earlier = int((cut & heads.alive).sum()), int((~heads.alive).sum())
     if form != "masked":  # which keeps its shapes
         remove(encoder, cut, stack)
@@ -182,8 +188,20 @@ def prune(
     print(machine(summary)) if as_json else Screen().say(line)
 
 
-def _chosen_heads(mask: Path | None, scores: Path | None, fraction: float | None) -> Callable[[Any], Any]:
-    """What gives the mask of a model's heads: that of a file, or the least important by stored scores."""
+def _texts(repair: str | None) -> list[str] | bool:
+    """The lines of a file; True for the embedded corpus, False for no repair."""
+    if repair is None or repair == "corpus":
+        return repair == "corpus"
+    if not Path(repair).is_file():
+        raise HeadwiseError(f"--repair {repair}: no such file", "a file with one text a line, or the word corpus")
+    return [line for line in Path(repair).read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _chosen_heads(mask: Path | None, scores: Path | None, fraction: float | None, form: str) -> Callable[[Any], Any]:
+    """What gives the mask of a model's heads: that of a file, or the least important by stored scores.
+
+    The form compact can lose whole groups of heads with one key-value head only.
+    """
     from headwise.pruning.cost import least_needed
     from headwise.pruning.export import read_mask
 
@@ -195,18 +213,23 @@ def _chosen_heads(mask: Path | None, scores: Path | None, fraction: float | None
         cut = read_mask(mask or Path())
         return lambda heads: cut
     importance = head_scores(scores)
-    return lambda heads: least_needed(importance, fraction, heads.num_kv_heads)
+    return lambda heads: least_needed(
+        importance, fraction, heads.num_kv_heads if form == "compact" else heads.num_heads
+    )
 
 
-def _write(model: str, encoder: Any, tokenizer: Any, cut: Any, out: Path, form: str, stack: str | None) -> Path:
+def _write(
+    model: str, encoder: Any, tokenizer: Any, cut: Any, out: Path, form: str, stack: str | None, repair: Any
+) -> Path:
     """The pruned encoder, with the output heads where a trained model has them."""
     from headwise.models.folders import BESIDE, is_trained
     from headwise.pruning.export import export, export_whole
 
     rest = [file for file in Path(model).iterdir() if file.name in BESIDE] if is_trained(model) else []
     if rest and form != "onnx":
-        return export_whole(lambda to: [copy(file, to) for file in rest], encoder, cut, out, form, tokenizer, stack)
+        save_rest = lambda to: [copy(file, to) for file in rest]  # noqa: E731
+        return export_whole(save_rest, encoder, cut, out, form, tokenizer, stack, repair)
     if rest:
         others = " and ".join(sorted(file.name for file in rest if file.suffix == ".safetensors"))
         warnings.warn(f"only the encoder is exported as onnx, without {others}", HeadwiseWarning, stacklevel=1)
-    return export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack)
+    return export(encoder, cut, out, form, tokenizer=tokenizer, stack=stack, repair=repair)

@@ -11,7 +11,7 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, first_line
 from headwise.heads.gates import Heads, NotReached, gated
-from headwise.heads.modules import evaluating
+from headwise.heads.modules import answers
 from headwise.heads.proven import proven
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
@@ -54,24 +54,6 @@ def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[st
     if not found:
         raise HeadwiseError("no sample reaches the heads, so the cut could not be verified", "inputs of this model")
     return found
-
-
-def answers(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-    """All outputs of a model as one vector."""
-    devices = {t.device for t in inputs.values() if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
-    with evaluating(runner), torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
-        torch.manual_seed(0)
-        found = list(_tensors(runner(**inputs)))
-    kind = min((each.dtype for each in found), key=lambda dtype: dtype.itemsize, default=torch.float32)
-    return torch.cat([torch.empty(0, dtype=kind), *(each.flatten().cpu().to(kind) for each in found)])
-
-
-def _tensors(answer: Any) -> Iterator[torch.Tensor]:
-    if isinstance(answer, torch.Tensor):
-        yield from [answer] if answer.is_floating_point() else []
-    elif isinstance(answer, dict | list | tuple):
-        for part in answer.values() if isinstance(answer, dict) else answer:
-            yield from _tensors(part)
 
 
 def _require_same(found: torch.Tensor, expected: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -34,15 +34,16 @@ from headwise.heads.families import (
     output_width,
     transposed,
 )
-from headwise.heads.gates import Heads, Site, inside_block, unwrap
+from headwise.heads.gates import Heads, Site, unwrap
 from headwise.heads.origins import record_origins
 from headwise.heads.remains import Absent, HandsBiasOn, OwnCount, Repeats, TakesBias, take_role
+from headwise.heads.removal import refuse_wrapped, removal, require_plain
+from headwise.heads.repairing import refit
 
-PLAIN_PACKAGES = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
-PLAIN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
-
-def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.Module:
+def prune(
+    model: nn.Module, mask: torch.Tensor, stack: str | None = None, repair: Iterable[dict[str, Any]] | None = None
+) -> nn.Module:
     """Remove the heads that a mask selects from a model, in place (True: remove).
 
     Layers may lose different numbers of heads, or all. Removed heads may be in the mask again. Shared keys and values
@@ -52,6 +53,8 @@ def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.
         model: any model with exact slices per head (``Heads.of(model).exact``).
         mask: bool ``(L, H)`` in original coordinates, for instance from ``selection.bottom(scores, 0.3)``.
         stack: the attention stack, if the model has several.
+        repair: batches of inputs, a few hundred texts: the remaining output projections are refitted to the outputs of
+            the whole model on them (`headwise.heads.repairing.refit`).
 
     Example:
         >>> before = model.num_parameters()
@@ -66,7 +69,9 @@ def prune(model: nn.Module, mask: torch.Tensor, stack: str | None = None) -> nn.
         sites = [site for site in heads.sites if gone[site.layer].any()]
         for site in sites:
             for part in site.parts.values():
-                _require_plain(part, site.name)
+                require_plain(part, site.name)
+        if repair is not None:
+            refit(model, mask, repair, stack)
         if heads.family in EXACT:
             _cut_all(heads, sites, gone)
         elif sites:
@@ -105,7 +110,7 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
                 "heads whose outputs are the direct input of a projection",
                 "use gates (headwise.gated), which work here",
             )
-        _require_plain(Part(site.module, 0, torch.empty(0)), site.name)
+        require_plain(Part(site.module, 0, torch.empty(0)), site.name)
         weight: Any = site.module.weight
         columns = gates[site.layer, list(site.kept)].detach().to(weight).repeat_interleave(site.head_dim)
         axis = 0 if transposed(site.module) else 1
@@ -113,45 +118,6 @@ def fold(model: nn.Module, gates: torch.Tensor, stack: str | None = None) -> nn.
             own = weight.narrow(axis, site.start, len(columns))
             own.mul_(columns[:, None] if axis == 0 else columns)
     return model
-
-
-def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
-    """Validate a mask: bool ``(L, H)`` on the CPU, True = remove."""
-    mask = torch.as_tensor(mask)
-    if mask.dtype != torch.bool:
-        raise HeadwiseError(f"a mask of {mask.dtype}", "a bool mask, True = remove", "mask.bool(), or gates == 0")
-    if tuple(mask.shape) != heads.shape:
-        raise HeadwiseError(f"a mask of shape {tuple(mask.shape)}", f"(layers, heads) = {heads.shape}")
-    return mask.cpu()
-
-
-def refuse_wrapped(model: nn.Module, purpose: str) -> None:
-    """Raise if the model is wrapped, adapted or quantized, or inside `gated`."""
-    if inside_block(model):
-        raise HeadwiseError(
-            f"{purpose} inside gated or captured", "the model outside the block", "leave the with-block first"
-        )
-    if any(hasattr(module, "peft_config") for module in model.modules()):
-        raise HeadwiseError(
-            f"{purpose} with PEFT adapters would lose the adapters",
-            "the plain model",
-            "model = model.merge_and_unload()",
-        )
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise HeadwiseError(f"{purpose} inside {type(model).__name__}", "the plain model", "cut first, then wrap it")
-    if getattr(unwrap(model), "hf_quantizer", None) is not None:
-        raise HeadwiseError(f"{purpose} of quantised weights", "floating point weights", "cut first, then quantise")
-
-
-def _require_plain(part: Part, name: str) -> None:
-    weight, kind = getattr(part.module, part.name), type(part.module)
-    plain = kind.__module__.startswith(PLAIN_PACKAGES) and type(weight) is nn.Parameter
-    if not plain or weight.dtype not in PLAIN_TYPES:
-        raise HeadwiseError(
-            f"{name} is a {kind.__name__} whose weight is a {type(weight).__name__} of {weight.dtype}",
-            "plain weights in floating point",
-            "cut before quantising or adapting",
-        )
 
 
 def _cut(heads: Heads, site: Site, kept: tuple[int, ...]) -> None:

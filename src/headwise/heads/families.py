@@ -59,7 +59,6 @@ EXACT = frozenset(
     ]
 )
 NO_HEADS = {
-    "xlnet": "its output projection is a bare parameter inside an einsum, so no module ever sees the heads' outputs",
     "mamba": "it is a state-space model and has no attention heads",
     "mamba2": "it is a state-space model and has no attention heads",
     "falcon_mamba": "it is a state-space model and has no attention heads",

@@ -79,7 +79,8 @@ def _sliced(model: nn.Module, fields: dict[str, Any], slices: dict[str, dict[str
             site = replace(site, parts=parts, attention=scope, group=len(site.kept) // len(parts["k"].rows))
         sites.append(site)
     exact = not fields["shared"] and all(site.name in slices for site in sites if site.kept)
-    return fields | {"sites": tuple(sites), "exact": exact}
+    groups = max(len(site.kept) // site.group for site in sites) if exact else fields["num_kv_heads"]
+    return fields | {"sites": tuple(sites), "exact": exact, "num_kv_heads": groups}
 
 
 def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[tuple[str, nn.Module]]]:
@@ -176,23 +177,25 @@ def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], l
             if "in the configuration" in str(error):
                 raise
     found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
+    shared = len({id(getattr(module, "weight", module)) for module in modules.values()}) < len(placed)  # or tied
     if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
-        return fields
+        return fields | {"shared": shared, "exact": fields["exact"] and not shared}
     heads = max(each.heads for each in placed)
     by_layer = {each.layer: each for each in placed}
     sites = tuple(_proven_site(model, i, by_layer.get(i)) for i in range(layers))
     groups = getattr(_stack_config(model, stack), "num_key_value_heads", None)
     sizes = {"num_layers": layers, "num_heads": heads, "head_dim": max(each.head_dim for each in placed)}
     sizes["num_kv_heads"] = groups if isinstance(groups, int) and groups and heads % groups == 0 else heads
-    shared = len({id(module) for module in modules.values()}) < len(placed)
     return sizes | {"stack": stack, "family": family, "exact": False, "shared": shared, "sites": sites}
 
 
 def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
     if placed is None:
         return Site(layer, "", None, None, (), {})
-    module, attention = model.get_submodule(placed.name), model.get_submodule(placed.name.rpartition(".")[0])
-    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, placed.head_dim, placed.start)
+    module = model.get_submodule(placed.name)
+    attention = module if placed.inside else model.get_submodule(placed.name.rpartition(".")[0])
+    about = {"head_dim": placed.head_dim, "start": placed.start, "inside": placed.inside}
+    return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, **about)
 
 
 def is_cut(model: nn.Module) -> bool:
@@ -300,11 +303,8 @@ def _not_found(model: nn.Module, family: str, pattern: str | None) -> HeadwiseEr
 def _stack_config(model: nn.Module, stack: str):
     """The part of the configuration for this stack."""
     config = getattr(model, "config", None)  # modules in plain torch have none
-    if stack == "text":
-        return getattr(config, "text_config", config)
-    if stack == "vision":
-        return getattr(config, "vision_config", config)
-    return config
+    own = getattr(config, f"{stack}_config", None)  # text, vision, audio, qformer
+    return config if own is None or isinstance(own, dict) else own
 
 
 def _number(config, stack: str, what: str) -> int | None:

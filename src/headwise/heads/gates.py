@@ -22,6 +22,7 @@ from torch import nn
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
+from headwise.heads.inside import reached_inside
 from headwise.heads.modules import forget, remembered
 from headwise.heads.splitting import Share, joined, share_of, shared
 
@@ -211,13 +212,24 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Itera
 
         return hook
 
+    def inside(site: Site) -> Callable:
+        def start() -> Callable:
+            layer = calls.layer(site)
+            hits[layer] += 1
+            return lambda z_BTHD: touch(layer, z_BTHD)
+
+        return start
+
     with ExitStack() as stack:
         stack.enter_context(_uncompiled(model))
         inner = unwrap(model)
         stack.callback(inner.register_forward_pre_hook(Lent(_refuse_old_masks), with_kwargs=True).remove)
         stack.callback(inner.register_forward_pre_hook(Lent(calls.restart)).remove)
         for site in {id(site.module): site for site in heads.sites if site.module is not None}.values():
-            stack.callback(site.module.register_forward_pre_hook(Lent(hook_for(site))).remove)
+            if site.inside:
+                stack.enter_context(reached_inside(site.module, inside(site), len(site.kept), Lent))
+            else:
+                stack.callback(site.module.register_forward_pre_hook(Lent(hook_for(site))).remove)
         yield heads
         unreached = [site.layer for site in heads.sites if site.module is not None and not hits[site.layer]]
         if unreached:

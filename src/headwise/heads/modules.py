@@ -1,4 +1,4 @@
-"""The maximum input length of a module, its training mode, and cached results about it."""
+"""The maximum input length of a module, its training mode, its outputs, and cached results about it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,24 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def answers(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """All numbers that a model answers with, as one vector."""
+    devices = {t.device for t in inputs.values() if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
+    with evaluating(runner), torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(0)
+        found = list(_tensors(runner(**inputs)))
+    kind = min((each.dtype for each in found), key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return torch.cat([torch.empty(0, dtype=kind), *(each.flatten().cpu().to(kind) for each in found)])
+
+
+def _tensors(answer: Any) -> Iterator[torch.Tensor]:
+    if isinstance(answer, torch.Tensor):
+        yield from [answer] if answer.is_floating_point() else []
+    elif isinstance(answer, dict | list | tuple):
+        for part in answer.values() if isinstance(answer, dict) else answer:
+            yield from _tensors(part)
 
 
 def remembered(model: nn.Module, what: Hashable, find: Callable[[], T], certain: Callable[[T], bool]) -> T:

@@ -15,6 +15,7 @@ from torch import nn
 
 from headwise.errors import first_line
 from headwise.heads.families import CROSS_MARKS, EXACT, declared_causal, text_config
+from headwise.heads.inside import found_inside
 from headwise.heads.samples import samples
 from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
@@ -36,6 +37,7 @@ class Placed:
     heads: int
     head_dim: int
     start: int
+    inside: bool = False
 
 
 @dataclass
@@ -96,7 +98,7 @@ def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
     """Trace the whole model, and every tower that this does not reach."""
     inputs, whole, why = _first(model, [sample] if sample is not None else samples(model))
     found, ran = whole or Trace(), {"": inputs}
-    for name, tower in _towers(model):
+    for name, tower in towers(model):
         if any(reached.startswith(f"{name}.") for reached in found.reached):
             continue
         inputs, own, _ = _first(tower, samples(tower))
@@ -119,7 +121,9 @@ def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, 
     try:
         for inputs in tried:
             try:
-                return inputs, trace(model, inputs), ""
+                found = trace(model, inputs)
+                found_inside(model, inputs, found)
+                return inputs, found, ""
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # an unsuitable sample may fail anywhere in a model
@@ -148,7 +152,7 @@ def _sliced(
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     """The outermost submodels with attention that no sample reached."""
     found: list[str] = []
-    for name, tower in _towers(model):
+    for name, tower in towers(model):
         inside = any(name.startswith(f"{other}.") for other in found)
         if inside or any(each.startswith(f"{name}.") for each in reached):
             continue
@@ -157,7 +161,7 @@ def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     return found
 
 
-def _towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Submodels of a model, outer ones first."""
     for name, module in model.named_modules():
         if name and hasattr(module, "config") and hasattr(module, "main_input_name"):
@@ -222,7 +226,7 @@ def _numbered(model: nn.Module, owner: str, members: list[tuple[str, Proof]]) ->
         members = sorted(members, key=lambda each: (each[1].call, order.get(each[0], 0)))
         numbers, layers = list(range(len(members))), len(members)
     placed = [
-        Placed(number, name, proof.heads, proof.head_dim, proof.start)
+        Placed(number, name, proof.heads, proof.head_dim, proof.start, proof.inside)
         for number, (name, proof) in zip(numbers, members)
     ]
     return sorted(placed, key=lambda each: each.layer), layers

@@ -35,6 +35,7 @@ class Proof:
     head_dim: int
     start: int  # where the first head's slice begins
     projection: bool  # else a norm, say, that stands between the heads and their projection
+    inside: bool = False  # the module makes the attention call, and heads are reached there
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Trace:
     proofs: list[Proof] = field(default_factory=list)  # in the order of the forward
     refused: dict[str, str] = field(default_factory=dict)  # names of modules that read heads otherwise, and how
     calls: int = 0  # of attention
+    left: set[int] = field(default_factory=set)  # numbers of the attention calls whose heads no site holds
+    behind: dict[str, set[int]] = field(default_factory=dict)  # of refused modules: the attention calls before them
     reached: set[str] = field(default_factory=set)  # names of the modules that the forward called
 
 
@@ -56,6 +59,7 @@ def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
             found, again = again, found
         known = {(proof.name, proof.call) for proof in found.proofs}
         found.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
+        found.left &= again.left
     proven = {proof.name for proof in found.proofs}
     found.refused = {name: why for name, why in found.refused.items() if name not in proven}
     return found
@@ -69,7 +73,11 @@ def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
         for bit in range(max(recording.sizes, default=0).bit_length()):
             recording.start(bit)
             recording.forward(inputs)
-    return recording.judged()
+        found = recording.judged()
+        recording.confirm(found, inputs)
+    found.left = set(range(found.calls)).difference(*(recording.between[p.name, p.call] for p in found.proofs))
+    found.behind = {name: set(recording.between[name, call]) for name, call in recording.codes if name in found.refused}
+    return found
 
 
 class _Recording:
@@ -86,6 +94,11 @@ class _Recording:
         self.outputs: dict[Call, Any] = {}
         self.codes: dict[Call, torch.Tensor] = {}  # (W,): the number of the head that closes a column
         self.mixed: dict[Call, torch.Tensor] = {}  # (W,): columns that changed and are not zero
+        self.infinite: set[Call] = set()  # inputs with infinite numbers or NaN
+        self.alone: range | None = None  # the attention calls that are closed; None: all of them
+        self.sites: set[Call] = set()  # whose outputs are put back where only some calls are closed
+        self.read: set[str] = set()  # of these the ones whose inputs changed
+        self.noticed: list[str] = []  # projections beside them whose inputs changed
         self._restart()
 
     def start(self, bit: int) -> None:
@@ -121,6 +134,8 @@ class _Recording:
             return out
         if number >= len(self.sizes) or heads != self.sizes[number]:
             return out
+        if self.alone is not None and number not in self.alone:
+            return out
         opened = 1 - ((torch.arange(1, heads + 1) >> self.bit) & 1)
         shape = [1] * out.ndim
         shape[axis] = heads
@@ -140,6 +155,8 @@ class _Recording:
             then = self.inputs.get(call)
             if then is None or then.shape != given.shape or torch.equal(then, given):
                 return None
+            if self.alone is not None:
+                return self._put_back(call, then, given, projects)
             self._compared(call, then, given)
             return self.outputs[call] if projects else None
 
@@ -148,13 +165,47 @@ class _Recording:
     def _compared(self, call: Call, then: torch.Tensor, now: torch.Tensor) -> None:
         """Which columns of a changed input are closed, and which are neither closed nor unchanged."""
         then, now = then.flatten(0, -2), now.flatten(0, -2)
+        if not then.isfinite().all():
+            self.infinite.add(call)
         zero = (now == 0).all(0) & (then != 0).any(0)
-        rounding = 1e-2 if then.dtype in (torch.float16, torch.bfloat16) else 1e-5
-        same = ((then - now).abs() <= rounding * then.abs().amax()).all(0)
+        same = ((then - now).abs() <= _rounding(then) * then.abs().amax()).all(0)
         codes = self.codes.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.long))
         mixed = self.mixed.setdefault(call, torch.zeros(then.shape[-1], dtype=torch.bool))
         codes += zero.long().cpu() << (self.bit or 0)
         mixed |= ~(zero | same).cpu()
+
+    def _put_back(self, call: Call, then: torch.Tensor, now: torch.Tensor, projects: bool) -> Any:
+        if call in self.sites:
+            self.read.add(call[0])
+            return self.outputs[call]
+        if projects and not torch.allclose(then, now, rtol=1e-3, atol=_rounding(then) * float(then.abs().amax())):
+            self.noticed.append(call[0])
+        return None
+
+    def confirm(self, found: Trace, inputs: dict[str, Any]) -> None:
+        """Withdraw sites beside which heads pass: with a site's output put back, no other projection may notice."""
+        for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in found.proofs):
+            own = [proof for proof in found.proofs if self.before[proof.name, proof.call] == count]
+            if not all(proof.projection for proof in own) or (len(own) == 1 and not found.refused):
+                continue  # nothing but the site noticed anything
+            calls = self.between[own[0].name, own[0].call]
+            for alone in [calls] if len(own) == 1 else [range(n, n + 1) for n in calls]:
+                self.alone, self.sites = alone, {(proof.name, proof.call) for proof in own}
+                self.noticed, self.read = [], set()
+                self.start(0)
+                self.forward(inputs)
+                others = self.noticed or sorted(self.read)[1:]  # two sites may not share heads
+                if others:
+                    why = f"heads pass beside it: {others[0]} notices too when they are closed"
+                    found.refused |= {proof.name: why for proof in own}
+                    found.proofs = [proof for proof in found.proofs if proof not in own]
+                    break
+
+    @property
+    def between(self) -> dict[Call, range]:
+        """Of every module's call, the attention calls since any other module's."""
+        counts = [0, *sorted(set(self.before.values()))]
+        return {call: range(counts[max(counts.index(n) - 1, 0)], n) for call, n in self.before.items()}
 
     def judged(self) -> Trace:
         """The modules that obey the law, and those that do not."""
@@ -182,6 +233,8 @@ class _Recording:
         silent = (self.inputs[call].flatten(0, -2) == 0).all(0).cpu()
         if self.axes.option and heads < 2:
             return None, "a single head on an unusual axis is no proof"
+        if call in self.infinite:
+            return None, "its input has infinite numbers or NaN on the sample"
         if mixed.any():
             return (
                 None,
@@ -196,6 +249,11 @@ class _Recording:
         if not size or not ((codes[start:stop] == expected) | silent[start:stop]).all():
             return None, f"its input does not divide into {heads} slices, one for each head"
         return Proof(*call, heads, size, start, input_width(self.watched[call[0]]) is not None), ""
+
+
+def _rounding(values: torch.Tensor) -> float:
+    """How far numbers may differ that are the same but for rounding, as a fraction of the largest."""
+    return 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-5
 
 
 class _Axes:

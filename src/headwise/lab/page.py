@@ -65,7 +65,7 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
             "mask": getattr(subject.tokenizer, "mask_token", None) if form == "masked" else None,
             "tasks": [
                 {"name": name, "short": short[name], "letter": marks[name], **_task(subject.tasks[name])}
-                | {"rows": len(answers.rows(name))}
+                | {"rows": len(answers.rows(name)), "pair": any(map(_two, answers.rows(name)[:1]))}
                 for name in names
             ],
             "scores": opened.scores,
@@ -75,6 +75,11 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
             "report": opened.study is not None,
         }
     )
+
+
+def _two(row: dict[str, Any]) -> bool:
+    """Whether a row is of two texts."""
+    return bool(row.get("text_b") or row.get("context"))
 
 
 def _task(task: Any) -> dict[str, Any]:

@@ -26,14 +26,17 @@ from torch import nn
 from torch.export import Dim
 
 from headwise.errors import HeadwiseError, missing_extra, option, unknown
-from headwise.heads.cutting import fold, prune, refuse_wrapped, removal
+from headwise.heads.cutting import fold, prune
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
+from headwise.heads.removal import refuse_wrapped, removal
+from headwise.heads.repairing import refit
 from headwise.io import files as store
 from headwise.models.adapters import merged
 from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, at_root, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
+from headwise.pruning.repair import Repair, repair_batches
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
@@ -48,6 +51,7 @@ def export(
     tokenizer: Any = None,
     stack: str | None = None,
     task: str | None = None,
+    repair: Repair = None,
 ) -> Path:
     """Save a copy of the model without the heads that a mask selects (True: remove).
 
@@ -62,6 +66,8 @@ def export(
         task: save only this task of a `MultiTaskModel`, as the class of transformers:
             AutoModelForSequenceClassification, TokenClassification or QuestionAnswering opens it (and onnxruntime the
             form ``onnx``).
+        repair: texts, a few hundred, or batches of the model's inputs; True for sentences of the embedded corpus. What
+            is left of the output projections is refitted to what the whole model's gave on them, by least squares.
 
     Example:
         >>> export(model, bottom(scores, 0.3), "small", "sliced", tokenizer)
@@ -70,14 +76,15 @@ def export(
         >>> export(multitask, mask, "sst2", "masked", task="sst2")  # pipeline("text-classification", "sst2")
     """
     if isinstance(model, MultiTaskModel) and task is not None:
-        return export(plain_model(model, task), mask, path, form, tokenizer or model.tokenizer, stack)
+        return export(plain_model(model, task), mask, path, form, tokenizer or model.tokenizer, stack, repair=repair)
     if task is not None:
         raise HeadwiseError(f"task={task!r} of a {type(model).__name__}", "a MultiTaskModel, which has tasks")
     if mask is None:
         stacked = model.encoder if isinstance(model, MultiTaskModel) else model
         mask = torch.zeros(Heads.of(stacked, stack=stack).shape, dtype=torch.bool)
     if isinstance(model, MultiTaskModel):
-        return export_whole(model.save_rest, model.encoder, mask, path, form, tokenizer or model.tokenizer, stack)
+        own_tokenizer = tokenizer or model.tokenizer
+        return export_whole(model.save_rest, model.encoder, mask, path, form, own_tokenizer, stack, repair)
     if form not in FORMS:
         raise unknown("export form", form, FORMS)
     path, (write, read) = Path(path), FORMS[form]
@@ -88,6 +95,8 @@ def export(
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
     mask, inputs = removal(mask, heads), running_inputs(own)
+    if repair is not None and repair is not False:
+        refit(own, mask, repair_batches(repair, own, tokenizer), stack)
     with gated(own, (~mask).to(own.dtype), heads=heads):
         expected = outputs(own, inputs)
     with store.folder(path) as scratch:
@@ -106,6 +115,7 @@ def export_whole(
     form: str,
     tokenizer: Any,
     stack: str | None = None,
+    repair: Repair = None,
 ) -> Path:
     """Save a trained model without some heads: its pruned encoder and what ``save_rest`` writes."""
     path, encoder = Path(path), merged(encoder)
@@ -114,7 +124,7 @@ def export_whole(
     with store.folder(path) as scratch:
         save_rest(scratch)
         _require_fitting(scratch, mask, form)
-        export(encoder, mask, scratch / "encoder", form, tokenizer, stack)
+        export(encoder, mask, scratch / "encoder", form, tokenizer, stack, repair=repair)
         at_root(scratch)
     return path
 

@@ -72,7 +72,7 @@ function drawFlips(found) {
 function useExample(task, example) {
   look.task = task;
   place("why-task").value = task;
-  if (example.other) document.getElementById("other").hidden = false;
+  if (example.other) showSecond(true);
   change({ text: example.text, other: example.other, choices: example.choices.length ? example.choices.join("\n") : state.choices });
   put("example-note", example.label ? `labelled ${example.label}` : "");
 }
@@ -97,12 +97,19 @@ function setUpText() {
     box.addEventListener("input", () => { change({ [name]: box.value }, !fresh); fresh = false; });
     box.addEventListener("blur", () => { fresh = true; });
   }
-  const pairs = lab.tasks.some((task) => task.asks.includes("context") || task.asks.includes("text_b"));
-  document.getElementById("other").hidden = !(pairs && (state.other || lab.tasks.some((task) => task.asks.includes("context") || task.pair)));
+  const two = lab.tasks.some((task) => task.asks.length > 1) || lab.form !== "encoder"; /* pairs, contexts, templates */
+  document.querySelector('[data-do="second"]').hidden = !two || !ABLE.examples;
+  showSecond(two && Boolean(state.other || lab.tasks.some((task) => task.pair)));
   document.getElementById("choices").hidden = !lab.tasks.some((task) => task.choices);
 }
 
+function showSecond(on) {
+  document.getElementById("other").hidden = !on;
+  document.querySelector('[data-do="second"]').setAttribute("aria-expanded", on);
+}
+
 const ACTS = {
+  second: () => { const box = document.getElementById("other"); showSecond(box.hidden); if (!box.hidden) box.focus(); else change({ other: "" }); },
   undo, redo, why: showWhy, flip: searchFlip, keep: keepMask,
   open: () => change({ gates: allOpen() }),
   share: async (event) => { toAddress(); await copyText(location.href, event.target); },
