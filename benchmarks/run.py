@@ -36,6 +36,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "finding": ["--shape", "small", "--repeats", "1"],
         "identity": ["--gigabytes", "0.1", "--repeats", "1"],
         "importance": [*CPU, "--examples", "16"],
+        "language": [*CPU, "--rows", "16", "--repeats", "1"],
         "lab": ["--repeats", "5", "--seconds", "2", "--requests", "100"],
         "meta": ["--repeats", "1", "--threads", "1"],
         "parameterfree": ["--sentences", "4", "--repeat", "1"],
@@ -46,7 +47,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "starting": ["--rows", "500", "--repeats", "1"],
         "training": ["--rows", "32", "--repeats", "2", "--threads", "1"],
     },
-    "cores": {"importance": CPU, "parsing": CPU, "probing": CPU},
+    "cores": {"importance": CPU, "language": CPU, "parsing": CPU, "probing": CPU},
     "accelerator": {
         "importance": GPU,
         "parsing": [*GPU, "--sentences", "500", "--repeat", "2"],

@@ -54,7 +54,7 @@ class Size:
 ALPHA = 0.1
 SIZES = {
     "full": Size(None, None, 2000, 400, (0.05, 0.1, 0.2), 30, 10, 4, 150),
-    "small": Size(64, 100, 64, 32, (0.1,), 12, 0, 0, 40, (1,)),
+    "small": Size(24, 32, 16, 16, (0.1,), 10, 0, 0, 20, (1,)),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
 
@@ -240,7 +240,8 @@ def measure(models: dict[str, str], out: Path, size: Size, args: argparse.Namesp
     results, start = Results(out / "records"), time.perf_counter()
     packed = out / "language_models.parquet"
     for record in Results(args.resume) if args.resume else ():
-        results.save(record.work, record.config, record.result, dict(record.arrays), record.version, record.about)
+        made = (record.work, record.config, record.result, dict(record.arrays))
+        results.save(*made, beside=record.about, version=record.version)
     studies = [Study(*each, results, size, args.data, args.device, args.dtype) for each in models.items()]
     for turn in zip(*(study.jobs() for study in studies), strict=True):
         for job in turn:

@@ -194,7 +194,7 @@ def _named(signed: np.ndarray, stderr: np.ndarray, sign: int) -> str:
 
 
 def top_heads(scores: np.ndarray, fraction: float = 0.1) -> set[int]:
-    count = int(fraction * scores.size + 1e-6)
+    count = max(1, int(fraction * scores.size + 1e-6))
     return set(np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None, kind="stable")[:count].tolist())
 
 

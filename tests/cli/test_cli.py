@@ -448,7 +448,17 @@ def test_a_model_is_pushed(headwise, trained, monkeypatch, tmp_path):
         monkeypatch.setenv("HF_TOKEN", "hf_stand_in")
         code, out, _ = headwise(f"push {trained} me/two --evaluate --json")
         assert code == 0 and json.loads(out)["commit"].startswith(hub.url)
-        assert "accuracy" in hub.files("me/two")["README.md"].decode()
+        card = hub.files("me/two")["README.md"].decode()
+        assert "accuracy" in card and "| batch_size |" in card and "| method | plain |" in card
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        code, out, _ = headwise("predict me/two reviews.csv --task reviews --json")  # by its name
+        assert code == 0 and json.loads(out) == json.loads(
+            headwise(f"predict {trained} reviews.csv --task reviews --json")[1]
+        )
     refused(headwise(f"push {trained} two"), "user/name")
 
 

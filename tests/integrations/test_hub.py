@@ -71,6 +71,17 @@ def test_what_is_pushed_again_replaces_what_was_there(hub, place):
     assert list(from_pretrained("me/toys", **place).tasks) == ["toy0"]
 
 
+def test_a_model_opens_by_its_name_like_a_folder(hub, place, monkeypatch):
+    model = toy_model(2).eval()
+    push_to_hub(model, "me/toys", **place)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    for back in (MultiTaskModel.from_pretrained("me/toys"), MultiTaskModel.load("me/toys", only=["toy1"])):
+        assert back.eval().predict("toy1", ["w1 m1a"]) == model.predict("toy1", ["w1 m1a"])
+
+
 def test_plain_transformers_opens_what_was_pushed(hub, place, tmp_path):
     model = toy_model(1, output_heads="native").eval()
     push_to_hub(model, "me/toy", private=True, **place)

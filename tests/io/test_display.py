@@ -10,15 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwise.atlas.result import Roles
+from headwise.dissociation.curve import LesionCurve
 from headwise.dissociation.result import Dissociation
+from headwise.dissociation.similarity import Similarity
 from headwise.errors import HeadwiseError
 from headwise.io.display import RAMP, heat_map, table
 from headwise.io.records import Results
 from headwise.measuring.evaluate import evaluate
+from headwise.pruning.iterative import Rounds
 from headwise.scoring.importance import importance
 from headwise.testing import toy_model
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=3, max_size=3), min_size=1, max_size=4))
@@ -63,7 +74,19 @@ def results() -> dict:
     history = fit(toy_model(2, rows=24), Plan(steps=4, batch_size=8, evaluate_every=2))
     closed = Dissociation.of(["a", "b"], [[0.8, 0.4, 0.7], [0.9, 0.8, 0.5]])
     scores = importance(model, "toy0", examples=16)
-    return {"importance": scores, "score": evaluate(model, "toy0"), "history": history, "dissociation": closed}
+    found = {"importance": scores, "score": evaluate(model, "toy0"), "history": history, "dissociation": closed}
+    return found | {"predictions": model.predict("toy0", ["w1"] * 30), **others()}
+
+
+def others() -> dict:
+    """Results made of numbers."""
+    random = np.array([[0.8, 0.7], [0.6, 0.5]])
+    curve = LesionCurve("a", "accuracy", (0.1, 0.5), 0.9, np.array([0.6, 0.3]), random, 50)
+    alike = Similarity("dse", ("a", "b"), np.array([[np.nan, 0.25], [0.25, np.nan]]))
+    rounds = Rounds("gradient", "least", ((0, 0),), np.zeros((1, 2)), (0.0, 0.5), {"a": [0.9, 0.8]}, {"a": [0.9, 0.6]})
+    ones = np.full((1, 1, 2), 0.5)
+    roles = Roles(("previous",), ("",), np.array([30]), ones, ones / 9, ones / 9, ones / 50, np.array([0.1]))
+    return {"curve": curve, "similarity": alike, "rounds": rounds, "roles": roles}
 
 
 def test_every_result_has_flat_records_that_say_what_was_measured():
@@ -92,11 +115,27 @@ def test_plots_return_axes_with_every_number():
     assert texts == ["-40.0", "-10.0", "-10.0", "-40.0"]
 
 
-def test_frames_are_the_records():
+def test_results_made_of_curves_and_matrices_are_plotted():
+    pyplot, found = pytest.importorskip("matplotlib.pyplot"), others()
+    own, random = found["curve"].plot().lines
+    assert own.get_ydata().tolist() == [0.9, 0.6, 0.3] and random.get_ydata().tolist() == [0.9, 0.75, 0.55]
+    assert [text.get_text() for text in found["similarity"].plot().texts] == ["", "0.25", "0.25", ""]
+    assert found["rounds"].plot().lines[0].get_ydata().tolist() == [0.9, 0.8]
+    assert found["roles"].plot("previous").get_title() == "previous"
+    with pytest.raises(HeadwiseError, match="unknown role"):
+        found["roles"].plot("next")
+    score = evaluate(toy_model(1), "toy0")
+    assert score.plot().lines[0].get_ydata().tolist() == [score.value]
+    assert len(pyplot.get_fignums()) >= 5, "figures that a notebook shows"
+
+
+def test_frames_and_tables_are_the_records():
     pandas = pytest.importorskip("pandas")
-    for result in results().values():
+    for name, result in results().items():
         frame = result.to_frame()
         assert isinstance(frame, pandas.DataFrame) and len(frame) == len(result.to_records())
+        assert "<table" in result._repr_html_(), name
+    assert "10 more" in results()["predictions"]._repr_html_()
 
 
 def test_without_pandas_a_frame_says_what_to_install(monkeypatch):

@@ -17,6 +17,9 @@ from headwise.measuring.references import head_outputs
 from headwise.models.language import LanguageModel
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.choice import Choice
+from headwise.tasks.kinds.classify import Classify
+from headwise.tasks.prompts.prompted import prompted
+from headwise.tasks.prompts.template import Template
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_language_model, toy_tasks
 
@@ -41,6 +44,24 @@ def test_importance_is_that_of_one_example_at_a_time(family):
             found = importance(lm, task, split="dev", tokens=tokens).scores
             assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-7, equal_nan=True)
         lm.reader.cache = True and toy_language_model(family).reader.cache
+
+
+def test_importance_in_bfloat16_is_that_of_float64_but_for_its_digits():
+    exact, rough = (toy_language_model("llama", dtype) for dtype in (torch.float64, torch.bfloat16))
+    for cache in (True, False):
+        rough.reader.cache = cache
+        for task in ("short", "several"):
+            expected, found = (importance(lm, task, split="dev").scores.flatten() for lm in (exact, rough))
+            assert float(torch.corrcoef(torch.stack([expected.double(), found.double()]))[0, 1]) > 0.98
+            assert torch.allclose(found.double(), expected.double(), rtol=0.15, atol=0.05 * float(expected.max()))
+
+
+def test_a_tokenizer_needs_no_padding_of_its_own():
+    lm, bare = toy_language_model("llama"), toy_language_model("llama")
+    bare.tokenizer.pad_token = None
+    for task in ("several", "asked"):
+        one, other = (evaluate(each, task).predictions for each in (lm, bare))
+        assert one == other and [getattr(p, "scores", 0) for p in one] == [getattr(p, "scores", 0) for p in other]
 
 
 def test_gates_of_one_change_nothing():
@@ -225,3 +246,30 @@ def test_encoder_decoder_and_cross_attention_stand_side_by_side():
     with pytest.raises(HeadwiseError, match="stack"):
         _ = toy_language_model("t5", stack="vision").attention
     assert toy_language_model("t5", stack="cross").attention.shape == (3, 4)
+
+
+# -- predictions
+
+
+def test_texts_are_put_into_the_prompt_of_a_task_and_answered_as_evaluation_does():
+    rows = [{"text": f"w{i} w{i % 3}", "label": ("w1", "w2")[i % 2]} for i in range(8)]
+    mine = prompted(Task("mine", Classify(("w1", "w2")), Rows(train=rows, dev=rows), "accuracy"), Template("{text}"))
+    lm = toy_language_model()
+    lm.add(mine)
+    found = lm.predict("mine@prompt", [row["text"] for row in rows])
+    assert [("w1", "w2").index(record.label) for record in found] == evaluate(lm, "mine@prompt").predictions
+    assert all(sum(record.probabilities.values()) == pytest.approx(1) for record in found)
+    assert lm.predict("mine@prompt", rows) == found, "rows may have their labels"
+
+
+@pytest.mark.parametrize("task", ["short", "asked"])
+def test_prompts_are_answered_as_they_are(task):
+    lm = toy_language_model()
+    rows = lm.tasks[task].rows("dev")
+    found, scored = lm.predict(task, rows), evaluate(lm, task).predictions
+    if task == "asked":
+        assert [record.answer for record in found] == scored
+    else:
+        assert [record.label for record in found] == [row["choices"][int(i)].strip() for row, i in zip(rows, scored)]
+        with pytest.raises(HeadwiseError, match="a prompt without choices"):
+            lm.predict(task, ["w1 w2"])

@@ -84,6 +84,7 @@ def test_a_data_folder_takes_the_place_of_the_corpus(asked, tmp_path):
 def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "encoder_folder", lambda: playground(tmp_path) / "bert-tiny")
     monkeypatch.setattr(demo, "CORPUS", ("corpus.sentiment", "corpus.topic"))
+    monkeypatch.setattr(demo, "ALPHA", 0.3)  # a tenth of eight heads is none
     study = make(tmp_path / "out")
     plan = replace(study.settings.plan, max_examples=32)
     study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
@@ -100,7 +101,7 @@ def test_the_quick_demo_on_the_real_encoder(tmp_path):
     found = make(tmp_path / "out").run()
     assert time.perf_counter() - begun < 120
     scores = {row["task"]: row["plain"] for row in found["iat"]["rows"]}
-    assert scores["corpus.sentiment"] > 0.6 and scores["corpus.topic"] > 0.6, "it must have learned something"
+    assert scores["corpus.qa"] > 0.6 and scores["corpus.ner"] > 0.6, "it must have learned something"
     begun = time.perf_counter()
     assert make(tmp_path / "out").run()["verdict"] == found["verdict"]
     assert time.perf_counter() - begun < 30, "a second run reads back"

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.tasks import Rows, Task, describe, get, names, statistics
+from headwise.models.multitask import MultiTaskModel
+from headwise.tasks import Rows, Task, describe, get, names, own, statistics
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.lookup import kind_class
 
@@ -91,3 +92,19 @@ def test_tasks_of_the_corpus_come_by_the_same_door(name):
     assert "corpus" in describe(name)["origin"]
     with pytest.raises(HeadwiseError, match="unknown corpus task"):
         get("corpus.sentimant")
+
+
+@pytest.mark.parametrize("name", ["reviews.csv", "data/sst2.csv", "data/sst2"])
+def test_a_file_in_place_of_a_name_says_how_files_are_given(name):
+    with pytest.raises(HeadwiseError, match=rf"to use a file: --task NAME={name}:text,label"):
+        get(name)
+
+
+def test_a_table_in_place_of_a_name_says_how_it_becomes_a_task():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
+    for call in (get, own, lambda given: MultiTaskModel.from_pretrained("bert-tiny", given)):
+        with pytest.raises(HeadwiseError, match=r'Task\.from_pandas\("NAME", data\)'):
+            call(frame)
+    with pytest.raises(HeadwiseError, match=r'a dict in place of a task.*Task\.from_dataset\("NAME", data\)'):
+        MultiTaskModel.from_pretrained("bert-tiny", {"train": frame})

@@ -164,3 +164,13 @@ def test_datasets_with_class_labels(tmp_path):
 def test_a_folder_without_data_says_what_may_be_in_it(tmp_path):
     with pytest.raises(HeadwiseError, match=r"no data in .*save_to_disk.*FILE:text,label"):
         own(f"mine={tmp_path}")
+
+
+def test_of_several_texts_none_is_guessed_unless_it_is_called_text():
+    rows = [{"id": f"r{i}", "title": f"t {i}", "sentence": f"s {i}", "label": "ab"[i % 2]} for i in range(20)]
+    with pytest.raises(HeadwiseError, match="several columns to read as text: title, sentence"):
+        Task.from_dataset("mine", rows)
+    named = [{"text": row["sentence"], **row} for row in rows]
+    assert Task.from_dataset("mine", named).rows("train")[0]["text"].startswith("s ")
+    with pytest.warns(HeadwiseWarning, match="using column 'title' as text"):
+        Task.from_dataset("mine", [{k: v for k, v in row.items() if k != "sentence"} for row in rows])

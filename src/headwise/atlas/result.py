@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.io.display import Shown, plot_map
 from headwise.io.files import plain
 from headwise.measuring.intervals import check_level
 from headwise.measuring.stats import FEW, adjust
@@ -30,7 +31,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Roles:
+class Roles(Shown):
     """Roles of the heads of a model. NaN for heads that do not exist and for roles that no text asked about.
 
     Attributes:
@@ -165,11 +166,11 @@ class Roles:
             for layer, head in np.argwhere(~np.isnan(self.score[r])).tolist()
         ]
 
-    def to_frame(self) -> Any:
-        """The records as a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(self.to_records())
+    def plot(self, role: str, ax: Any = None) -> Any:
+        """A role's score of every head; returns matplotlib axes."""
+        if role not in self.names:
+            raise unknown("role of this result", role, self.names)
+        return plot_map(self.score[self.names.index(role)], role, ax, "share of attention")
 
     def to_record(self) -> dict[str, Any]:
         """Everything in plain values."""

@@ -79,17 +79,15 @@ def run_jobs(jobs: list[Any], out: Path, as_json: bool, **options: Any) -> dict[
     """Run jobs under a live board; the folder of records, the scores of finished jobs and the errors of failed ones."""
     from headwise.experiments.jobs import in_order
     from headwise.experiments.sweep import run
-    from headwise.io.records import scores_of
 
     screen, out = Screen(quiet=as_json), writable(out)
     with Board(screen, len(in_order(jobs))) as board:
         swept = run(jobs, out, on_change=board.changed, **options)
-    scores = {job.title: scores_of(swept.results[job.key]) for job in swept.done}
-    rows = [{"job": title, **values} for title, values in scores.items() if values]
-    screen.scores(rows) if rows else None
+    if rows := swept.to_records():
+        screen.scores(rows)
     screen.say(str(swept))
     failed = {job.title: error for job, error in swept.failed.values()}
-    return {"records": str(swept.results.root), "done": len(swept.done), "failed": failed, "scores": scores}
+    return {"records": str(swept.results.root), "done": len(swept.done), "failed": failed, "scores": swept.scores}
 
 
 @app.command(name="report")

@@ -13,6 +13,8 @@ from headwise.cli.options import DataOption, DeviceOption, JsonOption, pairs_in,
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
 
+HIDDEN = ("plan", "type")  # of plan.json, on a card
+
 
 @app.command()
 def predict(
@@ -88,14 +90,22 @@ def push(
     Example: headwise push runs/train/model me/reviews --evaluate --base bert-base-uncased
     """
     from headwise.integrations.hub import push_to_hub
+    from headwise.io.files import read_json
     from headwise.measuring.evaluate import evaluate as measure
 
     made, screen = trained_model(model, [], data, device), Screen(quiet=as_json)
     scores = {name: measure(made, name) for name in made.tasks} if evaluate else None
     for score in (scores or {}).values():
         screen.say(str(score))
-    address = push_to_hub(made, repo, scores=scores, base=base, private=private)
+    plan = model.parent / "plan.json"  # beside the model of headwise train
+    trained = _flat(read_json(plan)) if plan.is_file() else None
+    address = push_to_hub(made, repo, scores=scores, plan=trained, base=base, private=private)
     print(machine({"commit": address})) if as_json else screen.say(f"pushed: {address}")
+
+
+def _flat(trained: dict[str, Any]) -> dict[str, Any]:
+    """The plan that headwise train keeps, and its method, as one table."""
+    return {name: value for part in (trained["plan"], trained) for name, value in part.items() if name not in HIDDEN}
 
 
 def _one_task(model: Path, task: str | None, device: str | None) -> tuple[str, Any]:

@@ -14,6 +14,7 @@ import torch
 
 from headwise.dissociation.lesions import GRID, lesion_masks
 from headwise.errors import HeadwiseError
+from headwise.io.display import Shown, plot_curves
 from headwise.io.files import finite
 from headwise.measuring.evaluate import evaluate
 from headwise.measuring.stats import adjust
@@ -22,7 +23,7 @@ from headwise.scoring.result import Importance
 
 
 @dataclass(frozen=True)
-class LesionCurve:
+class LesionCurve(Shown):
     """A task's score with all heads, without its own heads, and without random heads.
 
     Example:
@@ -43,6 +44,23 @@ class LesionCurve:
         """One-sided p-values that own heads matter more than random ones, (F,), Holm-adjusted over fractions."""
         as_bad = (self.random <= self.own[:, None]).sum(1)
         return adjust((1 + as_bad) / (1 + self.random.shape[1]))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per fraction."""
+        shares = zip(self.fractions, self.own, self.random, self.p)
+        return [
+            {"task": self.task, "fraction": f, "own": own, "random": random.mean(), "low": random.min()}
+            | {"high": random.max(), "p": p, "intact": self.intact}
+            for f, own, random, p in shares
+        ]
+
+    def plot(self, ax: Any = None) -> Any:
+        """The score without own heads, beside the range of random ones; returns matplotlib axes."""
+        x, whole = [0.0, *self.fractions], np.full((1, self.random.shape[1]), self.intact)
+        random = np.concatenate([whole, self.random])
+        curves = {f"heads of {self.task}": [self.intact, *self.own], "random heads, mean": random.mean(1)}
+        names = {"xlabel": "fraction of heads ablated", "ylabel": self.metric, "title": self.task}
+        return plot_curves(x, curves, ("random heads, range", random.min(1), random.max(1)), ax, **names)
 
     def to_record(self) -> dict[str, Any]:
         return {

@@ -17,13 +17,14 @@ from scipy import stats as scipy_stats
 from scipy.spatial.distance import pdist
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.io.display import Shown, plot_matrix
 from headwise.measuring.correlation import Correlation, correlation
 from headwise.measuring.stats import p_value
 from headwise.registry import Registry
 
 
 @dataclass(frozen=True)
-class Similarity:
+class Similarity(Shown):
     """A symmetric matrix over tasks; only its pairs are read, and the diagonal may be NaN."""
 
     by: str
@@ -53,6 +54,14 @@ class Similarity:
         values = np.array([float(value) for value in y.values() if value is not None])
         fit = correlation(np.array(list(x.values())), values, how, **options)
         return Against(self.by, tuple(x), tuple(x.values()), tuple(values), fit, mantel(self.matrix, values, how))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per pair of tasks."""
+        return [{"by": self.by, "task": a, "other": b, "similarity": value} for (a, b), value in self.pairs().items()]
+
+    def plot(self, ax: Any = None) -> Any:
+        """The matrix with its numbers; returns matplotlib axes."""
+        return plot_matrix(self.matrix, self.tasks, self.tasks, self.by, ax, percent=False)
 
     def to_record(self) -> dict[str, Any]:
         cells = [[None if cell != cell else cell for cell in row] for row in self.matrix.tolist()]

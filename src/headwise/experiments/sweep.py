@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,8 +16,9 @@ from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.executors import Engine, engines, log_of
 from headwise.experiments.jobs import Job, Place, grid, in_order
 from headwise.experiments.tidying import Tidying
+from headwise.io.display import Shown, plot_curves
 from headwise.io.files import write_json
-from headwise.io.records import Results
+from headwise.io.records import Results, scores_of
 from headwise.io.stopping import raised
 from headwise.io.toml import read_toml
 
@@ -26,13 +28,29 @@ STATES = ("waiting", "found", "running", "done", "again", "failed", "skipped")
 
 
 @dataclass
-class Swept:
+class Swept(Shown):
     """The result of a sweep: its records and the jobs that failed."""
 
     results: Results
     done: list[Job] = field(default_factory=list)
     failed: dict[str, tuple[Job, str]] = field(default_factory=dict)
     """The failed jobs by key, with the last line of the error."""
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """What each finished job scored, by its title; jobs that measure nothing are not in it."""
+        found = {job.title: scores_of(self.results[job.key]) for job in self.done}
+        return {title: scores for title, scores in found.items() if scores}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per job that scored."""
+        return [{"job": title, **scores} for title, scores in self.scores.items()]
+
+    def plot(self, ax: Any = None) -> Any:
+        """The scores of every job, a line for each task; returns matplotlib axes."""
+        tasks = dict.fromkeys(task for scores in self.scores.values() for task in scores)
+        curves = {task: [scores.get(task, math.nan) for scores in self.scores.values()] for task in tasks}
+        return plot_curves(list(self.scores), curves, None, ax, ylabel="score")
 
     def __str__(self) -> str:
         lines = [f"{len(self.done)} jobs done, {len(self.failed)} not: records in {self.results.root}"]

@@ -7,7 +7,7 @@ indigo through teal to cream, so the order is visible in any kind of colour visi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import import_module
 from typing import Any
@@ -27,6 +27,7 @@ RAMP = (
     "#dae2bb",
     "#fbf5df",
 )
+SHOWN = 20  # records in a notebook
 CELL = "width:1.6em;height:1.6em;padding:0;border:1px solid #fff"
 TEXT = "padding:2px 8px;text-align:right;font-size:90%"
 
@@ -82,7 +83,7 @@ def _framed(title: str, inner: str, note: str) -> str:
 
 
 class Shown:
-    """A result with ``to_records()``, as a DataFrame and, where there is one, a plot."""
+    """What every result offers: ``to_records()`` of its own, a DataFrame and a table of them, and a plot of its own."""
 
     def to_records(self) -> list[dict[str, Any]]:
         """One flat record per measurement."""
@@ -100,6 +101,11 @@ class Shown:
             raise missing_extra("pandas", "plots", "a DataFrame", "to_records()") from None
         return pandas.DataFrame(self.to_records())
 
+    def _repr_html_(self) -> str:
+        records = self.to_records()
+        more = f"{len(records) - SHOWN} more" if len(records) > SHOWN else ""
+        return table(list(records[0]) if records else [], [list(r.values()) for r in records[:SHOWN]], note=more)
+
 
 def map_records(**maps: Any) -> list[dict[str, Any]]:
     """Maps of shape (layers, heads) as records with ``layer`` and ``head``; maps that are None are omitted.
@@ -115,15 +121,27 @@ def map_records(**maps: Any) -> list[dict[str, Any]]:
 
 
 def axes(ax: Any = None, size: tuple[float, float] = (4.0, 3.0)) -> Any:
-    """These axes, or those of a new figure."""
+    """The axes given, or those of a new figure, which a notebook shows."""
     if ax is not None:
         return ax
     try:
-        figure = import_module("matplotlib.figure").Figure(figsize=size, layout="constrained")
-        import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+        return import_module("matplotlib.pyplot").subplots(figsize=size, layout="constrained")[1]
     except ImportError:
         raise missing_extra("matplotlib", "plots", "a plot") from None
-    return figure.subplots()
+
+
+def plot_curves(
+    x: Sequence[float], curves: Mapping[str, Sequence[float]], band: Any = None, ax: Any = None, **labels: str
+) -> Any:
+    """Curves over x by name; ``band`` is (name, low, high), a shaded range. Returns the axes."""
+    ax = axes(ax, (5.0, 3.2))
+    if band is not None:
+        ax.fill_between(x, band[1], band[2], color="0.85", label=band[0])
+    for name, y in curves.items():
+        ax.plot(x, y, marker="o", label=name)
+    ax.set(**labels)
+    ax.legend(frameon=False)
+    return ax
 
 
 def plot_map(scores: Any, title: str, ax: Any = None, label: str = "") -> Any:
@@ -141,18 +159,21 @@ def plot_map(scores: Any, title: str, ax: Any = None, label: str = "") -> Any:
     return ax
 
 
-def plot_matrix(values: Any, rows: Sequence[str], columns: Sequence[str], title: str, ax: Any = None) -> Any:
-    """Plot a matrix of changes in percentage points: red is worse, blue is better. Returns the axes."""
-    table = [[100 * float(v) for v in row] for row in values]
+def plot_matrix(
+    values: Any, rows: Sequence[str], columns: Sequence[str], title: str, ax: Any = None, percent: bool = True
+) -> Any:
+    """Plot a matrix with its numbers, changes in percentage points: red is worse, blue is better. Returns the axes."""
+    table = [[(100 if percent else 1) * float(v) for v in row] for row in values]
     ax = axes(ax, (1.6 + 0.8 * len(columns), 1.2 + 0.5 * len(rows)))
     reach = max((abs(v) for row in table for v in row if math.isfinite(v)), default=1.0) or 1.0
     drawn = ax.imshow(table, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
     for i, row in enumerate(table):
         for j, value in enumerate(row):
             colour = "white" if abs(value) > 0.6 * reach else "black"
-            ax.text(j, i, f"{value:+.1f}", ha="center", va="center", color=colour, fontsize=9)
+            word = f"{value:+.1f}" if percent else f"{value:.2f}"
+            ax.text(j, i, word if math.isfinite(value) else "", ha="center", va="center", color=colour, fontsize=9)
     ax.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
     ax.set_yticks(range(len(rows)), rows)
     ax.set(title=title)
-    ax.figure.colorbar(drawn, ax=ax, label="change, percentage points")
+    ax.figure.colorbar(drawn, ax=ax, label="change, percentage points" if percent else "")
     return ax

@@ -15,7 +15,7 @@ import torch
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating
-from headwise.io.display import Shown, table
+from headwise.io.display import Shown, axes, table
 from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
@@ -74,6 +74,14 @@ class Score(Shown):
         low, high = self.interval()
         row = [self.task, self.metric, 100 * self.value, 100 * low, 100 * high, self.examples]
         return table(["task", "metric", "%", "95 % CI, low", "high", "n"], [row])
+
+    def plot(self, ax: Any = None) -> Any:
+        """The score with its 95 % interval; returns matplotlib axes."""
+        low, high = self.interval()
+        ax = axes(ax, (2.0, 3.0))
+        ax.errorbar([self.task], [self.value], [[self.value - low], [high - self.value]], fmt="o", capsize=4)
+        ax.set(ylabel=self.metric)
+        return ax
 
     def on(self, metric: str) -> Score:
         """The same predictions under another metric."""

@@ -141,13 +141,13 @@ def trained_folder(
         return Path(name)
     from huggingface_hub import snapshot_download
 
-    options: dict[str, Any] = {"revision": revision, "token": token, "endpoint": endpoint}
     repo = str(name)
     if endpoint is None:
         _check_hub(repo)
+    where: dict[str, Any] = {"revision": revision, "token": token, "endpoint": endpoint}
     try:
-        folder = Path(snapshot_download(repo, **options, allow_patterns=list(FILES)))
-    except Exception as error:  # huggingface_hub has many errors; a user needs one line
+        folder = Path(snapshot_download(repo, **where, allow_patterns=list(FILES)))
+    except Exception as error:  # the library below has many; a user needs one line
         seen = f"no folder {repo!r}, and cannot read {repo!r} from the Hub: {first_line(error)}"
         raise HeadwiseError(seen, "a folder, or a repository's name and a network") from error
     if not is_trained(folder):

@@ -14,6 +14,7 @@ from headwise.models.device import Budget
 from headwise.models.processes import Team
 from headwise.tasks.inputs import as_rows, own_columns
 from headwise.tasks.predictions import Predictions, Predicts
+from headwise.tasks.prompts.prompted import Prompts
 
 CHUNK = 4096  # rows tokenized at a time, which bounds memory
 TOKENS = 2048  # padded tokens in one forward on a CPU
@@ -47,7 +48,10 @@ def predict(
     if not isinstance(kind, Predicts):
         seen = f"the kind {type(kind).__name__} of {task!r} cannot predict"
         raise HeadwiseError(seen, "a kind with asks, unanswered and predictions (headwise.tasks.Predicts)")
-    rows = as_rows(kind.asks, inputs, columns, own_columns(subject.tasks[task]))
+    source = subject.tasks[task].source
+    prompts = source if isinstance(source, Prompts) else None
+    rows = as_rows(prompts.asks if prompts else kind.asks, inputs, columns, own_columns(subject.tasks[task]))
+    rows = [prompts.asked(row) for row in rows] if prompts else rows
     found = Predictions()
     for start in range(0, len(rows), CHUNK):
         found += _chunk(subject, task, kind, rows[start : start + CHUNK], tokens)

@@ -41,6 +41,15 @@ def student_p(values: Iterable[float | None]) -> float:
     return float(found.p) if found else math.nan  # type: ignore[arg-type]
 
 
+def over_models(means: Sequence[float | None]) -> str:
+    """A sentence on the mean over models, each of which counts once: it speaks of other models, not of these alone."""
+    low, high = student(means)
+    if low is None:
+        return ""
+    words = f"Over {len(means)} models: {mean_sd(means)[0]:.1f} [{low:.1f}, {high:.1f}], p = {student_p(means):.2g} by "
+    return f"{words}Student's t over models."
+
+
 def table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str = "", published: Any = None
 ) -> dict[str, Any]:

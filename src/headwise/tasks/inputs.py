@@ -17,6 +17,7 @@ EXAMPLES = {
     "words": '["A fine film", ...], lists of words, or rows {"words": [...]}',
     "question": '[("who wrote it?", "a text with the answer"), ...], or rows {"question": ..., "context": ...}',
     "path": '["picture.png", ...]',
+    "prompt": '["The sky is", ...], or rows {"prompt": ..., "choices": [...]}',
 }
 
 
@@ -102,6 +103,8 @@ def _row(asks: Sequence[str], item: Any) -> Row:
     if first == "question" and "context" not in found:
         raise HeadwiseError("a question without a context", EXAMPLES[first])
     for field, value in found.items():
+        if field == "choices" and isinstance(value, list | tuple):
+            continue
         if not isinstance(value, str | Path) and not (field == "text_b" and value is None):
             raise HeadwiseError(f"{field} is {value!r}"[:80], "a text")
     return found

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from headwise.errors import unknown
 from headwise.io import files as store
-from headwise.io.display import Shown, table
+from headwise.io.display import SHOWN, Shown, table
 from headwise.tasks.task import Row
 
 
@@ -74,7 +74,10 @@ class Answered(NamedTuple):
     score: float
 
 
-SHOWN = 20  # records in a notebook
+class Written(NamedTuple):
+    """What a language model writes after a prompt."""
+
+    answer: str
 
 
 @runtime_checkable

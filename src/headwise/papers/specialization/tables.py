@@ -24,7 +24,7 @@ from headwise.papers.specialization.records import (
     seeds,
 )
 from headwise.papers.specialization.settings import CORPUS_FIVE, FIVE
-from headwise.papers.summary import mean_sd, student, student_p, table
+from headwise.papers.summary import mean_sd, over_models, student, student_p, table
 
 Table = dict[str, Any]
 Pair = tuple[str, str]
@@ -234,7 +234,7 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
         "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
         f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
-        "interval over examples above zero."
+        f"interval over examples above zero. {over_models([row[-6] for row in rows])}"
     )
     return table("D in all encoders", columns, rows, note)
 

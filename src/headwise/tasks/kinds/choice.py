@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.kinds.reading import Reading
+from headwise.tasks.predictions import Graded, Labelled
 from headwise.tasks.task import Row
 
 Batch = dict[str, Tensor]
@@ -85,6 +86,7 @@ class Choice(Prompted):
     bias: tuple[float, ...] = ()
     """What is subtracted from the score of each choice."""
     reading: Reading = field(default_factory=Reading)
+    asks: ClassVar[tuple[str, ...]] = ("prompt", "choices")
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("score", self.score, COUNTS), ("loss_of", self.loss_of, LOSSES)):
@@ -165,6 +167,20 @@ class Choice(Prompted):
     def gold(self, rows: Sequence[Row]) -> list:
         return [self._number(row) for row in rows]
 
+    def unanswered(self, row: Row) -> Row:
+        if not self._choices(row):
+            raise HeadwiseError("a prompt without choices", "a row with choices", '{"prompt": ..., "choices": [...]}')
+        return {**row, "label": 0}
+
+    def predictions(self, scores: Likelihoods, batch: Batch, rows: Sequence[Row]) -> list[Any]:
+        """The likeliest choice by the name of its label where all rows have the same ones, else as it is written."""
+        found = []
+        for chances, row in zip(self.scores_of(scores, batch).double().softmax(-1).tolist(), rows):
+            own = [str(choice).strip() for choice in self._choices(row)]
+            names = self.labels if len(self.labels) == len(own) and not row.get("choices") else own
+            found.append(Labelled(names[int(np.argmax(chances[: len(own)]))], dict(zip(names, chances))))
+        return found
+
     def with_bias(self, scores_NC: Tensor) -> Choice:
         """The kind with the bias that prompts without content show: the log of the mean probability of each choice."""
         bias = scores_NC.double().log_softmax(-1).logsumexp(0) - np.log(len(scores_NC))
@@ -194,3 +210,9 @@ class Grade(Choice):
 
     def gold(self, rows: Sequence[Row]) -> list:
         return [float(row["label"]) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "label": self.values[0]}
+
+    def predictions(self, scores: Likelihoods, batch: Batch, rows: Sequence[Row]) -> list[Any]:
+        return [Graded(value) for value in self.decode(scores, batch)]

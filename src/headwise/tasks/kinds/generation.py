@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.tasks.columns import Columns
 from headwise.tasks.kinds.choice import Batch, Likelihoods, Prompted, check_prompt
 from headwise.tasks.kinds.reading import Reading
+from headwise.tasks.predictions import Written
 from headwise.tasks.task import Row
 
 
@@ -38,6 +39,7 @@ class Generation(Prompted):
     """Texts that end an answer."""
     reading: Reading = field(default_factory=Reading)
     labels: tuple[str, ...] = ("answer",)
+    asks: ClassVar[tuple[str, ...]] = ("prompt",)
 
     def ready(self, rows: Sequence[Row]) -> Generation:
         return self
@@ -69,3 +71,9 @@ class Generation(Prompted):
 
     def gold(self, rows: Sequence[Row]) -> list:
         return [list(row["answers"]) for row in rows]
+
+    def unanswered(self, row: Row) -> Row:
+        return {**row, "answers": ["?"]}
+
+    def predictions(self, scores: Generated, batch: Batch, rows: Sequence[Row]) -> list[Written]:
+        return [Written(text) for text in self.decode(scores, batch)]

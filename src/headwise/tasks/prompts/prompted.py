@@ -75,7 +75,16 @@ class Prompts:
     def read(self, split: str) -> list[Row]:
         shown = [row for row, _ in self.examples]
         rows = [row for row in self.source.read(split) if row not in shown] if shown else self.source.read(split)
-        return [row | {"prompt": self.template.prompt(row, self.examples)} for row in rows]
+        return [self.asked(row) for row in rows]
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What a row must have to be asked, the question first."""
+        return tuple(sorted(self.template.fields, key="question".__ne__))
+
+    def asked(self, row: Row) -> Row:
+        """A row with its prompt."""
+        return {**row, "prompt": self.template.prompt(row, self.examples)}
 
     def neutral(self) -> tuple[str, ...]:
         """Prompts without content, after the same examples."""

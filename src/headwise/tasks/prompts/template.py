@@ -33,14 +33,18 @@ class Template:
         return "".join([*told, self._fill(row)])
 
     def _fill(self, row: Row) -> str:
-        names = [name for _, name, _, _ in Formatter().parse(self.text) if name]
-        if missing := [name for name in names if row.get(name) is None]:
+        if missing := [name for name in self.fields if row.get(name) is None]:
             raise HeadwiseError(f"the template needs {missing[0]!r}", f"a field of the row: {', '.join(row)}")
-        return self.text.format(**{name: str(row[name]).strip() for name in names})
+        return self.text.format(**{name: str(row[name]).strip() for name in self.fields})
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a row that are filled in, in their order."""
+        return tuple(dict.fromkeys(name for _, name, _, _ in Formatter().parse(self.text) if name))
 
     def word(self, label: str) -> str:
         return self.words.get(label, label)
 
     def neutral(self, text: str) -> dict[str, str]:
         """A row without content."""
-        return {name: text for _, name, _, _ in Formatter().parse(self.text) if name}
+        return dict.fromkeys(self.fields, text)

@@ -28,6 +28,7 @@ KINDS = ("classify", "regress")
 KEPT = np.zeros(256, np.uint8)  # what `normalised` makes of a byte of ASCII: 0 where it drops it
 KEPT[list((ascii_lowercase + digits).encode())] = list((ascii_lowercase + digits).encode())
 KEPT[list(ascii_uppercase.encode())] = list(ascii_lowercase.encode())
+SPACES = np.isin(np.arange(256), list(b" \t\n\v\f\r\x1c\x1d\x1e\x1f"))
 MIXED = np.random.default_rng(0).integers(2**64, size=256, dtype=np.uint64)  # a number for each byte
 FACTOR = 6364136223846793005
 
@@ -88,16 +89,8 @@ class TextTable(Sequence):
 
     def lengths(self) -> np.ndarray:
         """The number of words of every row, over its texts."""
-        import pyarrow.compute as pc
-
-        total = np.zeros(len(self), np.int64)
-        for column in self.texts.values():
-            for start in range(0, len(self), CHUNK):
-                places = np.arange(start, min(start + CHUNK, len(self)))
-                texts = column.take(places if self.index is None else self.index[places])
-                words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(texts))
-                total[places] += pc.list_value_length(words).to_numpy()
-        return total
+        total = sum(_words(column) for column in self.texts.values())
+        return total if self.index is None else total[self.index]
 
     @cached_property
     def groups(self) -> np.ndarray | None:
@@ -115,19 +108,50 @@ def text_table(
     plain = kind in KINDS and form in READERS and set(columns) <= {"text", "text_b", "label"}
     if not plain or not all(isinstance(name, str) for name in fields) or len(set(fields)) < len(fields):
         return None
-    if sum(path.stat().st_size for path in paths) < LARGE:
+    size = sum(path.stat().st_size for path in paths)
+    if not LARGE <= size < 2**31:  # longer ones have no place in 32-bit offsets
         return None
     try:
-        read = {name: [] for name in fields}
+        texts, label = {name: _Texts(size) for name in fields[:-1]}, []
         for path in paths:
-            table = READERS[form](path, fields)
-            for name in fields:
-                read[name] += table[name].chunks
-            del table
-        arrays = {name: pa.concat_arrays(read.pop(name)) for name in fields}  # popped: never two copies of all
+            for batch in READERS[form](path, fields):
+                for name, column in texts.items():
+                    column.add(batch.column(name))
+                label.append(batch.column(fields[-1]))
+        arrays = {name: column.array() for name, column in texts.items()} | {fields[-1]: pa.concat_arrays(label)}
         return _checked(arrays, columns, kind, labels)
     except (pa.ArrowException, _Unusual, HeadwiseError, OSError, UnicodeError, TypeError, ValueError):
         return None
+
+
+class _Texts:
+    """Strings of many batches side by side in memory that is taken as it fills: never two copies of all."""
+
+    def __init__(self, size: int):
+        self.content, self.used = np.empty(size, np.uint8), 0
+        self.offsets = [np.zeros(1, np.int32)]
+
+    def add(self, part: Any) -> None:
+        import pyarrow as pa
+
+        if part.null_count or not pa.types.is_string(part.type):
+            raise _Unusual
+        offsets = _offsets(part)
+        end = self.used + int(offsets[-1] - offsets[0])
+        self.content[self.used : end] = np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+        self.offsets.append(offsets[1:] - offsets[0] + np.int32(self.used))
+        self.used = end
+
+    def array(self) -> Any:
+        import pyarrow as pa
+
+        offsets = np.concatenate(self.offsets)
+        buffers = pa.py_buffer(offsets), pa.py_buffer(self.content[: self.used])
+        return pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
+
+
+def _offsets(part: Any) -> np.ndarray:
+    return np.frombuffer(part.buffers()[1], np.int32)[part.offset : part.offset + len(part) + 1]
 
 
 class _Unusual(Exception):
@@ -136,14 +160,11 @@ class _Unusual(Exception):
 
 def _checked(table: Mapping[str, Any], columns: Mapping[str, Any], kind: str, labels: Sequence[str]) -> TextTable:
     """The table, once every text has something to read and every label was shaped as a row's is."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = {field: table[columns[field]] for field in ("text", "text_b") if field in columns}
     for column in texts.values():
-        if column.null_count or not pa.types.is_string(column.type) or not len(column):
-            raise _Unusual
-        if not pc.all(pc.match_substring_regex(column, r"[\pL\pN]")).as_py():
+        if not len(column) or not pc.all(pc.match_substring_regex(column, r"[\pL\pN]")).as_py():
             raise _Unusual  # maybe nothing to read
     coded = table[columns["label"]].dictionary_encode()
     if coded.null_count:
@@ -171,9 +192,9 @@ def _csv(path: Path, fields: list[str], delimiter: str = ",", quoted: bool = Tru
     if '"' in head or len(set(header)) != len(header) or not set(fields) <= set(header):
         raise _Unusual
     _require_plain(path, delimiter, quoted)
-    return pc.read_csv(
+    return pc.open_csv(
         path,
-        pc.ReadOptions(column_names=header, skip_rows=1),
+        pc.ReadOptions(column_names=header, skip_rows=1, use_threads=False),  # which would read ahead
         pc.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted),
         pc.ConvertOptions(
             include_columns=fields, column_types=dict.fromkeys(fields, pa.string()), strings_can_be_null=False
@@ -219,13 +240,41 @@ def _jsonl(path: Path, fields: list[str]) -> Any:
     if len(schema) != len(fields):
         raise _Unusual
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pj.read_json(path, parse_options=options)
+    return pj.read_json(path, parse_options=options).to_batches()
 
 
 READERS = {"csv": _csv, "tsv": _tsv, "jsonl": _jsonl}
 
 
-# -- rows that are the same
+# -- words, and rows that are the same
+
+
+def _parts(column: Any) -> Iterator[tuple[int, int, Any]]:
+    """A column in slices of some bytes each, with their first and last place."""
+    offsets, start = _offsets(column), 0
+    while start < len(column):
+        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + BLOCK, "right")) - 1)
+        yield start, stop, column.slice(start, stop - start)
+        start = stop
+
+
+def _words(column: Any) -> np.ndarray:
+    """The number of words of every text."""
+    import pyarrow.compute as pc
+
+    found = np.empty(len(column), np.int64)
+    for start, stop, part in _parts(column):
+        if pc.all(pc.string_is_ascii(part)).as_py():
+            offsets = _offsets(part) - _offsets(part)[0]
+            spaces = SPACES[np.frombuffer(part.buffers()[2], np.uint8)[_offsets(part)[0] : _offsets(part)[-1]]]
+            begins = ~spaces
+            begins[1:] &= spaces[:-1]
+            begins[offsets[:-1]] = ~spaces[offsets[:-1]]
+            found[start:stop] = np.add.reduceat(begins, offsets[:-1], dtype=np.int64)
+        else:
+            split = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(part))
+            found[start:stop] = pc.list_value_length(split).to_numpy()
+    return found
 
 
 def _groups(column: Any) -> np.ndarray:
@@ -236,17 +285,13 @@ def _groups(column: Any) -> np.ndarray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    hashes, start = np.empty(len(column), np.uint64), 0
-    while start < len(column):
-        stop = max(start + 1, int(np.searchsorted(offsets, offsets[start] + BLOCK, "right")) - 1)
-        part = column.slice(start, stop - start)
+    hashes = np.empty(len(column), np.uint64)
+    for start, stop, part in _parts(column):
         hashes[start:stop] = _hashed(part, KEPT)
         odd = ~pc.string_is_ascii(part).to_numpy(zero_copy_only=False)
         if odd.any():
             written = pa.array([normalised(text) for text in part.filter(odd).to_pylist()], pa.string())
             hashes[start:stop][odd] = _hashed(written, np.arange(256, dtype=np.uint8))
-        start = stop
     _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -255,7 +300,7 @@ def _groups(column: Any) -> np.ndarray:
 
 def _hashed(part: Any, kept: np.ndarray) -> np.ndarray:
     """A hash of every text's bytes as ``kept`` maps them, those mapped to 0 dropped: a polynomial modulo 2^64."""
-    offsets = np.frombuffer(part.buffers()[1], np.int32)[part.offset : part.offset + len(part) + 1]
+    offsets = _offsets(part)
     content = kept[np.frombuffer(part.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]]
     stays = content != 0
     ends = np.concatenate([[0], np.cumsum(stays, dtype=np.int32)])[offsets - offsets[0]]
