@@ -59,9 +59,10 @@ def perplexity(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> float:
 
 def measured(name: str, weights: Path, data: Path, count: int) -> list[Row]:
     """A row for every fraction: how much of the added loss the repair takes back."""
-    model: Any = AutoModelForCausalLM.from_pretrained(weights / name, dtype=torch.float32).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model: Any = AutoModelForCausalLM.from_pretrained(weights / name, dtype=torch.float32).eval().to(device)
     tokenizer = AutoTokenizer.from_pretrained(weights / name)
-    train, test = (windows(tokenizer, data, s, 0, n) for s, n in (("train", 3 * count), ("test", count)))
+    train, test = (windows(tokenizer, data, s, 0, n).to(device) for s, n in (("train", 3 * count), ("test", count)))
     scores = importance(model, batches(train[:count])).scores
     known = moments(model, ({"input_ids": batch["input_ids"]} for batch in batches(train[count:])))
     whole = perplexity(model, test, torch.zeros(Heads.of(model).shape, dtype=torch.bool))
