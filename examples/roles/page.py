@@ -55,10 +55,14 @@ def findings(found: Found) -> str:
             half = next((r for r in curve if r["share"] == 0.5), None)
             if half:
                 sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
+                first = next((r for r in part["curves"]["needle"] if r["share"] == 0.5), half)
+                again = f" ({half['texts']} more needles, after a first run of {first['texts']}: "
+                again += f"{first['below_uniform']:+.2f} {ranged(first['low_uniform'], first['high_uniform'])})"
                 said.append(
                     f"{name}, half of its key-value heads streaming, {what.split(',')[0]}: "
-                    f"{half['below_uniform']:+.2f} nats below "
-                    f"uniform windows{'' if sure else ', not significantly different from zero'}."
+                    f"{half['below_uniform']:+.2f} {ranged(half['low_uniform'], half['high_uniform'])} nats below "
+                    f"uniform windows{'' if sure else ', not significantly different from zero'}"
+                    f"{again if half['texts'] != first['texts'] and what != 'text' else ''}."
                 )
     if part := found.get("whisper-tiny-en-alignment"):
         own, _, published = part["onset errors"]

@@ -35,8 +35,8 @@ MEANING = {
 
 GRADIENTS = """## Gradients
 
-Gates of ones leave every type's answers bit-identical. The gradient with respect to a gate is that of finite
-differences, except where a model itself stands in the way:
+Gates of ones leave the answers of each type bit-identical. The gradient with respect to a gate was compared with finite
+differences for the types in which it had seemed to differ; what was found, and how it is explained:
 
 | type | gradient | finite differences | why |
 |---|---:|---:|---|
