@@ -56,7 +56,7 @@ def findings(found: Found) -> str:
             if half:
                 sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
                 first = next((r for r in part["curves"]["needle"] if r["share"] == 0.5), half)
-                again = f" ({half['texts']} more needles, after a first run of {first['texts']}: "
+                again = f" ({half['texts']:.0f} more needles, after a first run of {first['texts']:.0f}: "
                 again += f"{first['below_uniform']:+.2f} {ranged(first['low_uniform'], first['high_uniform'])})"
                 said.append(
                     f"{name}, half of its key-value heads streaming, {what.split(',')[0]}: "
