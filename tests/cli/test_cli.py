@@ -103,7 +103,7 @@ def test_examples_use_options_that_exist(verb):
     command = typer.main.get_command(cli.app).commands[verb]
     known = {option for parameter in command.params for option in parameter.opts}
     used = re.findall(r"--[a-z-]+", re.search(r"Example: (.+)", command.help)[1])
-    assert set(used) <= known and "--json" in known
+    assert set(used) <= known and ("--json" in known or verb == "lab")  # a server has no result to print
 
 
 def test_defaults_of_a_plan_are_shown(headwise):
@@ -357,7 +357,6 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         ("heads bert-tiny --stack decoder", ("encoder",)),
         ("importance bert-tiny", ("bert-tiny", "no output head")),
         ("dissociate nowhere", ("nowhere",)),
-        ("study --model bert-tiny --task reviews=reviews.csv:text,label", ("two tasks",)),
         (f"study --model bert-tiny {OWN} --skip lesion", ("lesions",)),
         (f"study --model bert-tiny {OWN} --alpha 30", ("alpha",)),
         (f"study --model bert-tiny {OWN} --by gradeint", ("gradient",)),
@@ -858,7 +857,7 @@ def test_a_sweep_whose_jobs_fail_ends_with_1(headwise, place, importable):
     code, out, _ = headwise("sweep good.toml --workers 1 --out runs/good --json")
     assert code == 0 and json.loads(out) == {
         **{"records": "runs/good/records", "done": 1, "failed": {}},
-        "scores": {"n=1": {}},
+        "scores": {},  # of jobs that have some
     }
 
 

@@ -85,7 +85,7 @@ def others() -> dict:
     alike = Similarity("dse", ("a", "b"), np.array([[np.nan, 0.25], [0.25, np.nan]]))
     rounds = Rounds("gradient", "least", ((0, 0),), np.zeros((1, 2)), (0.0, 0.5), {"a": [0.9, 0.8]}, {"a": [0.9, 0.6]})
     ones = np.full((1, 1, 2), 0.5)
-    roles = Roles(("previous",), ("",), np.array([30]), ones, ones / 9, ones / 9, ones / 50, np.array([0.1]))
+    roles = Roles(("previous",), ("",), np.array([30]), ones, ones / 9, ones / 9, ones / 50, np.array([0.1]), ones / 9)
     return {"curve": curve, "similarity": alike, "rounds": rounds, "roles": roles}
 
 

@@ -93,7 +93,7 @@ def test_a_packed_file_holds_the_same_records(results, tmp_path):
         assert one.arrays.keys() == other.arrays.keys()
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
     assert packed.find("importance", {"lr": 1e-5, "seed": 2}) is not None
-    with pytest.raises(HeadwiseError, match="only read"):
+    with pytest.raises(HeadwiseError, match="read-only"):
         packed.save("importance", {"seed": 9}, {})
     again = Results(packed.pack(tmp_path / "again.parquet"))
     assert [record.key for record in again] == [record.key for record in packed]

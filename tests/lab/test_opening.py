@@ -36,6 +36,7 @@ def test_roles_that_were_measured_take_their_place(run):
     shape = [[[0.9, 0.1, 0.1, 0.1], [0.1] * 4]]
     record = {"names": ["induction"], "about": ["x"], "texts": [30], "score": shape, "control": [[[0.1] * 4] * 2]}
     record |= {"stderr": [[[0.01] * 4] * 2], "p": [[[0.001, 1, 1, 1], [1] * 4]], "untrained": [None]}
+    record["shuffled"] = [[[0.1] * 4] * 2]
     (run / "roles.json").write_text(json.dumps(finite(record)))
     assert open_lab(run, toy_tasks(2)).roles == {"induction": [(0, 0)]}
     (run / "roles.json").unlink()

@@ -466,11 +466,6 @@ def test_mistakes_are_told_before_training(change, said):
         replace(SMALL, **change)
 
 
-def test_one_task_is_no_study(place, tmp_path):
-    with pytest.raises(HeadwiseError, match="two tasks"):
-        Study(place / "bert-tiny", tasks_in(place)[:1], SMALL, tmp_path)
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1), (7, 1), (1, 24)])
 def test_a_share_of_no_head_is_told_with_one_that_is(place, tmp_path, shape):
     layers, heads = shape

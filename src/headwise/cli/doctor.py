@@ -27,6 +27,7 @@ EXTRAS = {
     "plots": ("matplotlib", "figures as SVG, PDF and PNG; DataFrames"),
     "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
     "lm-eval": ("lm_eval", "tasks of lm-evaluation-harness, and its evaluation under gates"),
+    "lab": ("starlette", "headwise lab, a live page on a model"),
     "conflict": ("torchjd", "aggregators of conflicting gradients"),
     "ray": ("ray", "sweeps on a Ray cluster"),
     "pandas": ("pandas", "predictions as a DataFrame"),

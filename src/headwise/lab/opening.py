@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.atlas.result import Roles
+from headwise.atlas.result import from_record
 from headwise.errors import HeadwiseError
 from headwise.io.files import read_json
 from headwise.models.device import default_device
@@ -101,10 +101,8 @@ def _roles(path: Path, study: Mapping[str, Any] | None) -> dict[str, list[tuple[
     """Heads by role: as ``headwise roles --out`` found them, else by where a study saw most of their attention go."""
     file, found = path / "roles.json", {}
     if file.is_file():
-        record = read_json(file)
-        arrays = {name: np.array(value, float) for name, value in record.items() if name not in ("names", "about")}
-        holds = Roles(tuple(record["names"]), tuple(record["about"]), **arrays).holds()
-        found = {name: [(int(i), int(j)) for i, j in np.argwhere(held)] for name, held in zip(record["names"], holds)}
+        roles = from_record(read_json(file))
+        found = {n: [(int(i), int(j)) for i, j in np.argwhere(held)] for n, held in zip(roles.names, roles.holds())}
     for key, name in ROLES.items() if not found and study else ():
         seen = ((head, part.get(key)) for head, part in (study.get("attention") or {}).items())  # type: ignore[union-attr]
         heads = [head.split(".") for head, value in seen if value is not None and value > MOSTLY]

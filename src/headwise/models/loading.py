@@ -79,8 +79,8 @@ def load_language_model(name: str | Path) -> tuple[nn.Module, Any]:
         if is_cut(Path(name)):
             model: Any = load(name)
         else:
-            weights = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-            loaded: Any = kind.from_pretrained(name, **safe, **weights)
+            how: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
+            loaded: Any = kind.from_pretrained(name, use_safetensors=True, **safe, **how)
             model, missing = loaded[0], sorted(loaded[1]["missing_keys"])
         tokenizer = AutoTokenizer.from_pretrained(name, **safe)
     except Exception as error:  # every library raises its own errors; a user needs one line

@@ -10,7 +10,6 @@ from typing import Any
 from headwise.experiments.jobs import in_order
 from headwise.io.files import write
 from headwise.io.records import Results
-from headwise.papers.amounts import hours
 from headwise.papers.recipe import Item, PaperRecipe, Part, Scale
 from headwise.papers.summary import table
 from headwise.training.plan import Plan
@@ -27,6 +26,8 @@ def listed(recipe: PaperRecipe, scale: Scale, records: str | Path | None = None)
         scale: at which jobs and hours are counted.
         records: a folder of packed records, or a file: what was run. Default: nothing was.
     """
+    from headwise.papers.amounts import hours  # works bring torch, which pages do without
+
     path = Path(records) if records else None
     if path and path.is_dir() and (path / f"{recipe.name}.parquet").exists():
         path = path / f"{recipe.name}.parquet"

@@ -173,7 +173,7 @@ def test_a_gain_in_every_example_is_not_yet_one_over_trainings(tmp_path):
     results, right = Results(tmp_path), {"multi-task": (50, 55, 45), "reptile": (51, 75, 47)}
     for start, scores in right.items():
         for seed, score in enumerate(scores):
-            config = {"part": "meta", "name": f"a new pair: {start}", "model": "m", "source": "samples"}
+            config = {"part": "meta", "name": f"a new pair: {start}", "model": "m", "source": "samples", "pairs": {}}
             counts = np.tile(np.array([score, 100], np.uint8), (2, 40, 1))  # (support sets, examples, right and seen)
             shots = [{"shots": 0, "value": 0.4}, {"shots": 4, "value": score / 100}]
             found = {"scores": {}, "tests": {"nli_es": {"metric": "accuracy", "shots": shots}}}

@@ -11,11 +11,12 @@ import torch
 
 from headwise.heads.modules import evaluating
 from headwise.models.batching import Order
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.specialization.released import Redrawn, ReleasedIAT, ReleasedSettings
 from headwise.tasks.kinds.classify import Regress
 from headwise.tasks.task import Rows
 from headwise.testing import no_dropout, toy_model
-from headwise.training.loop import Run, fit
+from headwise.training.loop import fit
 from headwise.training.methods import methods
 from headwise.training.methods.iat import IAT
 from headwise.training.methods.method import Method
@@ -102,20 +103,23 @@ def test_what_leaks_is_the_sum_over_all_batches_of_all_tasks():
 
 @pytest.mark.parametrize("where", ["batch", "leak"])
 def test_what_leaks_is_there_when_memory_makes_the_step_begin_again(monkeypatch, where):
+    runs = []
+
     class Small(Watched):
         def before_batch(self, run, task):
             super().before_batch(run, task)
+            runs.append(run)
             if where == "batch" and run.step == 7 and run.parts == 1:
                 raise torch.OutOfMemoryError
 
-    def smaller(run, task, batch, forward=Run.forward):
-        if where == "leak" and run.step == 7 and len(batch["label"]) > 8:
+    def smaller(model, task, batch, forward=MultiTaskModel.forward):
+        if where == "leak" and runs and runs[-1].step == 7 and len(batch["label"]) > 8:
             raise torch.OutOfMemoryError
-        return forward(run, task, batch)
+        return forward(model, task, batch)
 
     plan = PLAN.with_(accumulate=2, window="mixed", sampling="round_robin")
     whole = watched(plan, no_dropout(toy_model(rows=48)))
-    monkeypatch.setattr(Run, "forward", smaller)
+    monkeypatch.setattr(MultiTaskModel, "forward", smaller)
     parted = watched(plan, no_dropout(toy_model(rows=48)), Small)
     for name, grad in whole.grads[7].items():
         assert torch.allclose(grad, parted.grads[7][name], atol=1e-4), name
@@ -182,7 +186,7 @@ def test_grades_on_their_own_scale_weigh_as_much_as_the_scale_squared():
     task = next(iter(model.tasks.values()))
     graded = replace(task, name="graded", kind=Regress(), source=Rows(train=[{"text": "a", "label": 5.0}] * 8))
     model.add(graded)
-    run = SimpleNamespace(model=model, forward=lambda name, batch: SimpleNamespace(loss=torch.ones(2)))
+    run = SimpleNamespace(model=model, wrapped=lambda name, batch: SimpleNamespace(loss=torch.ones(2)))
     for grades, expected in ((True, 25.0), (False, 1.0)):
         method = ReleasedSettings(grades=grades)
         assert method.loss(run, "graded", {})[0] == expected and method.loss(run, task.name, {})[0] == 1.0

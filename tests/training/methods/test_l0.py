@@ -200,7 +200,7 @@ def test_bad_use():
     gates = HardConcrete(Heads.of(model.encoder), ("toy0",))
     with pytest.raises(HeadwiseError, match="toy0"), gates.on(model):
         model("toy1", _batch(model))
-    with pytest.raises(HeadwiseError, match="by itself"), gates.on(model):
+    with pytest.raises(HeadwiseError, match="called directly"), gates.on(model):
         model.hidden(_batch(model))
 
 
