@@ -7,6 +7,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Job, perform
 from headwise.experiments.tuning import held_out, rungs_of
+from headwise.experiments.works import asked
 from headwise.io.records import Results
 from headwise.tasks import Classify, Rows, Task
 from headwise.testing import playground
@@ -23,6 +24,18 @@ def test_a_slice_judges_and_neither_trains_nor_comes_from_dev():
     for fraction in (0.0, 1.0):
         with pytest.raises(HeadwiseError, match="some rows"):
             held_out(task, fraction)
+
+
+def test_a_file_makes_a_job_that_knows_weights_and_data(tmp_path):
+    playground(tmp_path)
+    task, at = f"news={tmp_path}/news.csv:text,label", {"m": str(tmp_path / "bert-tiny")}
+    config = {"model": "m", "tasks": [task], "plan": {"lr": 1e-3}, "axes": {"plan.lr": [1e-3]}}
+    job = asked("tune", config, at)
+    assert job.work == "tune" and job.config["weights"] and job.config["tasks"][task] and job.config["rungs"]
+    assert job.key != asked("tune", config | {"axes": {"plan.lr": [2e-3]}}, at).key
+    for wrong in ({"axes": {}}, {"axis": {}}):
+        with pytest.raises(HeadwiseError, match=r"axes|axis"):
+            asked("tune", {name: v for name, v in config.items() if name != "axes"} | wrong, at)
 
 
 def test_rungs_cost_about_the_same():

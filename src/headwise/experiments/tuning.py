@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Place, grid
-from headwise.experiments.works import method_of, opened, scored, short
+from headwise.experiments.works import RUNGS, method_of, opened, scored, short
 from headwise.io.files import plain
 from headwise.tasks.task import Rows, Task
 from headwise.training.loop import fit
@@ -19,7 +19,6 @@ from headwise.training.plan import Plan
 
 SLICE = 0.1  # of the training rows, which judge instead of training
 ROWS = 1000  # of a slice, at most
-RUNGS = (0.1, 0.3, 1.0)  # fractions of the training rows
 
 
 def held_out(task: Task, fraction: float = SLICE, seed: int = 0) -> Task:

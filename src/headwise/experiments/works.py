@@ -32,6 +32,9 @@ from headwise.training.methods import methods
 from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 
+RUNGS = (0.1, 0.3, 1.0)  # of successive halving: fractions of the training rows
+TUNING = ("axes", "rungs", "seed")  # what a tune job has beside a training's config
+
 
 def training(
     model: str,
@@ -108,7 +111,7 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     """A job from user input: task names and some fields of a plan; hashes and defaults are filled in."""
     work_named(work)  # unknown works raise before anything runs
     given = dict(config)
-    if work not in ("train", "study"):
+    if work not in ("train", "study", "tune"):
         return Job(work, given, dict(at))
     for name in ("model", "tasks"):
         if not given.get(name):
@@ -120,15 +123,25 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
         seen = f"tasks = {given['tasks']!r}, plan = {given.get('plan', {})!r}"
         raise HeadwiseError(seen, "a list of names, and a table", 'tasks = ["sst2", "qnli"]')
     model, tasks, plan = given.pop("model"), given.pop("tasks"), Plan().with_(**given.pop("plan", {}))
-    if work == "train":
-        _check_names(given, ("method", "pooling", "max_length", "output_heads"))
+    if work in ("train", "tune"):
+        way = {name: given.pop(name) for name in TUNING if work == "tune" and name in given}
+        _check_names(given, ("method", "pooling", "max_length", "output_heads", *(TUNING if work == "tune" else ())))
         if isinstance(given.get("method"), str):
             given["method"] = {"name": given["method"]}
         method_of(given.get("method"))  # invalid methods raise before anything runs
-        return training(model, tasks, plan, at=at, **given)
+        job = training(model, tasks, plan, at=at, **given)
+        return job if work == "train" else _tuning(job, **way)
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
     full = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
+
+
+def _tuning(training: Job, axes: Mapping[str, Any] | None = None, rungs: Sequence[float] = RUNGS, seed: int = 0) -> Job:
+    """The job that chooses a training's settings among the combinations of some axes."""
+    if not axes:
+        raise HeadwiseError("a tune job without axes", 'axes = { "plan.lr" = [2e-5, 1e-4], pooling = ["cls", "mean"] }')
+    way = {"axes": plain(dict(axes)), "rungs": list(rungs), "seed": seed}
+    return Job("tune", {**training.config, **way}, training.at)
 
 
 def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headwise.experiments.jobs import Job
-from headwise.experiments.tuning import RUNGS
-from headwise.experiments.works import data_of, weights_of
+from headwise.experiments.works import RUNGS, data_of, weights_of
 from headwise.io.files import plain
 from headwise.papers import recipe
 from headwise.training.plan import Plan
