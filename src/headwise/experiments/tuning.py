@@ -39,7 +39,7 @@ def held_out(task: Task, fraction: float = SLICE, seed: int = 0) -> Task:
 
 
 def rungs_of(number: int, rungs: Sequence[float] = RUNGS) -> list[int]:
-    """How many candidates each rung trains: about equal work at every rung, one left after the last.
+    """How many candidates each rung trains, so that rungs cost about the same; the best of the last is chosen.
 
     Example:
         >>> rungs_of(24)

@@ -50,7 +50,7 @@ class Registered:
 
     @classmethod
     def read(cls, path: str | Path) -> Registered:
-        """Read a plan; whatever it does not say, or says wrongly, is an error before anything runs."""
+        """Read a plan; missing or invalid fields raise before anything runs."""
         values = read_toml(path, "registered plan", 'recipe = "methods"')
         for name in values:
             if name not in FIELDS:
