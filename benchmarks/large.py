@@ -1,6 +1,6 @@
 """Importance of a large decoder: against a bare forward, the device's matrix rate, and the memory said beforehand.
 
-    python benchmarks/large.py [--shape 8b] [--tokens 8192] [--json FILE]
+    python benchmarks/large.py [--shape 8b] [--tokens 8192] [--own-norms] [--profile] [--json FILE]
 
 Random weights in bf16, built on the device from a configuration (8b: 32 layers of 32 heads in 8 groups, width 4096).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from headwise.models.memory import peak_of, weight_bytes
 from headwise.models.plain import Wrapped
-from headwise.scoring import room
+from headwise.scoring import norms, room
 from headwise.scoring.importance import importance
 
 ANSWER = 8  # tokens of a row whose loss is taken
@@ -64,7 +65,31 @@ def matrix_rate(device: str) -> float:
     return 20 * size**3 / best
 
 
-def rows_of(shape: str, tokens: int, length: int, count: int, device: str) -> list[Row]:
+def operations(model: Any, rows: int, length: int) -> tuple[float, float]:
+    """Those of the layers in a forward, and in a forward and a backward of activations alone.
+
+    A causal product of queries and keys takes half of the whole; the backward pass of attention has five products where
+    the forward has two.
+    """
+    config, places = model.config, rows * length
+    weights = 2.0 * places * sum(p.numel() for p in model.model.layers.parameters())
+    attention = 2.0 * places * length * config.num_attention_heads * config.head_dim * config.num_hidden_layers
+    return weights + attention, 2 * weights + 3.5 * attention
+
+
+def kernels(work: Callable[[], Any], rows: int = 18) -> str:
+    """A table of what the device spent its time on."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    found = sorted(profile.key_averages(), key=lambda each: -each.self_device_time_total)
+    lines = [f"{sum(each.self_device_time_total for each in found) / 1e3:9.2f} ms in all"]
+    return "\n".join(
+        lines + [f"{e.self_device_time_total / 1e3:9.2f} ms {e.count:5} x {e.key[:110]}" for e in found[:rows]]
+    )
+
+
+def rows_of(shape: str, tokens: int, length: int, count: int, device: str, profile: bool = False) -> list[Row]:
     began = CLOCK()
     model = build(shape, device)
     print(f"built {parameters_of(model) / 1e9:.2f} billion weights in {CLOCK() - began:.1f} s", flush=True)
@@ -87,12 +112,16 @@ def rows_of(shape: str, tokens: int, length: int, count: int, device: str) -> li
     peak = peak_of(lambda: importance(model, batches[:1], loss=last_tokens, log=said.append), torch.device(device))
     ours = lambda: importance(model, batches, loss=last_tokens, log=said.append)  # noqa: E731
     spent, bare = fastest([ours, forward], 2, device)
-    work = 4 * size * length * count * sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
+    least, work = (count * each for each in operations(model, size, length))
+    if profile:
+        print(*(kernels(each) for each in (forward, ours)), sep="\n\n", flush=True)
     read = equal("sub-words read", size * length * count, size * length * count)
     same = [read, equal("heads scored", scores.scores.isfinite().sum(), scores.scores.numel())]
     name = f"{shape}, {tokens} tokens at once, {length} long"
     rows = [
-        row(f"importance / bare forward, {name}", spent / bare, "<= 2.1", "2.0 (operations)", same=same),
+        row(
+            f"importance / bare forward, {name}", spent / bare, "<= 2.1", f"{work / least:.2f} (operations)", same=same
+        ),
         row(f"fraction of the matrix rate, {name}", work / spent / matrix_rate(device), ">= 0.5", "1"),
         row(f"tokens a second, {name}", size * length * count / spent),
         row(f"GB of weights, {name}", weight_bytes(model) / 1e9),
@@ -109,11 +138,15 @@ def main() -> None:
     parser.add_argument("--shape", choices=[*SHAPES])
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--count", type=int, default=4, help="batches")
+    parser.add_argument("--count", type=int, default=8, help="batches")
+    parser.add_argument("--own-norms", action="store_true", help="norms keep autograd's backward pass")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of both")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     shape = args.shape or ("8b" if args.device == "cuda" else "tiny")
-    finish(rows_of(shape, args.tokens, args.length, args.count, args.device), args.json)
+    if args.own_norms:
+        norms.DEVICES.clear()
+    finish(rows_of(shape, args.tokens, args.length, args.count, args.device, args.profile), args.json)
 
 
 if __name__ == "__main__":

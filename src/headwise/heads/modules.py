@@ -29,13 +29,14 @@ def positions(encoder: nn.Module) -> int:
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; the mode of every module is restored."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:  # large models have thousands of modules
+        model.eval()
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in training:
+            module.training = True
 
 
 def answers(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:

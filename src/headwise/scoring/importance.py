@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from headwise.models.plain import Loss, Wrapped
 from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.registry import Registry
+from headwise.scoring import norms
 from headwise.scoring.meter import Log, Meter, to_stderr
 from headwise.scoring.result import Importance
 from headwise.scoring.room import sized
@@ -101,7 +103,8 @@ def importance(
         sample = _of_batches(model, task, loss, examples, seed, stack, reference)
     team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
     sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
-    with evaluating(model), frozen(model):
+    quick = norms.fused(model) if sample.model.device.type in norms.DEVICES else nullcontext()
+    with evaluating(model), frozen(model), quick:
         sample = sized(sample, by)
         result = Budget(sample.tokens, team).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))
     return result.finished(sample.heads.alive, normalize)
