@@ -1,5 +1,5 @@
 """Runs the study."""
 
-from examples.language_models.study import main
+from examples.language_models.running import main
 
 main()

@@ -14,7 +14,7 @@ from headwise.probing.figures import heat_maps
 
 COMMAND = """\
 python -m examples.language_models --model smollm2-135m=FOLDER --model gemma3-270m=FOLDER --data FOLDER \\
-  --out runs/language_models --device cuda
+  --out runs/language_models --size medium full --device cuda --processes 4
 cp runs/language_models/language_models.parquet results/
 python -m examples.language_models --records results/language_models.parquet --pages docs/results"""
 TRAINED = (  # of results/specialization: mean D of five tasks, trained together, 30 % of heads closed

@@ -7,29 +7,27 @@ the prompts and choose their wording.
     python -m examples.language_models --model NAME=FOLDER ... --data FOLDER --out runs/language_models
     python -m examples.language_models --records results/language_models.parquet --pages docs/results  # the page alone
 
-Records that exist are not made again, so an interrupted run resumes where it stopped.
+Records that exist are not made again, so an interrupted run resumes where it stopped. With --processes 4 several
+processes share an accelerator; each takes the next job that nobody has.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
-
-from examples.language_models.page import COMMAND, Page
+from typing import Any, NamedTuple
 
 from headwise.io.records import Results
-from headwise.papers.pages import pages
 from headwise.tasks.kinds.continuation import Continuation
 from headwise.tasks.lookup import get
 from headwise.tasks.prompts.copying import copying
 from headwise.tasks.task import Row, Source, Task
 
 BLIMP = ("blimp.subject_verb_agreement", "blimp.filler_gap_dependency", "blimp.npi_licensing")
-PROMPTED = ("sst2", "agnews", "rte")
+PROMPTED = ("sst2", "agnews", "sick")
 QUESTIONS = ("xquad_en", "xquad_es")
 CLOSE = ("zero", "mean", "resample")
 SEEDS = (1, 2, 3)
@@ -43,20 +41,32 @@ class Size:
     intact: int | None  # rows of a task without lesions
     examples: int  # training rows for importance
     lesioned: int  # rows of a task under lesions
-    fractions: tuple[float, ...]
+    fractions: tuple[float, ...]  # closed in the first seed by zero and mean; elsewhere ALPHA alone
     random: int  # random head sets
-    matched: int  # random head sets with as many heads in every layer, for each task
+    matched: int  # random head sets with as many heads in every layer, for each task; first seed, zero and mean
     shots: int
     steps: int  # of causal head gating
     seeds: tuple[int, ...] = SEEDS
 
 
 ALPHA = 0.1
+QUICK = 6  # tasks with short prompts, whose gates are fitted before the other seeds are measured
+TOKENS = 8192  # in a backward pass on an accelerator
+SHORT = 1000  # characters of the longest text that is asked about
 SIZES = {
-    "full": Size(None, None, 2000, 400, (0.05, 0.1, 0.2), 30, 10, 4, 150),
+    "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
+    "medium": Size(2000, 400, 256, 128, (0.1,), 20, 10, 4, 100),
     "small": Size(24, 32, 16, 16, (0.1,), 10, 0, 0, 20, (1,)),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
+
+
+class Job(NamedTuple):
+    """One record to make."""
+
+    name: str
+    make: Callable[[], Any]
+    needs: str = ""  # another job, which some other process may be at
 
 
 @dataclass(frozen=True)
@@ -81,12 +91,13 @@ class FewToTrain:
 
 @dataclass(frozen=True)
 class RightAnswers:
-    """Questions whose right answer is a text that may follow: how likely is it?"""
+    """Questions about short texts whose right answer is a text that may follow: how likely is it?"""
 
     source: Source
 
     def read(self, split: str) -> list[Row]:
-        return [{"prompt": row["prompt"], "target": row["answers"][0]} for row in self.source.read(split)]
+        rows = [row for row in self.source.read(split) if len(row["context"]) <= SHORT]
+        return [{"prompt": row["prompt"], "target": row["answers"][0]} for row in rows]
 
     @property
     def splits(self) -> list[str]:
@@ -94,7 +105,7 @@ class RightAnswers:
 
     @property
     def origin(self) -> str:
-        return self.source.origin
+        return f"{self.source.origin}; texts of at most {SHORT} characters"
 
 
 def tasks_of(seed: int, size: Size, data: Path) -> list[Task]:
@@ -115,12 +126,8 @@ class Study:
     """The records of one model, made where they are missing."""
 
     def __init__(self, name: str, folder: str, results: Results, size: Size, data: Path, device: str, dtype: str):
-        from headwise.models.loading import load_language_model
-
         self.name, self.results, self.size, self.data = name, results, size, data
-        model, self.tokenizer = load_language_model(folder)
-        self.dtype = dtype
-        self.model = model.to(device=device, dtype=_dtypes()[dtype])
+        self.folder, self.device, self.dtype = folder, device, dtype
         self.subjects: dict[int, Any] = {}
         self.known: dict[int, Any] = {}  # identities, which take a second each
 
@@ -130,7 +137,8 @@ class Study:
         if seed not in self.subjects:
             long = {"long": "left"}  # a few texts are long: their beginning is cut, and the record says how many
             tasks = tasks_of(seed, self.size, self.data)
-            self.subjects[seed] = LanguageModel(self.model, self.tokenizer, tasks, reading=long, max_length=1024)
+            model = opened(self.folder, self.device, self.dtype)
+            self.subjects[seed] = LanguageModel(*model, tasks, reading=long, max_length=1024)
         return self.subjects[seed]
 
     def recorded(self, work: str, seed: int, more: dict[str, Any], make: Callable[[], Any]) -> Any:
@@ -138,7 +146,7 @@ class Study:
 
         subject = self.subject(seed)
         if seed not in self.known:
-            parts = {"model": subject, "form": subject.form, "tokenizer": self.tokenizer}
+            parts = {"model": subject, "form": subject.form, "tokenizer": subject.tokenizer}
             self.known[seed] = identity({**parts, "data": dict(subject.tasks)})
         config = {"model": self.name, "seed": seed, "dtype": self.dtype, **more, "of": self.known[seed]}
         record = self.results.find(work, config)
@@ -174,7 +182,8 @@ class Study:
 
             subject, found = self.subject(seed), {}
             for task in subject.tasks:
-                found[task] = importance(subject, task, examples=self.size.examples, log=print)
+                few = TOKENS if subject.device.type != "cpu" else None  # several processes share the memory
+                found[task] = importance(subject, task, examples=self.size.examples, tokens=few, log=print)
             arrays = {}
             for task, result in found.items():
                 arrays |= {f"{task}/scores": result.scores.numpy(), f"{task}/signed": result.signed.numpy()}
@@ -189,17 +198,19 @@ class Study:
         return {task: torch.from_numpy(record.arrays[f"{task}/scores"].copy()) for task in self.subject(seed).tasks}
 
     def lesions(self, seed: int, close: str) -> None:
-        scores, size = self.scores(seed), self.size
+        size, scores = self.size, self.scores(seed)
+        main = seed == size.seeds[0] and close != "resample"
+        fractions, matched = (size.fractions, size.matched) if main else ((ALPHA,), 0)
 
         def make() -> Any:
             from headwise.dissociation.lesions import dissociate
 
-            how = {"random": size.random, "matched": size.matched, "alpha": ALPHA, "limit": size.lesioned}
-            made = dissociate(self.subject(seed), scores, size.fractions, close=close, undefined="leave", **how)
+            how = {"random": size.random, "matched": matched, "alpha": ALPHA, "limit": size.lesioned}
+            made = dissociate(self.subject(seed), scores, fractions, close=close, undefined="leave", **how)
             return made.to_record() | {"tasks": list(made.tasks)}, {}
 
-        more = {"close": close, "rows": size.lesioned, "fractions": size.fractions, "random": size.random}
-        self.recorded("lesions", seed, more | {"matched": size.matched, "alpha": ALPHA}, make)
+        more = {"close": close, "rows": size.lesioned, "fractions": fractions, "random": size.random}
+        self.recorded("lesions", seed, more | {"matched": matched, "alpha": ALPHA}, make)
 
     def gating(self, seed: int, task: str) -> None:
         def make() -> Any:
@@ -211,71 +222,37 @@ class Study:
 
         self.recorded("gating", seed, {"task": task, "steps": self.size.steps}, make)
 
-    def jobs(self) -> Iterator[Callable[[], Any]]:
+    def jobs(self) -> list[Job]:
         """What is to be done, the most telling first."""
         first, *others = self.size.seeds
-        yield lambda: self.intact(first)
-        yield lambda: self.scores(first)
-        for close in CLOSE:
-            yield lambda close=close: self.lesions(first, close)
-        for task in self.subject(first).tasks:
-            yield lambda task=task: self.gating(first, task)
+        found = self._measured(first)
+        found += [self._job(first, "lesions", self.lesions, close) for close in CLOSE]
+        tasks = sorted(tasks_of(first, self.size, self.data), key=_length)
+        gated, rest = [self._job(first, "gating", self.gating, task.name) for task in tasks], []
         for seed in others:
-            yield lambda seed=seed: (self.intact(seed), self.scores(seed))
-            yield lambda seed=seed: self.lesions(seed, "zero")
+            rest += [*self._measured(seed), self._job(seed, "lesions", self.lesions, "zero")]
+        return [*found, *gated[:QUICK], *rest, *gated[QUICK:]]
+
+    def _measured(self, seed: int) -> list[Job]:
+        return [self._job(seed, "scores", self.scores), self._job(seed, "intact", self.intact)]
+
+    def _job(self, seed: int, work: str, make: Callable[..., Any], *more: str) -> Job:
+        here = f"{self.name}-{self.size.lesioned}-{seed}"
+        return Job("-".join([here, work, *more]), partial(make, seed, *more), f"{here}-scores" * (work == "lesions"))
 
 
-def _dtypes() -> dict[str, Any]:
+def _length(task: Task) -> float:
+    """Characters of a task's first prompts, which say how long it takes."""
+    rows = task.rows("dev")[:16]
+    return sum(len(str(row)) for row in rows) / len(rows)
+
+
+@cache
+def opened(folder: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """A model and its tokenizer, loaded once in a process."""
     import torch
 
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    from headwise.models.loading import load_language_model
 
-
-def measure(models: dict[str, str], out: Path, size: Size, args: argparse.Namespace) -> Path:
-    """All models, job by job in turn; what is there is packed after every job, and nothing begins past the deadline."""
-    import torch
-
-    if args.device == "cuda":
-        torch.set_float32_matmul_precision("high")
-    results, start = Results(out / "records"), time.perf_counter()
-    packed = out / "language_models.parquet"
-    for record in Results(args.resume) if args.resume else ():
-        made = (record.work, record.config, record.result, dict(record.arrays))
-        results.save(*made, beside=record.about, version=record.version)
-    studies = [Study(*each, results, size, args.data, args.device, args.dtype) for each in models.items()]
-    for turn in zip(*(study.jobs() for study in studies), strict=True):
-        for job in turn:
-            if args.seconds and time.perf_counter() - start > args.seconds:
-                print("out of time: run again to resume", flush=True)
-                return packed
-            try:
-                job()
-            except Exception as error:  # the others are independent of it; run again to try again
-                print(f"failed: {type(error).__name__}: {error}", flush=True)
-            results.pack(packed)
-    print("complete", flush=True)
-    return packed
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--data", type=Path, help="the folder of data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/language_models"))
-    parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--seconds", type=float, help="begin no job after so many seconds")
-    parser.add_argument("--resume", type=Path, help="a file of records to start from")
-    parser.add_argument("--records", type=Path, help="write the page of these records instead")
-    parser.add_argument("--pages", type=Path)
-    args = parser.parse_args()
-    if args.records:
-        print(pages(Page(), Results(args.records), args.pages, COMMAND))
-        return
-    models = dict(entry.split("=", 1) for entry in args.model)
-    print(measure(models, args.out, SIZES[args.size], args))
-
-
-if __name__ == "__main__":
-    main()
+    model, tokenizer = load_language_model(folder)
+    return model.to(device=device, dtype=getattr(torch, dtype)), tokenizer

@@ -14,11 +14,11 @@ CLOSES = ("zero", "mean", "resample")
 
 
 class Records:
-    """The records of a folder by what they are."""
+    """The records of a folder by what they are; of several sizes, the largest."""
 
     def __init__(self, results: Results):
-        self.all = list(results)
-        self.models = list(dict.fromkeys(record.config["model"] for record in self.all))
+        self.all = sorted(results, key=_rows, reverse=True)
+        self.models = sorted({record.config["model"] for record in self.all}, reverse=True)
         self.seeds = sorted({record.config["seed"] for record in self.all})
         self.first = self.seeds[0]
 
@@ -49,6 +49,12 @@ class Records:
     def scores(self, model: str, task: str, seed: int) -> np.ndarray | None:
         record = self.find("importance", model, seed=seed)
         return None if record is None else record.arrays[f"{task}/scores"]
+
+
+def _rows(record: Record) -> float:
+    """How much was measured: rows, examples or steps; all rows are the most."""
+    counts = [record.config[name] for name in ("rows", "examples", "steps") if name in record.config]
+    return max((float("inf") if count is None else count for count in counts), default=0)
 
 
 def share(value: float | None) -> float | None:
