@@ -17,7 +17,7 @@ import torch
 from comparing import CLOCK, Row, equal, fastest, finish, parameters_of, row
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from headwise.models.memory import peak_of, weight_bytes
+from headwise.models.device import peak_of, weight_bytes
 from headwise.models.plain import Wrapped
 from headwise.scoring import norms, room
 from headwise.scoring.importance import importance

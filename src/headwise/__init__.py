@@ -21,7 +21,7 @@ _PLACES = {  # imported on first use
     "probing": ("FewHeads", "probe"),
     "heads.cutting": ("prune",),
     "pruning.export": ("export",),
-    "models.folders": ("load",),
+    "models.loading": ("load",),
     "reporting": ("report",),
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names}

@@ -21,14 +21,12 @@ import typer.main
 
 from headwise import cli
 from headwise.cli import options
-from headwise.cli.fields import describe
-from headwise.cli.options import named_folders
+from headwise.cli.options import describe, named_folders
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
 from headwise.io.files import read_arrays
 from headwise.io.records import Results
-from headwise.models.folders import load
-from headwise.models.loading import load_encoder
+from headwise.models.loading import load, load_encoder
 from headwise.study.stages import Settings
 from headwise.testing import playground, tiny
 from headwise.training.plan import CHOICES, Plan

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from headwise.dissociation.result import Counts, Dissociation, draws_for, mean_defined, pairwise, per_task, verdict
+from headwise.dissociation.result import Dissociation
+from headwise.dissociation.significance import Counts, draws_for, mean_defined, pairwise, per_task, verdict
 from headwise.errors import HeadwiseError
 from headwise.measuring.stats import above_zero
 from headwise.papers.specialization import published

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.io.parts import check
+from headwise.io import storage
 from headwise.io.records import Results
+from headwise.io.storage import Parts, check
 
 
 @pytest.fixture
@@ -115,3 +116,85 @@ def test_a_packed_file_that_was_modified_is_refused(results, tmp_path):
         list(Results(path))
     with pytest.raises(HeadwiseError, match="no file"):
         list(Results(tmp_path / "none.parquet"))
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "GROUP", 4)
+    monkeypatch.setattr(storage, "PART", 10)
+    many = Results(tmp_path / "records")
+    for seed in range(25):
+        config = {"model": "m" if seed % 2 else "größer", "plan": {"seed": seed, "lr": 1e-4, "on": seed > 3}}
+        arrays = {"x": np.arange(seed)} if seed % 3 else None
+        many.save("train" if seed % 5 else "lesions", config, {"score": seed / 7, "seed": 99}, arrays)
+    return many
+
+
+def shown(many):
+    return [(r.key, r.body(), {n: a.tolist() for n, a in r.arrays.items()}) for r in many]
+
+
+def test_records_are_the_same_in_parts(many):
+    before = shown(many)
+    assert many.compact() == 25 and many.compact() == 0
+    assert shown(many) == before == shown(Results(many.root)) and len(many) == 25
+    assert len(list((many.root / "parts").iterdir())) == 3 and not list(many.root.glob("*/record.json"))
+    assert list(check(many.root)) == []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"plan.seed": 7},
+        {"plan.seed": "7"},
+        {"plan.seed": 7.0},
+        {"seed": 99},
+        {"work": "lesions"},
+        {"work": "train", "model": "größer"},
+        {"plan.on": "True"},
+        {"plan.on": False, "model": "m"},
+        {"plan.lr": 1e-4, "plan.seed": 3},
+        {"plan.other": None, "plan.seed": 5},
+        {"plan": {"seed": 2}},
+    ],
+)
+def test_a_query_finds_in_parts_what_it_finds_in_folders(many, wanted):
+    before = [record.key for record in many.where(**wanted)]
+    assert before == [r.key for r in many if r.matches(wanted)]
+    many.compact()
+    assert [record.key for record in many.where(**wanted)] == before
+
+
+def test_new_records_lie_beside_parts_and_old_ones_are_not_made_again(many):
+    many.compact()
+    other = Results(many.root)
+    assert other.find("train", {"model": "m", "plan": {"seed": 1, "lr": 1e-4, "on": False}}) is not None
+    key = other.save("train", {"model": "new"}, {"score": 1.0})
+    assert (many.root / key / "record.json").exists() and many[key].result == {"score": 1.0}
+    other.compact()
+    assert many[key].result == {"score": 1.0} and len(many) == 26, "an open reader sees new parts"
+
+
+def test_a_stopped_move_leaves_every_record_once(many, monkeypatch):
+    before = shown(many)
+    monkeypatch.setattr(storage.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        many.compact()
+    monkeypatch.undo()
+    assert shown(Results(many.root)) == before
+    many.compact()
+    assert shown(Results(many.root)) == before
+
+
+def test_a_modified_part_is_refused(many):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    many.compact()
+    file = next((many.root / "parts").iterdir())
+    table = pq.read_table(file)
+    rows = table.to_pylist()
+    rows[0]["result"] = json.dumps({"score": 1.0})
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), file, row_group_size=4)
+    with pytest.raises(HeadwiseError, match="modified after it was written"):
+        Parts(many.root).read(rows[0]["key"])

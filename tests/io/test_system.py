@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
+import time
 import types
 from contextlib import nullcontext
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
+import torch
 
 from headwise.errors import HeadwiseWarning
 from headwise.io import files, system
+from headwise.io.system import Terminated
+from headwise.testing import toy_model
+from headwise.training import checkpoint
+from headwise.training.loop import Run, fit
+from headwise.training.methods.method import Method
+from headwise.training.plan import Plan
 
 
 @pytest.fixture(params=["posix", "windows"])
@@ -90,3 +99,36 @@ def test_exchange_swaps_folders_or_says_that_it_cannot(platform, tmp_path):
 def test_systems_without_process_groups_are_no_error(monkeypatch):
     monkeypatch.delattr(os, "setpgrp")
     system.leave_process_group()
+
+
+PLAN = Plan(epochs=2, lr=3e-3, batch_size=16, checkpoint_every=4, evaluate_every=0, clip=1.0, weight_decay=0.01)
+
+
+def weights(model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_stop_keeps_a_checkpoint_and_goes_on(tmp_path, number, error):
+    class Interrupt(Method):
+        def before_step(self, run: Run) -> None:
+            if run.step == 5:
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+
+    whole, before = toy_model(), signal.getsignal(number)
+    fit(whole, PLAN)
+    with pytest.raises(error, match="same command to resume"):
+        fit(toy_model(), PLAN, Interrupt(), out=tmp_path)
+    assert checkpoint.load(checkpoint.list_all(tmp_path / "checkpoints")[-1])[1]["step"] == 6
+    resumed = toy_model()
+    fit(resumed, PLAN, out=tmp_path)
+    assert same(weights(whole), weights(resumed))
+
+    assert signal.getsignal(number) is before

@@ -11,8 +11,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import gated
 from headwise.models.adapters import has_adapters, merged
-from headwise.models.folders import load
-from headwise.models.loading import load_encoder
+from headwise.models.loading import load, load_encoder
 from headwise.models.multitask import MultiTaskModel
 from headwise.pruning.export import export
 from headwise.scoring.importance import importance

@@ -16,7 +16,7 @@ from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, captured, gated
 from headwise.heads.modules import positions
 from headwise.models.batching import encode
-from headwise.models.folders import load
+from headwise.models.loading import load
 from headwise.models.multitask import MultiTaskModel, pool
 from headwise.papers.mesh.meta import Meta
 from headwise.pruning.export import export

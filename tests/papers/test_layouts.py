@@ -11,8 +11,7 @@ from headwise.experiments.jobs import in_order, perform
 from headwise.io.records import Results
 from headwise.papers.checklist import titles
 from headwise.papers.pages import pages
-from headwise.papers.recipe import Scale, recipes
-from headwise.papers.smoke import tiny_encoder
+from headwise.papers.recipe import Scale, recipes, tiny_encoder
 from headwise.papers.specialization.glue import TESTS
 from headwise.tasks import get
 

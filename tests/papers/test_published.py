@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from headwise.experiments.jobs import works
-from headwise.io.parts import check
 from headwise.io.records import Results
-from headwise.io.storage import write_packed
+from headwise.io.storage import check, write_packed
 from headwise.papers.pages import pages
 from headwise.papers.recipe import recipes
 

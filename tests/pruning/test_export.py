@@ -17,17 +17,17 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel
 
+from headwise import load
 from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.heads.families import OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated
 from headwise.models.batching import encode
-from headwise.models.folders import load
 from headwise.models.multitask import MultiTaskModel
 from headwise.pruning import export as exports
-from headwise.pruning.export import export, read_mask
+from headwise.pruning.export import export, read_mask, repair_batches
 from headwise.pruning.verify import check_same, outputs, sample_inputs
-from headwise.testing import FAMILIES, tiny, tiny_batch, toy_model, toy_tasks
+from headwise.testing import FAMILIES, tiny, tiny_batch, tiny_tokenizer, toy_model, toy_tasks
 
 NAMED = {"t5": "encoder", "bart": "encoder", "clip": "text", "whisper": "encoder"}
 FRESH = """
@@ -454,3 +454,43 @@ def test_a_model_of_tasks_is_written_with_its_output_heads(tmp_path, family, for
 def test_a_module_of_ones_own_is_told(tmp_path):
     with pytest.raises(HeadwiseError, match=r"a Linear.*Hugging Face model"):
         export(torch.nn.Linear(2, 2), torch.zeros(2, 4, dtype=torch.bool), tmp_path / "m", "sliced")
+
+
+WORDS = [f"w{i}" for i in range(20)]
+TEXTS = [" ".join(WORDS[i : i + 6]) for i in range(12)] * 3
+
+
+def one_head(model) -> torch.Tensor:
+    mask = torch.zeros(Heads.of(model).shape, dtype=torch.bool)
+    mask[0, 1] = True
+    return mask
+
+
+@pytest.mark.parametrize("form", ["masked", "sliced"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_every_form_is_repaired(tmp_path, family, form):
+    model, tokenizer = tiny(family).eval(), tiny_tokenizer(WORDS)
+    given = next(repair_batches(TEXTS, model, tokenizer))
+    losses = {}
+    with torch.no_grad():
+        whole = model(**given).last_hidden_state
+        for name, repair in (("plain", None), ("repaired", TEXTS)):
+            path = export(model, one_head(model), tmp_path / name, form, tokenizer, repair=repair)
+            opened = load(path) if form == "sliced" else type(model).from_pretrained(path)
+            losses[name] = (opened.eval()(**given).last_hidden_state - whole).square().mean()
+    assert losses["repaired"] < losses["plain"]
+
+
+def test_true_stands_for_the_embedded_corpus():
+    found = list(repair_batches(True, tiny("bert"), tiny_tokenizer(WORDS)))
+    assert sum(len(batch["input_ids"]) for batch in found) == 400
+
+
+def test_batches_pass_as_they_are():
+    batch = {"input_ids": torch.ones(1, 3, dtype=torch.long)}
+    assert list(repair_batches([batch], tiny("bert"), None)) == [batch]
+
+
+def test_texts_need_a_tokenizer():
+    with pytest.raises(HeadwiseError, match="no tokenizer"):
+        list(repair_batches(TEXTS, tiny("bert"), None))

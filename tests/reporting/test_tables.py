@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import HeadwiseError
-from headwise.io.spreadsheet import read_cell
+from headwise.io.text import read_cell
 from headwise.reporting.tables import cells, comma_separated, latex, markdown, of
 
 TABLE = {

@@ -7,7 +7,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.measuring.replay import checkpoints
-from headwise.models.memory import Live
+from headwise.models.device import Live
 from headwise.scoring import room
 from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, tiny, tiny_batch

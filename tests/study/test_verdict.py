@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headwise.dissociation.result import verdict as judge
+from headwise.dissociation.significance import verdict as judge
 from headwise.heads.selection import ties, top
 from headwise.study.verdict import tied, top_mask, verdict, withheld
 from headwise.tasks.kinds.classify import Classify

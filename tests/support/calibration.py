@@ -16,10 +16,8 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from headwise.dissociation.equations import pairwise, per_task
-from headwise.dissociation.headtests import layer_sets, random_sets
 from headwise.dissociation.result import Dissociation
-from headwise.dissociation.rowtests import Counts
+from headwise.dissociation.significance import Counts, layer_sets, pairwise, per_task, random_sets
 from headwise.measuring import intervals
 from headwise.measuring.stats import Estimate, bootstrap, change
 from headwise.study.verdict import verdict

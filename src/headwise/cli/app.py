@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwise.errors import HeadwiseError
-from headwise.io.stopping import Terminated, raised
+from headwise.io.system import Terminated, raised
 
 LIGHT = ("tasks", "ls", "records", "report", "head", "doctor")  # load no model, so transformers is not imported
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.fields import PlanOption, planned, with_plan
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
@@ -19,6 +18,7 @@ from headwise.cli.options import (
     ModelArg,
     ModelOption,
     OwnOption,
+    PlanOption,
     PoolingOption,
     StackOption,
     TasksOption,
@@ -27,7 +27,9 @@ from headwise.cli.options import (
     method_settings,
     names_in,
     plain_encoder,
+    planned,
     trained_model,
+    with_plan,
     writable,
 )
 from headwise.cli.screen import Screen, machine
@@ -117,7 +119,7 @@ def train(
 
 def _start(screen: Screen, model: str, tasks: list[Any], seed: int, **options: Any) -> Any:
     """The model to train: one of headwise with its output heads, or an encoder with new ones."""
-    from headwise.models.folders import is_trained
+    from headwise.models.loading import is_trained
     from headwise.models.multitask import MultiTaskModel
 
     if not is_trained(model):
@@ -222,7 +224,7 @@ def _write(
     model: str, encoder: Any, tokenizer: Any, cut: Any, out: Path, form: str, stack: str | None, repair: Any
 ) -> Path:
     """The pruned encoder, with the output heads where a trained model has them."""
-    from headwise.models.folders import BESIDE, is_trained
+    from headwise.models.loading import BESIDE, is_trained
     from headwise.pruning.export import export, export_whole
 
     rest = [file for file in Path(model).iterdir() if file.name in BESIDE] if is_trained(model) else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +24,92 @@ from headwise.cli.options import (
     chosen_tasks,
     fractions_in,
     plain_encoder,
+    trained_model,
     writable,
 )
 from headwise.cli.screen import Screen, machine
-from headwise.cli.subjects import CloseOption, SubjectArg, SubjectOption, measured_model
 from headwise.errors import HeadwiseError
+from headwise.io.files import digest, read_arrays, write_arrays
+from headwise.io.identity import identity
+
+
+class Kept:
+    """The scores of finished tasks in a file, each with a hash of all that determined it."""
+
+    def __init__(self, path: Path | None, by: str, subject: Any, settings: Mapping[str, Any]):
+        self.path, self.about = path, {"by": by}
+        self.arrays: dict[str, Any] = {}
+        self.records: dict[str, Any] = {}
+        self._words: dict[str, str] = {}
+        self._subject, self._settings, self._base = subject, {**settings, "by": by}, ""
+        self._before, self._said = self._read()
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, str]]:
+        if self.path is None or not self.path.exists():
+            return {}, {}
+        try:
+            return read_arrays(self.path)
+        except HeadwiseError:  # another file of this name: it is replaced, as it was asked for
+            return {}, {}
+
+    def _key(self, task: str) -> str:
+        self._base = self._base or digest(identity(self._subject), self._subject.form, self._settings)
+        return digest(self._base, identity(self._subject.tasks[task]))
+
+    def find(self, task: str) -> tuple[Any, str] | None:
+        """A task's scores and a line about them, where the file has them."""
+        import torch
+
+        if task not in self._before or self._said.get(f"{task}.key") != self._key(task):
+            return None
+        record, words = (json.loads(self._said[f"{task}.{part}"]) for part in ("record", "words"))
+        self.add(task, torch.from_numpy(self._before[task]), record, words)
+        return self.shown(task)
+
+    def add(self, task: str, scores: Any, record: Mapping[str, Any], words: str) -> None:
+        """Keep a task's scores, and write all so far."""
+        self.arrays[task], self.records[task], self._words[task] = scores.numpy(), record, words
+        if self.path is None:
+            return
+        self.about[f"{task}.key"] = self._key(task)
+        self.about[f"{task}.record"], self.about[f"{task}.words"] = json.dumps(record), json.dumps(words)
+        write_arrays(self.path, self.arrays, self.about)
+
+    def shown(self, task: str) -> tuple[Any, str]:
+        import torch
+
+        return torch.from_numpy(self.arrays[task]), self._words[task]
+
+
+MODEL = "a folder of headwise train or study, or any checkpoint with its own classifier, by folder or Hub name"
+SubjectArg = Annotated[str | None, typer.Argument(metavar="[MODEL]", help=MODEL)]
+SubjectOption = Annotated[str | None, typer.Option("--model", "-m", help="the same as MODEL")]
+CloseOption = Annotated[
+    str, typer.Option("--close", help="what ablated heads return: zero, mean, resample (another example's) or optimal")
+]
+
+
+def measured_model(
+    given: str | None, option: str | None, tasks: list[str], data: Path | None, device: str | None
+) -> tuple[Any, list[str]]:
+    """The model, given as argument or as ``--model``, on its device, and the names of the tasks to measure."""
+    from headwise import tasks as catalog
+    from headwise.models.device import default_device
+    from headwise.models.loading import ABOUT
+    from headwise.models.opening import open_subject
+    from headwise.models.processes import join
+
+    model = given or option
+    if model is None or (given and option):
+        raise HeadwiseError(f"{'two models' if model else 'no model'}", "one folder or Hub name", "--model FOLDER")
+    join()  # processes of torchrun or accelerate launch share the work
+    names = [spec.split("=")[0] for spec in tasks]
+    own = [spec for spec in tasks if "=" in spec]
+    if (Path(model) / ABOUT).exists():
+        made = trained_model(Path(model), own, data, device, only=names)
+        return made, names or list(made.tasks)
+    chosen = [catalog.own(spec) if "=" in spec else catalog.get(spec, data) for spec in tasks]
+    return open_subject(model, chosen).to(default_device(device)), names
 
 
 @app.command()
@@ -110,7 +193,6 @@ def importance(
 
     Example: headwise importance runs/train/model --task sst2
     """
-    from headwise.cli.resuming import Kept
     from headwise.scoring.importance import importance as measure
 
     if out:

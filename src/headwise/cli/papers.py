@@ -12,8 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.fields import with_plan
-from headwise.cli.options import DataOption, DeviceOption, JsonOption, OutOption, named_folders, names_in, writable
+from headwise.cli.options import (
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    OutOption,
+    named_folders,
+    names_in,
+    with_plan,
+    writable,
+)
 from headwise.cli.records import AddressOption, EngineOption, RetriesOption, WorkersOption, list_jobs, run_jobs
 from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError

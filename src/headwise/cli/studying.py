@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.app import app
-from headwise.cli.fields import PlanOption, StudyConfig, with_plan, with_settings
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
     OutOption,
     OwnOption,
+    PlanOption,
+    StudyConfig,
     TasksOption,
     chosen_tasks,
     names_in,
+    with_plan,
+    with_settings,
     writable,
 )
 from headwise.cli.screen import Screen, machine

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwise.dissociation.headtests import NEEDED, layer_sets, random_sets
 from headwise.dissociation.result import Counts, Dissociation
+from headwise.dissociation.significance import NEEDED, layer_sets, random_sets
 from headwise.errors import HeadwiseError
 from headwise.heads.selection import matched_heads, random_heads, relabelled, ties, top
 from headwise.measuring.evaluate import Score, chance, evaluate

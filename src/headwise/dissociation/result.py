@@ -14,38 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from headwise.dissociation.equations import mean_defined, pairwise, per_task, relative
-from headwise.dissociation.headtests import NEEDED, HeadTests, over_layers, over_random
-from headwise.dissociation.rowtests import Counts, RowTests
+from headwise.dissociation.significance import (
+    NEEDED,
+    Counts,
+    HeadTests,
+    RowTests,
+    draws_for,
+    mean_defined,
+    over_layers,
+    over_random,
+    pairwise,
+    per_task,
+    relative,
+    verdict,
+)
 from headwise.errors import HeadwiseError, unknown
 from headwise.io.display import Shown, plot_matrix
 from headwise.io.display import table as html_table
 from headwise.io.files import finite
 from headwise.measuring.stats import FEW, adjust, p_value
-
-DISTINCT = 0.10  # D from which a dissociation is called distinct, after Shallice 1988
-
-
-def draws_for(tasks: int) -> int:
-    """Bootstrap draws with which a pair's p-value can fall below 0.05 after Holm; past 22 tasks memory forbids it."""
-    needed = 21 * math.comb(tasks, 2)
-    return needed if 1000 < needed <= 5000 else 1000
-
-
-def verdict(d_a: float, d_b: float) -> str:
-    """``distinct`` or ``double``, ``single``, ``both negative`` or ``none`` (Li et al. 2023, Section 4.1).
-
-    Example:
-        >>> verdict(0.09, 0.12), verdict(0.05, 0.02), verdict(0.2, -0.01), verdict(0.05, -0.01)
-        ('distinct', 'double', 'single', 'none')
-    """
-    if np.isnan(d_a + d_b):
-        return "undefined"
-    if min(d_a, d_b) > 0:
-        return "distinct" if (d_a + d_b) / 2 >= DISTINCT else "double"
-    if max(d_a, d_b) < 0:
-        return "both negative"
-    return "single" if max(d_a, d_b) > DISTINCT and min(d_a, d_b) < 0 else "none"
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from headwise.experiments.tidying import Tidying
 from headwise.io.display import Shown, plot_curves
 from headwise.io.files import write_json
 from headwise.io.records import Results, scores_of
-from headwise.io.stopping import raised
-from headwise.io.toml import read_toml
+from headwise.io.system import raised
+from headwise.io.text import read_toml
 
 OnChange = Callable[[Job, str, str], None]
 """Called when a job changes state: the job, one of `STATES`, and a detail."""

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads.comparing import comparing
 from headwise.heads.families import (
     BIAS_OF_ENCODER,
     BIAS_OF_FIRST,
@@ -35,10 +34,20 @@ from headwise.heads.families import (
     transposed,
 )
 from headwise.heads.gates import Heads, Site, unwrap
-from headwise.heads.origins import record_origins
-from headwise.heads.remains import Absent, HandsBiasOn, OwnCount, Repeats, TakesBias, take_role
-from headwise.heads.removal import refuse_wrapped, removal, require_plain
+from headwise.heads.remains import (
+    Absent,
+    HandsBiasOn,
+    OwnCount,
+    Repeats,
+    TakesBias,
+    comparing,
+    refuse_wrapped,
+    removal,
+    require_plain,
+    take_role,
+)
 from headwise.heads.repairing import refit
+from headwise.heads.sites import record_origins
 
 
 def prune(

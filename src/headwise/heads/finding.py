@@ -25,9 +25,8 @@ from headwise.heads.families import (
     input_width,
     qkv_parts,
 )
-from headwise.heads.origins import by_origin, origins_of
 from headwise.heads.proven import Placed, Proven, proven
-from headwise.heads.sites import Site
+from headwise.heads.sites import Site, by_origin, origins_of
 from headwise.heads.slices import Slice, common
 
 __all__ = ["STACKS", "Site", "family_of", "find", "stacks_of", "unwrap"]

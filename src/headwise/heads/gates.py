@@ -24,7 +24,7 @@ from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 from headwise.heads.inside import reached_inside
 from headwise.heads.modules import forget, remembered
-from headwise.heads.splitting import Share, joined, share_of, shared
+from headwise.heads.sites import Share, joined, share_of, shared
 
 __all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
 OLD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")

@@ -1,4 +1,4 @@
-"""How an attention module runs after losing some or all of its heads.
+"""What may be cut, how an attention module runs after losing heads, and whether the cut model equals the gated one.
 
 The module keeps its name, parameters and attributes; only its class is replaced by a subclass. Copies, state dicts and
 lookups by class therefore still work.
@@ -6,13 +6,19 @@ lookups by class therefore still work.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from headwise.heads.families import LAST_DROPOUTS
+from headwise.errors import HeadwiseError, first_line
+from headwise.heads.families import LAST_DROPOUTS, Part
+from headwise.heads.gates import Heads, NotReached, gated, inside_block, unwrap
+from headwise.heads.modules import answers
+from headwise.heads.proven import proven
 
 
 def take_role(module: Any, role: type) -> None:
@@ -117,3 +123,119 @@ class OwnCount:
         if name.startswith("__") or name == "_config":  # copying asks before there is a configuration
             raise AttributeError(name)
         return getattr(self._config, name)
+
+
+PLAIN_PACKAGES = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
+PLAIN_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def removal(mask: torch.Tensor, heads: Heads) -> torch.Tensor:
+    """Validate a mask: bool ``(L, H)`` on the CPU, True = remove."""
+    mask = torch.as_tensor(mask)
+    if mask.dtype != torch.bool:
+        raise HeadwiseError(f"a mask of {mask.dtype}", "a bool mask, True = remove", "mask.bool(), or gates == 0")
+    if tuple(mask.shape) != heads.shape:
+        raise HeadwiseError(f"a mask of shape {tuple(mask.shape)}", f"(layers, heads) = {heads.shape}")
+    return mask.cpu()
+
+
+def refuse_wrapped(model: nn.Module, purpose: str) -> None:
+    """Raise if the model is wrapped, adapted or quantized, or inside `gated`."""
+    if inside_block(model):
+        raise HeadwiseError(
+            f"{purpose} inside gated or captured", "the model outside the block", "leave the with-block first"
+        )
+    if any(hasattr(module, "peft_config") for module in model.modules()):
+        raise HeadwiseError(
+            f"{purpose} with PEFT adapters would lose the adapters",
+            "the plain model",
+            "model = model.merge_and_unload()",
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise HeadwiseError(f"{purpose} inside {type(model).__name__}", "the plain model", "cut first, then wrap it")
+    if getattr(unwrap(model), "hf_quantizer", None) is not None:
+        raise HeadwiseError(f"{purpose} of quantised weights", "floating point weights", "cut first, then quantise")
+
+
+def require_plain(part: Part, name: str) -> None:
+    """Raise for weights that are quantized, adapted, or not of torch's own types."""
+    weight, kind = getattr(part.module, part.name), type(part.module)
+    plain = kind.__module__.startswith(PLAIN_PACKAGES) and type(weight) is nn.Parameter
+    if not plain or weight.dtype not in PLAIN_TYPES:
+        raise HeadwiseError(
+            f"{name} is a {kind.__name__} whose weight is a {type(weight).__name__} of {weight.dtype}",
+            "plain weights in floating point",
+            "cut before quantising or adapting",
+        )
+
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
+HALF_TOLERANCE = 3e-2
+
+
+@contextmanager
+def comparing(model: nn.Module, heads: Heads, gone: torch.Tensor) -> Iterator[None]:
+    """Compare outputs before and after the block; if they differ, restore the modules and raise.
+
+    A model under construction, on the meta device, is not compared.
+    """
+    expected = _closed(model, heads, gone)
+    before = _copied(heads)
+    try:
+        yield
+        for tower, inputs, there in expected:
+            _require_same(answers(model.get_submodule(tower), inputs), there)
+    except Exception as error:
+        _restore(before)
+        raise HeadwiseError(
+            f"heads cannot be cut out of {heads.family} models: {first_line(error)}",
+            "modeling code that supports fewer heads",
+            "use gates (headwise.gated) or the form masked, which work here",
+        ) from error
+
+
+def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[str, dict[str, Any], torch.Tensor]]:
+    """The outputs of every tower that reaches all heads, with some of them closed."""
+    facts = proven(model)
+    if facts.why:
+        return []
+    found, gates = [], (~gone).float()
+    for tower, inputs in facts.samples.items():
+        runner = model.get_submodule(tower)
+        inside = {id(module) for module in runner.modules()}
+        if inputs and all(id(site.module) in inside for site in heads.sites if site.kept):
+            with suppress(NotReached), gated(runner, gates, heads=heads):
+                found.append((tower, inputs, answers(runner, inputs)))
+    if not found:
+        raise HeadwiseError("no sample reaches the heads, so the cut could not be verified", "inputs of this model")
+    return found
+
+
+def _require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    if found.shape != expected.shape:
+        raise HeadwiseError(f"{len(found)} numbers in the answer", f"{len(expected)}")
+    if not len(found):
+        return
+    largest = expected.abs().nan_to_num(0.0).max().clamp_min(1e-6)
+    difference = ((found - expected).abs().nan_to_num(0.0).max() / largest).item()
+    allowed = TOLERANCE.get(expected.dtype, HALF_TOLERANCE)
+    if not difference <= allowed or bool((found.isnan() != expected.isnan()).any()):
+        seen = f"its outputs differ by {difference:.1e} from those with these heads closed"
+        raise HeadwiseError(seen, f"{allowed:.0e} at most")
+
+
+Before = list[tuple[Any, type, dict[str, Any]]]
+
+
+def _copied(heads: Heads) -> Before:
+    """The class, attributes and tensors of all modules that a cut may change."""
+    inside = {id(m): m for site in heads.sites if site.kept for m in (*site.attention.modules(), site.module)}
+    own = ("_parameters", "_buffers", "_modules")
+    return [(m, type(m), vars(m) | {name: dict(vars(m)[name]) for name in own}) for m in inside.values()]
+
+
+def _restore(before: Before) -> None:
+    for module, kind, values in before:
+        module.__class__ = kind
+        vars(module).clear()
+        vars(module).update(values)

@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.families import Part, input_width, transposed
 from headwise.heads.gates import Heads, Site, touched
 from headwise.heads.modules import evaluating
-from headwise.heads.removal import refuse_wrapped, removal, require_plain
+from headwise.heads.remains import refuse_wrapped, removal, require_plain
 
 RIDGE = 1e-4  # of the mean variance of a column
 

@@ -17,8 +17,7 @@ from headwise.heads.gates import Heads
 from headwise.integrations.cards import model_card, results_card, without_places
 from headwise.io.files import read_json, write, write_json
 from headwise.io.records import Results
-from headwise.models.folders import ABOUT, at_root
-from headwise.models.loading import trained_folder
+from headwise.models.loading import ABOUT, at_root, trained_folder
 from headwise.models.multitask import MultiTaskModel
 
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")

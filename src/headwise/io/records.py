@@ -19,9 +19,8 @@ import numpy as np
 from headwise.errors import HeadwiseError, unknown
 from headwise.io.display import Shown, table
 from headwise.io.files import plain, write
-from headwise.io.parts import opened
-from headwise.io.spreadsheet import csv_text
-from headwise.io.storage import Record, flat, record_key, write_packed
+from headwise.io.storage import Record, flat, opened, record_key, write_packed
+from headwise.io.text import csv_text
 
 PLAIN = ("model", "task", "tasks", "short", "name", "seed")  # fields of a configuration by which people know a record
 

@@ -1,7 +1,8 @@
-"""The calls that differ between operating systems (no torch).
+"""What differs between operating systems, requests to stop included (no torch).
 
-The tests run on Linux. macOS takes the same branches, except that folders cannot be exchanged in one step there. The
-Windows branches follow the documentation of `msvcrt` and are tested against a stand-in, never on Windows.
+Ctrl-C stops, and SIGTERM, which batch systems and containers send before SIGKILL. The tests run on Linux. macOS takes
+the same branches, except that folders cannot be exchanged in one step there. The Windows branches follow the
+documentation of `msvcrt` and are tested against a stand-in, never on Windows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import ctypes
 import errno
 import getpass
 import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 if sys.platform == "win32":
     import msvcrt
@@ -129,3 +135,62 @@ def _dropped(group: Path) -> int:
     """Bytes of files in memory, which the system drops when it needs room."""
     stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """A stop by SIGTERM; whatever handles Ctrl-C also handles this."""
+
+
+def stop(number: int, message: str = "") -> KeyboardInterrupt:
+    """The exception for a signal."""
+    return Terminated(message) if number == signal.SIGTERM else KeyboardInterrupt(message)
+
+
+@contextmanager
+def handled(handler: Callable[[int, Any], None], *numbers: int) -> Iterator[None]:
+    """Send signals to a handler inside the block; no effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+
+@contextmanager
+def noted() -> Iterator[Callable[[], int]]:
+    """Defer stops inside the block: the yielded function returns the signal (0: none); the same signal again raises.
+
+    Only the same one, because a sweep forwards SIGTERM as Ctrl-C to processes that may also have received SIGTERM.
+
+    Example:
+        >>> with noted() as stopped:
+        ...     while not stopped():
+        ...         step()
+    """
+    seen: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if number in seen:
+            raise stop(number)
+        seen.append(number)
+
+    with handled(note, *SIGNALS):
+        yield lambda: seen[0] if seen else 0
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM inside the block; by default the process would end silently."""
+
+    def terminate(number: int, frame: Any) -> None:
+        raise stop(number, "terminated")
+
+    with handled(terminate, signal.SIGTERM):
+        yield

@@ -13,9 +13,8 @@ from headwise.atlas.result import from_record
 from headwise.errors import HeadwiseError
 from headwise.io.files import read_json
 from headwise.models.device import default_device
-from headwise.models.folders import is_trained
 from headwise.models.language import LanguageModel
-from headwise.models.loading import name_of
+from headwise.models.loading import is_trained, name_of
 from headwise.models.multitask import MultiTaskModel
 from headwise.models.opening import open_subject
 from headwise.models.subject import Subject

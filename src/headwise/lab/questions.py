@@ -17,9 +17,9 @@ from headwise.models.batching import Encoded
 from headwise.models.language import LanguageModel
 from headwise.models.multitask import MultiTaskModel
 from headwise.models.subject import Batch, Subject
-from headwise.tasks.inputs import as_rows
 from headwise.tasks.kinds.choice import Choice, Grade, Prompted
 from headwise.tasks.kinds.continuation import Continuation
+from headwise.tasks.predictions import as_rows
 from headwise.tasks.task import Row, Task
 
 NEXT = "next word"  # what a language model says without any task

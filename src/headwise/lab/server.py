@@ -20,7 +20,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.io.files import finite
-from headwise.io.stopping import Terminated
+from headwise.io.system import Terminated
 from headwise.lab import page
 from headwise.lab.opening import Opened
 from headwise.lab.requests import Desk

@@ -21,13 +21,12 @@ from headwise.heads.modules import positions
 from headwise.io.files import folder, plain, read_json, write_json
 from headwise.models.adapters import has_adapters, save_adapters
 from headwise.models.causality import default_pooling
-from headwise.models.folders import ABOUT, HEADS, SCALES, save_sliced
-from headwise.models.loading import load_encoder, refuse_several, trained_folder
+from headwise.models.loading import ABOUT, HEADS, SCALES, load_encoder, refuse_several, save_sliced, trained_folder
 from headwise.models.native import OUTPUT_HEADS, as_native, native_head
 from headwise.models.subject import Output, Subject
 from headwise.tasks.kinds.windows import stitched
+from headwise.tasks.lookup import described, restored
 from headwise.tasks.own_files import own
-from headwise.tasks.stored import described, restored
 from headwise.tasks.task import Hidden, Source, Task
 
 POOLINGS = ("cls", "mean", "last")

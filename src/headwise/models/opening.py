@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.models.folders import ABOUT, is_trained
 from headwise.models.language import LanguageModel
-from headwise.models.loading import find_config
+from headwise.models.loading import ABOUT, find_config, is_trained
 from headwise.models.multitask import MultiTaskModel
 from headwise.models.plain import TaskModel
 from headwise.models.subject import Subject

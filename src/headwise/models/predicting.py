@@ -12,8 +12,7 @@ from headwise.heads.modules import evaluating
 from headwise.models.batching import Encoded, batches
 from headwise.models.device import Budget
 from headwise.models.processes import Team
-from headwise.tasks.inputs import as_rows, own_columns
-from headwise.tasks.predictions import Predictions, Predicts
+from headwise.tasks.predictions import Predictions, Predicts, as_rows, own_columns
 from headwise.tasks.prompts.prompted import Prompts
 
 CHUNK = 4096  # rows tokenized at a time, which bounds memory

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headwise.dissociation.headtests import layer_sets, random_sets
+from headwise.dissociation.significance import layer_sets, random_sets
 from headwise.experiments.jobs import Job
 from headwise.papers.mesh.published import TABLE_2
 from headwise.papers.specialization.published import TABLE_1

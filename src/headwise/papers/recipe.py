@@ -4,13 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.jobs import Job
+from headwise.io.files import cache_folder, folder
 from headwise.io.records import Results
 from headwise.registry import Registry
 from headwise.training.plan import Plan
+
+NAME = "tiny"
+SENTENCES = 600  # of each language, for the vocabulary
+
+
+def tiny_encoder() -> Path:
+    """A folder with three layers of four heads, written once; the same bytes everywhere."""
+    path = cache_folder("models") / "corpus-tiny-1"
+    if not (path / "config.json").exists():
+        from headwise.tasks.corpus import sentences
+        from headwise.testing import tiny, tiny_tokenizer
+
+        texts = [s.text for language in ("en", "es") for s in islice(sentences(language), SENTENCES)]
+        words = sorted({word for text in texts for word in text.split()})
+        size = len(words) + 8
+        with folder(path, replace=True) as scratch:
+            tiny("bert", vocab_size=size, num_hidden_layers=3).save_pretrained(scratch)
+            tiny_tokenizer(words, size).save_pretrained(scratch)
+    return path
+
 
 SIZES = ("smoke", "small", "full")
 
@@ -48,7 +71,6 @@ class Scale:
             from headwise.study.demo import encoder_folder
 
             return {"minilm-l6": str(encoder_folder())}
-        from headwise.papers.smoke import NAME, tiny_encoder
 
         return {NAME: str(tiny_encoder())}
 

@@ -18,7 +18,7 @@ import numpy as np
 from headwise.errors import HeadwiseError, unknown
 from headwise.io.files import read_json, write_json
 from headwise.io.records import Results
-from headwise.io.toml import read_toml
+from headwise.io.text import read_toml
 from headwise.measuring.stats import adjust
 from headwise.papers.recipe import PaperRecipe, Part, recipes
 from headwise.papers.summary import over_seeds, table

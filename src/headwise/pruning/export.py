@@ -16,7 +16,8 @@ import copy
 import importlib.util
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,16 @@ from headwise.errors import HeadwiseError, missing_extra, option, unknown
 from headwise.heads.cutting import fold, prune
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
 from headwise.heads.gates import Heads, gated, stacks_of, unwrap
-from headwise.heads.removal import refuse_wrapped, removal
+from headwise.heads.modules import positions
+from headwise.heads.remains import refuse_wrapped, removal
 from headwise.heads.repairing import refit
 from headwise.io import files as store
 from headwise.models.adapters import merged
-from headwise.models.folders import ABOUT, HEADS, SCALES, VERSION, at_root, line, load, opened, save_sliced
+from headwise.models.loading import ABOUT, HEADS, SCALES, VERSION, at_root, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
-from headwise.pruning.repair import Repair, repair_batches
 from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
+from headwise.tasks.corpus import sentences
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
 SLICED = option("form", "sliced")
@@ -342,3 +344,32 @@ FORMS = {
     "sliced": (_write_sliced, _read_sliced),
     "onnx": (_write_onnx, _read_onnx),
 }
+
+
+Repair = Iterable[str] | Iterable[dict[str, Any]] | bool | None
+SENTENCES, LENGTH, BATCH = 400, 128, 16  # of the embedded corpus; sub-words of a text; texts in a forward
+
+
+def repair_batches(repair: Any, model: Any, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Batches of a model's inputs from texts, or those given; True stands for sentences of the embedded corpus.
+
+    Example:
+        >>> list(repair_batches(["One text.", "Another."], model, tokenizer))[0]["input_ids"].shape
+        torch.Size([2, 4])
+    """
+    corpus = (sentence.text for sentence in islice(sentences("en"), SENTENCES))
+    given = list(corpus if repair is True else repair)
+    if not all(isinstance(each, str) for each in given):
+        yield from given
+        return
+    if tokenizer is None:
+        raise HeadwiseError("texts to refit a model on, and no tokenizer", "its tokenizer, or batches of its inputs")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    length = min(LENGTH, positions(model))
+    for start in range(0, len(given), BATCH):
+        texts = given[start : start + BATCH]
+        found = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=length)
+        if getattr(model.config, "is_encoder_decoder", False):
+            found["decoder_input_ids"] = found["input_ids"]
+        yield {**found}

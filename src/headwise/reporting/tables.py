@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.io.spreadsheet import csv_text
+from headwise.io.text import csv_text
 from headwise.reporting.words import fixed
 from headwise.study.schema import checked, lesion_columns, nearest, relative
 
@@ -76,7 +76,7 @@ def latex(table: Table) -> str:
 def comma_separated(table: Table) -> str:
     """The table as csv, its numbers as they are; published numbers in columns of their own.
 
-    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.io.spreadsheet.read_cell`
+    Text that a spreadsheet would run as a formula has an apostrophe before it; `headwise.io.text.read_cell`
     takes it off.
     """
     published = table.get("published")

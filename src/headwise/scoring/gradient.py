@@ -15,10 +15,9 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import reference_of
 from headwise.heads.gates import touched
-from headwise.heads.splitting import summed
+from headwise.heads.sites import summed
 from headwise.measuring.replay import checkpointed, checkpoints
-from headwise.scoring.moments import Moments
-from headwise.scoring.result import Importance
+from headwise.scoring.result import Importance, Moments
 from headwise.scoring.sample import Sample, averaged
 
 

@@ -22,10 +22,9 @@ from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.registry import Registry
 from headwise.scoring import norms
-from headwise.scoring.meter import Log, Meter, to_stderr
 from headwise.scoring.result import Importance
 from headwise.scoring.room import sized
-from headwise.scoring.sample import Loaded, Sample, frozen
+from headwise.scoring.sample import Loaded, Log, Meter, Sample, frozen, to_stderr
 
 __all__ = ["Importance", "Sample", "estimators", "importance"]
 Estimator = Callable[..., Importance]

@@ -10,7 +10,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.measuring.replay import checkpoints
-from headwise.models.memory import free_bytes, in_words, of_rows, weight_bytes
+from headwise.models.device import free_bytes, in_words, of_rows, weight_bytes
 from headwise.scoring.gradient import head_gradients
 from headwise.scoring.sample import Sample
 

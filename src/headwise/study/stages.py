@@ -151,7 +151,7 @@ def train(study: Study, data: Data) -> Data:
 def importance(study: Study, data: Data) -> Data:
     """Each task's intact score, the importance of every head for it, and how stable its head set is."""
     from headwise.heads.selection import top
-    from headwise.study.trust import chances_of, stability_of
+    from headwise.study.evidence import chances_of, stability_of
 
     alpha, scores = study.settings.alpha, _intact(study)
     importances, stability = {}, {}
@@ -222,7 +222,7 @@ def _head_scores(data: Data) -> dict[str, torch.Tensor]:
 )
 def lesions(study: Study, data: Data) -> Data:
     """Ablate each task's heads and random ones, and measure every task."""
-    from headwise.study.lesioning import lesioned
+    from headwise.study.evidence import lesioned
 
     return lesioned(study, data, _head_scores(data))
 

@@ -16,13 +16,12 @@ from headwise.io.identity import identity
 from headwise.io.progress import Progress, quiet
 from headwise.io.records import Results, about
 from headwise.models.device import default_device
-from headwise.models.folders import is_trained
 from headwise.models.language import LanguageModel
-from headwise.models.loading import load_encoder, name_of
+from headwise.models.loading import is_trained, load_encoder, name_of
 from headwise.models.multitask import MultiTaskModel
+from headwise.study.evidence import trust_of, withheld_of
 from headwise.study.schema import VERSION
 from headwise.study.stages import STAGES, Data, Settings, Stage
-from headwise.study.trust import trust_of, withheld_of
 from headwise.study.verdict import verdict, withheld
 from headwise.tasks.kinds.choice import Prompted
 from headwise.tasks.task import Task

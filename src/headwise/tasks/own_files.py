@@ -26,7 +26,7 @@ from headwise.tasks.lookup import kind_class, refuse_data
 from headwise.tasks.metrics import answer_f1
 from headwise.tasks.prompts.prompted import options_of, prompted
 from headwise.tasks.readers.formats import class_names, decoded
-from headwise.tasks.readers.guess import Reading, reading
+from headwise.tasks.readers.shape import Reading, reading
 from headwise.tasks.readers.sources import Files, Layout, portions, rows_of
 from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import SPLITS, Row, Rows, Task, items_of

@@ -22,7 +22,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import locked
 from headwise.io.identity import settings
 from headwise.io.progress import Progress, quiet
-from headwise.io.stopping import noted, stop
+from headwise.io.system import noted, stop
 from headwise.measuring.evaluate import evaluate
 from headwise.models.batching import Encoded, Order, encode
 from headwise.models.device import default_device
@@ -31,9 +31,8 @@ from headwise.training import checkpoint
 from headwise.training.history import History, Journal, check_trackers
 from headwise.training.methods.method import Method
 from headwise.training.passes import Passes
-from headwise.training.plan import Plan
+from headwise.training.plan import Plan, schedule
 from headwise.training.resume import Checkpoints, remember, starting_weights
-from headwise.training.sampling import schedule
 from headwise.training.step import step as _step
 
 

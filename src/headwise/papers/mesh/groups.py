@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from headwise.dissociation.headtests import random_sets
 from headwise.dissociation.lesions import lesion_counts, lesion_masks
 from headwise.dissociation.result import Counts, Dissociation
+from headwise.dissociation.significance import random_sets
 from headwise.errors import HeadwiseError
 from headwise.measuring.evaluate import evaluate
 from headwise.measuring.stats import Value

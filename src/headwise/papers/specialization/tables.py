@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headwise.dissociation.result import Dissociation, verdict
+from headwise.dissociation.result import Dissociation
+from headwise.dissociation.significance import verdict
 from headwise.measuring.stats import adjust, over_trainings, overlap_test, p_value
 from headwise.papers.specialization import published as paper
 from headwise.papers.specialization.records import (
