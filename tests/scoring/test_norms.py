@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.models.memory import Live
+from headwise.models.device import Live
 from headwise.scoring import norms
 from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, tiny, tiny_batch
