@@ -25,6 +25,7 @@ CLOCK = CLOCKS[os.environ.get("BENCH_CLOCK", "wall")]  # on a busy machine: one 
 # How a row names other software, and the distribution whose version it must give.
 PEERS = {
     "captum": "captum",
+    "TransformerLens": "transformer-lens",
     "scikit-learn": "scikit-learn",
     "Torch-Pruning": "torch-pruning",
     "Trainer": "transformers",

@@ -1,14 +1,18 @@
-"""Language models: importance and lesions against bare forwards, and against captum, on the same model and prompts.
+"""Language models: importance and lesions against bare forwards, captum and TransformerLens, on the same prompts.
 
     python benchmarks/language.py [--device cuda] [--rows 192] [--json FILE]
 
 Random weights of a small Llama. A bare forward asks for the likelihoods of every choice of every row, without a
-gradient. With captum alone one asks for gradient times activation at the input of every attention output projection.
+gradient. With captum alone one asks for gradient times activation at the input of every attention output projection;
+with TransformerLens (`pip install transformer-lens`, 4.3 or later) for the same at its hooks ``hook_z``. It reads all
+logits of a prompt and its attention is eager; ours is measured as it is and with eager attention.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +20,12 @@ from typing import Any
 
 import torch
 from comparing import Row, equal, fastest, finish, row, subwords_of
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from headwise.measuring.evaluate import evaluate, to_device
 from headwise.models.batching import Encoded, Order
 from headwise.models.language import LanguageModel
+from headwise.models.likelihood import piece
 from headwise.scoring.importance import importance
 from headwise.testing import causal_tokenizer, toy_prompts
 
@@ -92,12 +97,61 @@ def peer_rows(lm: LanguageModel, tokens: int, device: str, repeats: int) -> list
     return [row("captum / importance, prompts", slow / fast, "", "1 (operations)", same=same, peer="captum")]
 
 
+def by_lens(bridge: Any, lm: LanguageModel, data: Encoded, tokens: int) -> torch.Tensor:
+    """Mean |gradient times activation| of every head, (L, H), by the hooks of TransformerLens."""
+    total = torch.zeros(lm.attention.shape)
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(layer: int, z: torch.Tensor, hook: Any) -> torch.Tensor:
+        kept[layer] = z
+        return z  # what a hook returns is in the graph
+
+    hooks = [(f"blocks.{layer}.attn.hook_z", partial(keep, layer)) for layer in range(len(total))]
+    for items in Order(data.lengths, tokens=tokens).plain():
+        batch = to_device(data.batch(items), lm.device)
+        prompt, right, wrong = piece(batch, 0), batch["label"][:, None] + 1, 2 - batch["label"][:, None]
+        choices = torch.cat([piece(batch, choice).ids for choice in (right, wrong)], 1)  # a token each
+        with bridge.hooks(fwd_hooks=hooks):
+            logits = bridge(prompt.ids, attention_mask=prompt.mask.long())
+        scores = logits.log_softmax(-1)[prompt.last].gather(1, choices)
+        gradients = torch.autograd.grad((scores[:, 1] - scores[:, 0]).sum(), list(kept.values()))
+        for (layer, z), gradient in zip(kept.items(), gradients):
+            product = z.detach() * gradient
+            total[layer] += product.view(*gradient.shape[:2], total.shape[1], -1).sum((1, 3)).abs().sum(0).cpu()
+    return total / len(data)
+
+
+def lens_rows(lm: LanguageModel, tokens: int, device: str, repeats: int) -> list[Row]:
+    """Importance of the same prompts by TransformerLens, on a copy of the model."""
+    what = "TransformerLens / importance, prompts"
+    if find_spec("transformer_lens") is None:
+        return [{"what": what, "skipped": "TransformerLens is not installed"}]
+    from transformer_lens import TransformerBridge  # pyright: ignore[reportMissingImports]
+
+    model, data = deepcopy(lm.model), lm.encode("short", "train")
+    with tempfile.TemporaryDirectory() as folder:  # it reads a tokenizer from files alone
+        lm.tokenizer.save_pretrained(folder)
+        how: dict[str, Any] = {"tokenizer": AutoTokenizer.from_pretrained(folder), "device": device}
+        bridge: Any = TransformerBridge.boot_transformers("llama", hf_model=model, **how)
+    rows, floor = [], "1 (operations)"
+    for attention, words in (("sdpa", ""), ("eager", ", both eager")):
+        lm.model.set_attn_implementation(attention)
+        ours = lambda: importance(lm, "short", data=data, tokens=tokens).scores  # noqa: E731
+        theirs = lambda: by_lens(bridge, lm, data, tokens)  # noqa: E731
+        same = [equal("scores", ours(), theirs(), 1e-3)]
+        same.append(equal("sub-words read", subwords_of(lm.model, ours), subwords_of(bridge.original_model, theirs)))
+        fast, slow = fastest([ours, theirs], repeats, device)
+        rows.append(row(what + words, slow / fast, "", floor, same=same, peer="TransformerLens"))
+    lm.model.set_attn_implementation("sdpa")
+    return rows
+
+
 def rows_of(device: str, examples: int, repeats: int) -> list[Row]:
     lm, tokens = build(examples, device), 2048 if device == "cpu" else 32768
     _ = lm.attention  # heads are found by forwards of their own, once
     rows = cost_rows(lm, "short", "choices of a token", tokens, device, repeats)
     rows += cost_rows(lm, "several", "longer choices", tokens, device, repeats)
-    return rows + peer_rows(lm, tokens, device, repeats)
+    return rows + peer_rows(lm, tokens, device, repeats) + lens_rows(lm, tokens, device, repeats)
 
 
 def main() -> None:

@@ -46,8 +46,9 @@ def intact(records: Records) -> Part:
     said = "; ".join(f"{model}: {', '.join(names) or 'none'}" for model, names in unlearned.items())
     text = (
         "Three groups of BLiMP, three classification tasks asked by prompts with balanced examples from their training "
-        "rows, questions in English and Spanish (how likely is each token of the right answer), and copying (which "
-        "word follows in a list that begins again). Each seed has its own wording of the prompts and its own examples. "
+        "rows and contextual calibration, questions about short texts in English and Spanish (how likely is each token "
+        "of the right answer), and copying (which word follows in a list that begins again). Each seed has its own "
+        "wording of the prompts and its own examples. "
         "The halves of a task without training rows serve for scores and for measures.\n\n"
         f"Not better than a constant answer, by the 95 % interval: {said}. Nothing is claimed about these.\n\n"
         f"{_sided(records)}"

@@ -111,7 +111,7 @@ class RightAnswers:
 def tasks_of(seed: int, size: Size, data: Path) -> list[Task]:
     """The tasks with one seed's wording and examples; minimal pairs are the same for all seeds."""
     how = f"@prompt+phrasing{seed}"
-    shown = f"{how}+shots{size.shots}+seed{seed}" if size.shots else how
+    shown = f"{how}+calibrated" + f"+shots{size.shots}+seed{seed}" * bool(size.shots)
     made = [get(name, data) for name in BLIMP]
     made += [replace(get(f"{name}{shown}", data), name=name) for name in PROMPTED]
     for name in QUESTIONS:
