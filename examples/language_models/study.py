@@ -27,7 +27,7 @@ from headwise.tasks.prompts.copying import copying
 from headwise.tasks.task import Row, Source, Task
 
 BLIMP = ("blimp.subject_verb_agreement", "blimp.filler_gap_dependency", "blimp.npi_licensing")
-PROMPTED = ("sst2", "agnews", "sick")
+PROMPTED = {"sst2": 4, "agnews": 4, "rte": 2}  # and how many examples a prompt shows at most
 QUESTIONS = ("xquad_en", "xquad_es")
 CLOSE = ("zero", "mean", "resample")
 SEEDS = (1, 2, 3)
@@ -111,9 +111,11 @@ class RightAnswers:
 def tasks_of(seed: int, size: Size, data: Path) -> list[Task]:
     """The tasks with one seed's wording and examples; minimal pairs are the same for all seeds."""
     how = f"@prompt+phrasing{seed}"
-    shown = f"{how}+calibrated" + f"+shots{size.shots}+seed{seed}" * bool(size.shots)
     made = [get(name, data) for name in BLIMP]
-    made += [replace(get(f"{name}{shown}", data), name=name) for name in PROMPTED]
+    for name, most in PROMPTED.items():
+        shots = min(most, size.shots)
+        shown = f"+shots{shots}+seed{seed}" if shots else ""
+        made.append(replace(get(f"{name}{how}+calibrated{shown}", data), name=name))
     for name in QUESTIONS:
         asked = get(f"{name}{how}", data)
         answers = RightAnswers(asked.source)
