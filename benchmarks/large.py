@@ -1,25 +1,29 @@
 """Importance of a large decoder: against a bare forward, the device's matrix rate, and the memory said beforehand.
 
-    python benchmarks/large.py [--shape 8b] [--tokens 8192] [--own-norms] [--profile] [--json FILE]
+    python benchmarks/large.py [--shape 8b] [--tokens 8192] [--parts norms,products] [--profile] [--json FILE]
+    python benchmarks/large.py --variants [--lengths 512,4096] [--count 2] [--json FILE]
 
 Random weights in bf16, built on the device from a configuration (8b: 32 layers of 32 heads in 8 groups, width 4096).
 """
 
+# ruff: noqa: B023
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from comparing import CLOCK, Row, equal, fastest, finish, parameters_of, row
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from headwise.models.device import peak_of, weight_bytes
 from headwise.models.plain import Wrapped
-from headwise.scoring import norms, room
+from headwise.scoring import backward, room
 from headwise.scoring.importance import importance
 
 ANSWER = 8  # tokens of a row whose loss is taken
@@ -89,14 +93,116 @@ def kernels(work: Callable[[], Any], rows: int = 18) -> str:
     )
 
 
+def drawn(model: Any, size: int, length: int, count: int) -> list[dict[str, Any]]:
+    """Batches of random sub-words."""
+    generator = torch.Generator().manual_seed(0)
+    words = model.config.vocab_size
+    return [{"input_ids": torch.randint(3, words, (size, length), generator=generator)} for _ in range(count)]
+
+
+VARIANTS = {  # parts whose backward pass is one kernel, and whether attention is cuDNN's
+    "own": (set(), False),
+    "norms": ({"norms"}, False),
+    "norms, compiled": ({"norms", "compiled"}, False),
+    "norms, products": ({"norms", "products"}, False),
+    "all": ({"norms", "products", "rotations"}, False),
+    "all, norms compiled": ({"norms", "products", "rotations", "compiled"}, False),
+    "own, cudnn": (set(), True),
+    "all, cudnn": ({"norms", "products", "rotations"}, True),
+}
+
+
+@contextmanager
+def variant(name: str) -> Iterator[None]:
+    parts, cudnn = VARIANTS[name]
+    before, backward.PARTS = backward.PARTS, parts
+    kernels = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(kernels, set_priority=True) if cudnn else nullcontext():
+        yield
+    backward.PARTS = before
+
+
+def compared(shape: str, tokens: int, lengths: list[int], count: int, device: str, profile: bool) -> list[Row]:
+    """Every variant on one model: time against a bare forward, memory, and scores against the model's own backward."""
+    rows = near(device)
+    model = build(shape, device)
+    rate = matrix_rate(device)
+    rows += [row("TFLOP/s of a matrix product", rate / 1e12), *projections(model, tokens, device)]
+    room.LARGE = 1e18
+    for length in lengths:
+        batches = drawn(model, max(1, tokens // length), length, count)
+        base = torch.zeros(())
+        subject = Wrapped(model, last_tokens, batches[0])
+        ours = lambda: importance(model, batches, loss=last_tokens, log=lambda line: None).scores  # noqa: E731
+
+        @torch.no_grad()
+        def forward() -> list[torch.Tensor]:
+            moved = [{name: value.to(device) for name, value in batch.items()} for batch in batches]
+            return [subject.losses("loss", batch).sum().cpu() for batch in moved]
+
+        work = count * operations(model, len(batches[0]["input_ids"]), length)[1]
+        (plain,) = fastest([forward], 2, device)
+        for name in VARIANTS:
+            with variant(name):
+                scores = ours()
+                base = scores if name == "own" else base
+                spent, bare = fastest([ours, forward], 2, device)
+                peak = peak_of(lambda: importance(model, batches[:1], loss=last_tokens), torch.device(device))
+                away = float((scores - base).norm() / base.norm())
+                what = f"{name}, {length} long"
+                rows += [
+                    row(f"importance over the plain forward, {what}", spent / plain, "<= 2.1"),
+                    row(f"importance over a forward of this variant, {what}", spent / bare),
+                    row(f"fraction of the matrix rate, {what}", work / spent / rate, ">= 0.5"),
+                    row(f"GB beside the weights, {what}", peak / 1e9),
+                    row(f"scores away from own, {what}", away),
+                ]
+                print(
+                    f"{length} {name}: {spent:.4f} s, forward {bare:.4f} s, {peak / 1e9:.2f} GB, {away:.1e}", flush=True
+                )
+                if profile and name in ("own", "all", "all, cudnn"):
+                    print(*(kernels(each, 30) for each in (forward, ours)), sep="\n\n", flush=True)
+    return rows
+
+
+def near(device: str) -> list[Row]:
+    """How far scores in bf16 lie from those in 32 bits, with the model's own backward pass and with ours."""
+    model = build("1b" if device == "cuda" else "tiny", device)
+    batches = drawn(model, 4, 512, 2)
+    ours = lambda: importance(model, batches, loss=last_tokens, log=lambda line: None).scores  # noqa: E731
+    found = {}
+    for name in VARIANTS:
+        with variant(name):
+            found[name] = ours()
+    model.float()
+    with variant("own"):
+        exact = ours()
+    return [
+        row(f"scores away from those in 32 bits, {n}", float((s - exact).norm() / exact.norm()))
+        for n, s in found.items()
+    ]
+
+
+def projections(model: Any, tokens: int, device: str) -> list[Row]:
+    """TFLOP/s of each projection, and of its gradient."""
+    rows = []
+    for name, module in model.model.layers[0].named_modules():
+        if isinstance(module, torch.nn.Linear):
+            x = torch.randn(tokens, module.in_features, device=device, dtype=torch.bfloat16, requires_grad=True)
+            g = torch.randn(tokens, module.out_features, device=device, dtype=torch.bfloat16)
+            w = module.weight.detach()
+            ways = [lambda: [x.detach() @ w.T for _ in range(20)], lambda: [g @ w for _ in range(20)]]
+            one, two = (40 * tokens * w.numel() / t / 1e12 for t in fastest(ways, 2, device))
+            rows += [row(f"TFLOP/s forward, {name}", one), row(f"TFLOP/s of its gradient, {name}", two)]
+    return rows
+
+
 def rows_of(shape: str, tokens: int, length: int, count: int, device: str, profile: bool = False) -> list[Row]:
     began = CLOCK()
     model = build(shape, device)
     print(f"built {parameters_of(model) / 1e9:.2f} billion weights in {CLOCK() - began:.1f} s", flush=True)
-    size, words = max(1, tokens // length), model.config.vocab_size
-    generator = torch.Generator().manual_seed(0)
-    ids = [torch.randint(3, words, (size, length), generator=generator) for _ in range(count)]
-    batches: list[dict[str, Any]] = [{"input_ids": each} for each in ids]
+    size = max(1, tokens // length)
+    batches = drawn(model, size, length, count)
     subject, said = Wrapped(model, last_tokens, batches[0]), []
 
     @torch.no_grad()
@@ -139,13 +245,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--count", type=int, default=8, help="batches")
-    parser.add_argument("--own-norms", action="store_true", help="norms keep autograd's backward pass")
+    parser.add_argument("--parts", help="parts whose backward pass is one kernel (default: all)")
+    parser.add_argument("--variants", action="store_true", help="compare such parts, and kernels of attention")
+    parser.add_argument("--lengths", default="512,4096", help="of rows, with --variants")
     parser.add_argument("--profile", action="store_true", help="print the kernels of both")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     shape = args.shape or ("8b" if args.device == "cuda" else "tiny")
-    if args.own_norms:
-        norms.DEVICES.clear()
+    if args.parts is not None:
+        backward.PARTS = {part for part in args.parts.split(",") if part}
+    if args.variants:
+        lengths = [int(length) for length in args.lengths.split(",")]
+        return finish(compared(shape, args.tokens, lengths, args.count, args.device, args.profile), args.json)
     finish(rows_of(shape, args.tokens, args.length, args.count, args.device, args.profile), args.json)
 
 

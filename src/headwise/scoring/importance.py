@@ -21,7 +21,7 @@ from headwise.models.plain import Loss, Wrapped
 from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.registry import Registry
-from headwise.scoring import norms
+from headwise.scoring import backward
 from headwise.scoring.result import Importance
 from headwise.scoring.room import sized
 from headwise.scoring.sample import Loaded, Log, Meter, Sample, frozen, to_stderr
@@ -102,7 +102,7 @@ def importance(
         sample = _of_batches(model, task, loss, examples, seed, stack, reference)
     team = Team.of(sample.model).reading(sample.data.columns if sample.data else None)
     sample = replace(sample, meter=Meter(by, log if team.rank == 0 else _silent), team=team)
-    quick = norms.fused(model) if sample.model.device.type in norms.DEVICES else nullcontext()
+    quick = backward.fused(model) if sample.model.device.type in backward.DEVICES else nullcontext()
     with evaluating(model), frozen(model), quick:
         sample = sized(sample, by)
         result = Budget(sample.tokens, team).fit(lambda tokens: estimator(replace(sample, tokens=tokens), **options))

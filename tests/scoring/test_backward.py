@@ -1,4 +1,4 @@
-"""RMS norms with a backward pass in one kernel: the same numbers, from less memory, where both were found equal."""
+"""Parts with a backward pass in one kernel: the same numbers, from less memory, where both were found equal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from headwise.models.device import Live
-from headwise.scoring import norms
+from headwise.scoring import backward
 from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, tiny, tiny_batch
 
 
 @pytest.fixture
 def everywhere(monkeypatch):
-    monkeypatch.setattr(norms, "DEVICES", {"cpu"})
-    monkeypatch.setattr(norms, "_proofs", {})
+    monkeypatch.setattr(backward, "DEVICES", {"cpu"})
+    monkeypatch.setattr(backward, "_proofs", {})
 
 
 def decoder(family: str, dtype=torch.float32):
@@ -30,12 +30,12 @@ def decoder(family: str, dtype=torch.float32):
 
 def replaced(model) -> int:
     model.requires_grad_(False)
-    with norms.fused(model):
+    with backward.fused(model):
         return sum("forward" in module.__dict__ for module in model.modules())
 
 
-@pytest.mark.parametrize(("family", "count"), [("llama", 7), ("qwen3", 13), ("gemma2", 0), ("bert", 0)])
-def test_norms_of_a_family_are_replaced_where_gradients_agree(everywhere, family, count):
+@pytest.mark.parametrize(("family", "count"), [("llama", 10), ("qwen3", 16), ("gemma2", 0), ("bert", 0)])
+def test_parts_of_a_family_are_replaced_where_gradients_agree(everywhere, family, count):
     model = tiny(family, num_hidden_layers=3)
     assert replaced(model) == count
     assert not any("forward" in module.__dict__ for module in model.modules())
@@ -45,7 +45,7 @@ def test_norms_of_a_family_are_replaced_where_gradients_agree(everywhere, family
 def test_outputs_are_bit_equal_and_scores_the_same(monkeypatch, dtype):
     model, batches = decoder("llama", dtype)
     own = importance(model, batches, log=lambda line: None)
-    monkeypatch.setattr(norms, "DEVICES", {"cpu"})
+    monkeypatch.setattr(backward, "DEVICES", {"cpu"})
     ours = importance(model, batches, log=lambda line: None)
     within = 1e-5 if dtype == torch.float32 else 0.03
     assert (ours.scores - own.scores).abs().max() < within * own.scores.abs().max()
@@ -53,7 +53,7 @@ def test_outputs_are_bit_equal_and_scores_the_same(monkeypatch, dtype):
     ids, embedded = batches[0]["input_ids"], model.get_input_embeddings()
     given = embedded(ids).requires_grad_()
     plain = model(inputs_embeds=given).logits
-    with norms.fused(model):
+    with backward.fused(model):
         assert torch.equal(model(inputs_embeds=given).logits, plain)
 
 
@@ -61,7 +61,7 @@ def test_it_takes_less_memory(monkeypatch):
     model, batches = decoder("llama", torch.bfloat16)
     peaks = []
     for devices in (set(), {"cpu"}):
-        monkeypatch.setattr(norms, "DEVICES", devices)
+        monkeypatch.setattr(backward, "DEVICES", devices)
         importance(model, batches, log=lambda line: None)
         with Live() as live:
             importance(model, batches, log=lambda line: None)
@@ -95,8 +95,8 @@ def test_another_formula_keeps_its_own_gradient(everywhere):
     assert replaced(torch.nn.Sequential(Pair())) == 0
 
 
-def test_norms_that_learn_are_left_alone(everywhere):
+def test_parts_that_learn_are_left_alone(everywhere):
     model, batches = decoder("llama")
-    with norms.fused(model):
+    with backward.fused(model):
         model(**batches[0]).loss.backward()
     assert model.model.norm.weight.grad is not None
