@@ -50,19 +50,21 @@ def taken(jobs: list[Job], claims: Path) -> Iterator[Job]:
 
 
 def work(jobs: list[Job], claims: Path, until: float | None, device: str) -> bool:
-    """Do the jobs that are left; false if time ran out."""
+    """Do the jobs that are left; false if time ran out or a job failed."""
     import torch
 
     if device == "cuda":
         torch.set_float32_matmul_precision("high")
+    whole = True
     for job in taken(jobs, claims):
         if until and time.time() > until:
             return False
         try:
             job.make()
         except Exception as error:  # the others are independent of it; run again to try again
+            whole = False
             print(f"{job.name} failed: {type(error).__name__}: {error}", flush=True)
-    return True
+    return whole
 
 
 def measure(models: dict[str, str], out: Path, sizes: list[Size], args: argparse.Namespace) -> Path:
@@ -78,12 +80,12 @@ def measure(models: dict[str, str], out: Path, sizes: list[Size], args: argparse
         with tempfile.TemporaryDirectory() as claims:
             whole = work(jobs_of(models, results, sizes, args), Path(claims), until, args.device)
     results.pack(packed)
-    print("complete" if whole else "out of time: run again to resume", flush=True)
+    print("complete" if whole else "not complete: run again to resume", flush=True)
     return packed
 
 
 def beside(processes: int, results: Results, packed: Path, until: float | None) -> bool:
-    """This command in several processes, which share the jobs; false if time ran out."""
+    """This command in several processes, which share the jobs; false if time ran out or a job failed."""
     command = [sys.executable, "-m", "examples.language_models", *sys.argv[1:], "--processes", "1"]
     with tempfile.TemporaryDirectory() as claims:
         started = [subprocess.Popen([*command, "--claims", claims]) for _ in range(processes)]
@@ -94,7 +96,7 @@ def beside(processes: int, results: Results, packed: Path, until: float | None) 
                 if len(results) > count:
                     count = len(results)
                     results.pack(packed)
-            return all(process.poll() is not None for process in started)
+            return all(process.poll() == 0 for process in started)
         finally:
             for process in started:
                 process.kill()
@@ -123,6 +125,6 @@ def main() -> None:
     models, sizes = dict(entry.split("=", 1) for entry in args.model), [SIZES[name] for name in args.size]
     if args.claims:
         results = Results(args.out / "records")
-        work(jobs_of(models, results, sizes, args), args.claims, None, args.device)
+        sys.exit(not work(jobs_of(models, results, sizes, args), args.claims, None, args.device))
     else:
         print(measure(models, args.out, sizes, args))

@@ -51,11 +51,11 @@ class Size:
 
 ALPHA = 0.1
 QUICK = 6  # tasks with short prompts, whose gates are fitted before the other seeds are measured
-TOKENS = 8192  # in a backward pass on an accelerator
+TOKENS = 8192  # in a pass over many rows on an accelerator, whose memory several processes share
 SHORT = 1000  # characters of the longest text that is asked about
 SIZES = {
     "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
-    "medium": Size(2000, 400, 256, 128, (0.1,), 20, 10, 4, 100),
+    "medium": Size(2000, None, 512, 200, (0.1,), 20, 5, 4, 100),
     "small": Size(24, 32, 16, 16, (0.1,), 10, 0, 0, 20, (1,)),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
@@ -130,6 +130,7 @@ class Study:
     def __init__(self, name: str, folder: str, results: Results, size: Size, data: Path, device: str, dtype: str):
         self.name, self.results, self.size, self.data = name, results, size, data
         self.folder, self.device, self.dtype = folder, device, dtype
+        self.tokens = None if device == "cpu" else TOKENS
         self.subjects: dict[int, Any] = {}
         self.known: dict[int, Any] = {}  # identities, which take a second each
 
@@ -168,7 +169,7 @@ class Study:
 
             subject, found = self.subject(seed), {}
             for task in subject.tasks:
-                score = evaluate(subject, task, limit=self.size.intact)
+                score = evaluate(subject, task, limit=self.size.intact, tokens=self.tokens)
                 found[task] = against_baseline(score) | {"answers": [list(pair) for pair in score.answers.values()]}
                 if score.answers:
                     found[task]["margin"] = score.on("margin").value
@@ -184,8 +185,7 @@ class Study:
 
             subject, found = self.subject(seed), {}
             for task in subject.tasks:
-                few = TOKENS if subject.device.type != "cpu" else None  # several processes share the memory
-                found[task] = importance(subject, task, examples=self.size.examples, tokens=few, log=print)
+                found[task] = importance(subject, task, examples=self.size.examples, tokens=self.tokens, log=print)
             arrays = {}
             for task, result in found.items():
                 arrays |= {f"{task}/scores": result.scores.numpy(), f"{task}/signed": result.signed.numpy()}
