@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.experiments.jobs import Job, perform
+from headwise.experiments import tuning
+from headwise.experiments.jobs import Job, Place, perform
 from headwise.experiments.tuning import held_out, rungs_of
 from headwise.experiments.works import asked
 from headwise.io.records import Results
@@ -42,7 +43,7 @@ def test_rungs_cost_about_the_same():
     assert rungs_of(27, (1 / 9, 1 / 3, 1.0)) == [27, 9, 3] and rungs_of(1) == [1, 1, 1]
 
 
-def test_a_rate_that_learns_beats_rates_that_do_not(tmp_path):
+def test_a_rate_that_learns_beats_rates_that_do_not(tmp_path, monkeypatch):
     playground(tmp_path)
     config = {"model": "m", "tasks": {f"news={tmp_path}/news.csv:text,label": None}, "max_length": 32, "method": None}
     config |= {"plan": {"epochs": 12, "batch_size": 16, "seed": 0, "evaluate_every": 0, "checkpoint_every": 0}}
@@ -54,3 +55,6 @@ def test_a_rate_that_learns_beats_rates_that_do_not(tmp_path):
     assert [len(rung["candidates"]) for rung in found["rungs"]] == [3, 3]
     means = [candidate["mean"] for candidate in found["rungs"][-1]["candidates"]]
     assert means == sorted(means, reverse=True)
+
+    monkeypatch.setattr(tuning, "_trained", lambda *_: pytest.fail("trained again"))  # a stopped tuning resumes
+    assert tuning.tune(Place(job, tmp_path / "run", "cpu")) == found

@@ -12,7 +12,7 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Place, grid
 from headwise.experiments.works import RUNGS, method_of, opened, scored, short
-from headwise.io.files import plain
+from headwise.io.files import digest, plain, read_json, write_json
 from headwise.tasks.task import Rows, Task
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
@@ -61,7 +61,7 @@ def tune(place: Place) -> dict[str, Any]:
     for rung, count in zip(c["rungs"], rungs_of(len(alive), c["rungs"])):
         tried = []
         for candidate in alive[:count]:
-            scores, took = _tried(place, candidate, rung)
+            scores, took = judged(place, candidate, rung)
             steps += took
             tried.append(
                 {**changes(candidate, c["axes"]), "scores": scores, "mean": float(np.mean([*scores.values()]))}
@@ -84,7 +84,17 @@ def changes(candidate: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def _tried(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dict[str, float], int]:
+def judged(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dict[str, float], int]:
+    """The held-out scores of one candidate and its steps; kept in the job's folder, so that a stopped job resumes."""
+    path = place.folder / "tried" / f"{digest([plain(dict(candidate)), rung])[:16]}.json"
+    if not path.exists():
+        scores, steps = _trained(place, candidate, rung)
+        write_json(path, {"scores": scores, "steps": steps})
+    found = read_json(path)
+    return found["scores"], found["steps"]
+
+
+def _trained(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dict[str, float], int]:
     c = place.config
     made = opened(place, {**c, **candidate})
     made.tasks.update({name: held_out(task, seed=c["seed"]) for name, task in made.tasks.items()})

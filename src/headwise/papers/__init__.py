@@ -10,7 +10,7 @@ from headwise.training.methods import methods
 WORKS = {
     "anatomy": ("controlled", "inventory", "probed", "tuned"),
     "mesh": ("train", "apart"),
-    "methods": ("confirmed", "untrained"),
+    "methods": ("confirmed", "merged", "untrained"),
     "specialization": (
         *("distilled", "estimator", "few_shot", "inventory", "likeness", "mismatched", "mtdnn", "onto", "relabelling"),
         *("rounds", "submission"),
@@ -25,4 +25,5 @@ for _paper, _names in WORKS.items():
         works.add(f"{_paper}.{_name}", f"headwise.papers.{_paper}.works:{_name}", VERSIONS.get(f"{_paper}.{_name}", 1))
 methods.add("iat_released", "headwise.papers.specialization.released:ReleasedIAT")
 methods.add("released_settings", "headwise.papers.specialization.released:ReleasedSettings")
+methods.add("updates", "headwise.papers.methods.updates:Updates")
 methods.add("meta", "headwise.papers.mesh.meta:Meta")

@@ -192,7 +192,9 @@ class PaperRecipe:
         """The size with the scale's changes of the plan and languages."""
         size = self.sizes[scale.size]
         plans = {f.name: getattr(size, f.name) for f in fields(size) if isinstance(getattr(size, f.name), Plan)}
-        changed = {name: plan.with_(**scale.plan) for name, plan in plans.items()} if scale.plan else {}
+        changed: dict[str, Any] = {n: plan.with_(**scale.plan) for n, plan in plans.items()} if scale.plan else {}
+        if "max_examples" in scale.plan and hasattr(size, "limit"):  # training rows of probes
+            changed["limit"] = scale.plan["max_examples"]
         if scale.languages:
             if not hasattr(size, "languages"):
                 raise HeadwiseError(f"languages for the recipe {self.name!r}", "a recipe of several languages: mesh")

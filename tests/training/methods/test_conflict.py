@@ -10,9 +10,10 @@ import torch
 from twoprocesses import STILL, assert_agree
 
 from headwise.errors import HeadwiseError
+from headwise.heads.gates import Heads
 from headwise.testing import no_dropout, toy_model
 from headwise.training.loop import Run, fit
-from headwise.training.methods.conflict import Conflict, aggregator
+from headwise.training.methods.conflict import Conflict, aggregator, blocks_of
 from headwise.training.plan import Plan
 
 PLAN = Plan(
@@ -55,6 +56,24 @@ def test_rows_are_the_tasks_own_gradients():
         wanted.append(torch.cat([g.flatten() for g in grads]))
     fit(model, PLAN.with_(steps=1), Conflict(look))
     assert torch.allclose(seen[0], torch.stack(wanted), atol=1e-6)
+
+
+def test_heads_are_combined_by_themselves():
+    """Every entry of the gradient is in one block, a head's rows in one of their own; the mean of blocks is the mean."""
+    model = toy_model()
+    parameters = [p for p in model.encoder.parameters()]
+    blocks = blocks_of(model.encoder, parameters)
+    heads = Heads.of(model.encoder)
+    places = torch.cat(blocks)
+    assert len(blocks) == heads.alive.sum() + 1
+    assert len(places) == len(places.unique()) == sum(p.numel() for p in parameters)
+    sizes = {len(block) for block in blocks[:-1]}
+    width = model.width
+    assert sizes == {4 * width * heads.head_dim + 3 * heads.head_dim}
+    whole, apart = (no_dropout(toy_model()) for _ in range(2))
+    fit(whole, PLAN.with_(steps=3), Conflict(mean))
+    fit(apart, PLAN.with_(steps=3), Conflict(mean, per="heads"))
+    assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(whole.parameters(), apart.parameters()))
 
 
 @torchjd

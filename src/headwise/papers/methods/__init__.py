@@ -44,6 +44,8 @@ recipe = PaperRecipe(
     sections=(_confirmed, _untouched, _chosen),
     items=(
         Item("together", "methods of training all tasks in one model", ("together",), ("Tuned methods", "Tuned sett")),
+        Item("rivals", "updates of heads, combined gradients, MT-DNN", ("rivals",), ("Tuned methods", "Tuned sett")),
+        Item("merged", "single-task models merged into one", ("merged",), ("Tuned methods",)),
         Item("alone", "every task in a model of its own", ("alone",), ("Tuned methods",)),
         Item("untouched", "cosines of the untouched encoder", ("untrained",), ("Similarity",)),
     ),

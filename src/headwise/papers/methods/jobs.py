@@ -20,6 +20,18 @@ METHODS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {  # method, 
     "balanced losses": (None, {"balance": "moving_average"}),
     "scales": ({"name": "scales", "lr": 0.03}, {}),
 }
+MIXED = {"window": "mixed"}  # every step has as many batches as there are tasks, so fewer steps at higher rates
+RATES = {"plan.lr": [8e-5, 2e-4, 4e-4]}
+RIVALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
+    "updates per head": ({"name": "updates"}, {}),
+    "updates per layer": ({"name": "updates", "per": "layer"}, {}),
+    "LoRA per task, encoder frozen": ({"name": "updates", "per": "layer", "factors": False}, {"train": "heads"}),
+    "PCGrad per head": ({"name": "conflict", "by": "PCGrad", "per": "heads"}, MIXED),
+    "PCGrad": ({"name": "conflict", "by": "PCGrad"}, MIXED),
+    "UPGrad": ({"name": "conflict", "by": "UPGrad"}, MIXED),
+    "mixed steps": (None, MIXED),
+}
+MTDNN = "MT-DNN"
 SINGLE = "single"
 
 
@@ -35,6 +47,10 @@ class Size:
     """The task whose gold similarities cosines of the untouched encoder are compared with."""
     seeds: tuple[int, ...] = tuple(range(10, 20))
     """Other seeds than the tuning's, which is 0."""
+    rates: Mapping[str, Sequence[Any]] = field(default_factory=lambda: RATES)
+    """Axes that differ for mixed steps."""
+    merged: tuple[float, ...] = (0.5, 1.0, 1.5)
+    """How far to go along merged changes; chosen on held-out training rows."""
     max_length: int = 128
 
 
@@ -44,6 +60,8 @@ SIZES = {
         plan=BASE.with_(steps=6, max_examples=96, batch_size=16),
         axes={"plan.lr": [1e-3, 1e-4], "pooling": ["cls", "mean"]},
         rungs=(0.3, 1.0),
+        rates={"plan.lr": [2e-3, 5e-4]},
+        merged=(0.5, 1.0),
         similarity="corpus.similarity",
         seeds=(10, 11),
         max_length=32,
@@ -57,7 +75,7 @@ class Build(recipe.Build):
     """The jobs of one model and one seed."""
 
     paper = "methods"
-    parts = ("untrained", "together", "alone")
+    parts = ("untrained", "together", "alone", "merged", "rivals")
 
     def untrained(self) -> list[Job]:
         """The encoder as it is."""
@@ -72,10 +90,25 @@ class Build(recipe.Build):
         """Every task in a model of its own, its settings chosen with the same number of candidates."""
         return [self._confirmed(SINGLE, self._tuned(SINGLE, [task]), [task]) for task in self.size.tasks]
 
+    def rivals(self) -> list[Job]:
+        """Low-rank updates per head or layer, and conflicting gradients combined; MT-DNN with plain training's settings."""
+        made = [self._confirmed(name, self._tuned(name, self.size.tasks), self.size.tasks) for name in RIVALS]
+        return [*made, self._confirmed(MTDNN, self._tuned("plain", self.size.tasks), self.size.tasks)]
+
+    def merged(self) -> list[Job]:
+        """One encoder out of the single-task models: means, TIES, Fisher by parameter and by head."""
+        tuned = {task: self._tuned(SINGLE, [task]) for task in self.size.tasks}
+        config = self._config(self.size.tasks) | {"tuned": {task: job.key for task, job in tuned.items()}}
+        config |= {"scales": list(self.size.merged), "seed": self.seed}
+        return [self.job("merged", f"merge {self.model} seed {self.seed}", config, *tuned.values())]
+
     def _tuned(self, method: str, tasks: Sequence[str]) -> Job:
-        settings, changed = METHODS.get(method, (None, {}))
-        config = self._config(tasks) | {"plan": plain(asdict(self.size.plan.with_(**changed))), "method": settings}
-        config |= {"pooling": "cls", "axes": plain(dict(self.size.axes)), "rungs": list(self.size.rungs), "seed": 0}
+        settings, changed = (METHODS | RIVALS).get(method, (None, {}))
+        axes, plan = plain(dict(self.size.axes)), self.size.plan.with_(**changed)
+        if plan.window == "mixed":
+            axes, plan = axes | plain(dict(self.size.rates)), plan.with_(accumulate=len(tasks))
+        config = self._config(tasks) | {"plan": plain(asdict(plan)), "method": settings}
+        config |= {"pooling": "cls", "axes": axes, "rungs": list(self.size.rungs), "seed": 0}
         named = f" {tasks[0]}" if len(tasks) == 1 else ""
         return Job("tune", config, {**self.at, "title": f"tune {method}{named} {self.model}"})
 

@@ -26,12 +26,18 @@ class Records:
                 self.untrained[c["model"]] = record
             elif record.work == "methods.confirmed":
                 self._add(record)
+            elif record.work == "methods.merged":
+                for name, found in record.result.items():
+                    self._score(c["model"], name, c["seed"], found)
+
+    def _score(self, model: str, name: str, seed: int, found: dict[str, Any]) -> None:
+        for split in ("dev", "test"):
+            scores = self.scores.setdefault((model, name, split), {}).setdefault(seed, {})
+            scores |= {task: 100 * score["value"] for task, score in found[split].items()}
 
     def _add(self, record: Record) -> None:
         c = record.config
-        for split in ("dev", "test"):
-            scores = self.scores.setdefault((c["model"], c["name"], split), {}).setdefault(c["seed"], {})
-            scores |= {task: 100 * score["value"] for task, score in record.result[split].items()}
+        self._score(c["model"], c["name"], c["seed"], record.result)
         if c["tuned"] in self.tuned:
             self.chosen[c["model"], c["name"], tuple(c["tasks"])] = self.tuned[c["tuned"]].result
 

@@ -151,8 +151,8 @@ class Build(recipe.Build):
         return self._with_mismatched([self._glue(f"IAT {c} {f}", self._iat(choose=c, freeze=f)) for c, f in _VARIANTS])
 
     def glue_lesions(self) -> list[Job]:
-        """Figure 8: D of GLUE's tasks, with and without IAT."""
-        return [self.lesion(job) for job in self._main("annealed")]
+        """Figure 8: D of GLUE's tasks at α = 0.3, with and without IAT."""
+        return [self.lesion(job, fractions=(0.3,)) for job in self._main("annealed")]
 
     def _glue_plan(self, sampling: str = "annealed") -> Plan:
         return self.plan.with_(sampling=sampling)

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from headwise.errors import HeadwiseError, missing_extra, unknown
+from headwise.heads.gates import Heads
 from headwise.training.methods.method import Method
 
 if TYPE_CHECKING:
     from headwise.training.loop import Run
 
 Aggregator = Callable[[torch.Tensor], torch.Tensor]
+PER = ("model", "heads")
 
 
 class Conflict(Method):
@@ -31,15 +33,20 @@ class Conflict(Method):
 
     name = "conflict"
 
-    def __init__(self, by: str | Aggregator = "UPGrad", **options: Any):
+    def __init__(self, by: str | Aggregator = "UPGrad", per: str = "model", **options: Any):
         """Choose how gradients are combined.
 
         Args:
             by: an aggregator of ``torchjd.aggregation`` by name, such as UPGrad, PCGrad, MGDA or CAGrad, or a function
                 from a matrix (tasks, parameters) to one gradient. Aggregators with state (NashMTL) are reset when a run
                 starts or resumes.
+            per: model combines whole gradients; heads combines the rows of every head (of its query, key, value and
+                output) by themselves, and everything else together: tasks may agree in one head and conflict in another.
             options: options of the aggregator.
         """
+        if per not in PER:
+            raise unknown("part of the model", per, PER)
+        self.per, self.blocks = per, list[torch.Tensor]()
         self.by = by if isinstance(by, str) else getattr(by, "__name__", type(by).__name__)
         self.options = options
         self.aggregate: Any = aggregator(by, **options) if isinstance(by, str) else by
@@ -56,6 +63,7 @@ class Conflict(Method):
             raise HeadwiseError("a frozen encoder", "shared parameters that tasks can disagree about")
         if hasattr(self.aggregate, "reset"):
             self.aggregate.reset()  # its state belongs to another run
+        self.blocks = blocks_of(run.model.encoder, self.shared) if self.per == "heads" else []
 
     def before_step(self, run: Run) -> None:
         self.rows, self.task = {}, None  # a step restarts after an out-of-memory error
@@ -67,7 +75,7 @@ class Conflict(Method):
     def before_update(self, run: Run, tasks: list[str]) -> None:
         self._put_aside(run, synced=True)
         matrix = len(self.rows) * torch.stack([self._flat(row) for row in self.rows.values()])
-        combined = self.aggregate(matrix).to(matrix.dtype)
+        combined = self._combined(matrix)
         parts = combined.split([p.numel() for p in self.shared])
         for parameter, part, grads in zip(self.shared, parts, zip(*self.rows.values())):
             if any(grad is not None for grad in grads):  # unused parameters must not decay
@@ -75,7 +83,16 @@ class Conflict(Method):
         self.rows = {}
 
     def describe(self) -> dict[str, Any]:
-        return {"method": self.name, "by": self.by, **self.options}
+        return {"method": self.name, "by": self.by, **({"per": self.per} if self.per != "model" else {}), **self.options}
+
+    def _combined(self, matrix: torch.Tensor) -> torch.Tensor:
+        """One gradient from the tasks' (T, n), block by block."""
+        if not self.blocks:
+            return self.aggregate(matrix).to(matrix.dtype)
+        combined = matrix.new_zeros(matrix.shape[1])
+        for block in self.blocks:
+            combined[block] = self.aggregate(matrix[:, block]).to(matrix.dtype)
+        return combined
 
     def _put_aside(self, run: Run, synced: bool) -> None:
         """Move the gradient of the last batch to its task's row, averaged over processes."""
@@ -95,6 +112,28 @@ class Conflict(Method):
     def _flat(self, row: list[torch.Tensor | None]) -> torch.Tensor:
         parts = [torch.zeros_like(p) if grad is None else grad for p, grad in zip(self.shared, row)]
         return torch.cat([part.flatten() for part in parts])
+
+
+def blocks_of(encoder: nn.Module, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
+    """Places of every head's rows in the flat gradient of these parameters; the last block is everything else."""
+    heads = Heads.of(encoder)
+    heads.require_exact("combining gradients head by head")
+    start, owner = {}, list[torch.Tensor]()
+    for parameter in parameters:
+        start[id(parameter)] = sum(map(len, owner))
+        owner.append(torch.zeros(parameter.numel(), dtype=torch.long, device=parameter.device))
+    block_of = torch.cat(owner)
+    for site in heads.sites:
+        for part in (site.parts[name] for name in "qkvo" if name in site.parts):
+            for group, rows in zip(site.owners(part), part.rows):
+                number = 1 + site.layer * heads.num_heads + group[0]
+                for tensor, axis in ((part.module.weight, part.axis), (getattr(part.module, "bias", None), 0)):
+                    if tensor is None or id(tensor) not in start or (tensor.ndim == 1 and site.parts.get("o") is part):
+                        continue  # the bias of the output projection belongs to no head
+                    own = block_of.narrow(0, start[id(tensor)], tensor.numel()).view(tensor.shape)
+                    own.index_fill_(axis, rows.to(own.device), number)
+    order = [*range(1, int(block_of.max()) + 1), 0]
+    return [found for number in order if len(found := (block_of == number).nonzero()[:, 0])]
 
 
 def aggregator(name: str, **options: Any) -> nn.Module:
