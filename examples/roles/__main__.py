@@ -4,8 +4,9 @@
     python -m examples.roles --out runs/roles --records results/roles.json
     python -m examples.roles --records results/roles.json --pages docs/results
 
-FOLDER holds the checkpoints by name. A part that is in OUT already is not measured again. Alignment needs espeak-ng;
-atoms need rdkit and a file of molecules, as examples.reactions does.
+FOLDER holds the checkpoints by name; those that are not there are left out. A part that is in OUT already is not
+measured again, and one that is in the records alone stays as it is. Alignment needs espeak-ng; atoms need rdkit and a
+file of molecules, as examples.reactions does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from examples.roles.page import written
 from headwise.atlas.speech import Clip
 from headwise.tasks.lookup import get
 
-TEXT = ("minilm-l6", "mpnet-base", "stories15m", "smollm2-135m", "gemma3-270m")
+TEXT = ("minilm-l6", "bert-mini", "gte-small", "mpnet-base", "stories15m", "smollm2-135m", "gemma3-270m")
+FEW = ("sst2", "agnews", "trec")
 DECODERS = ("smollm2-135m", "gemma3-270m")
 CLIPS = 40
 
@@ -66,11 +68,11 @@ def plan(weights: Path, sizes: dict[str, Any], molecules: Path | None = None) ->
     """What is measured, by the name of its file."""
     works: dict[str, Any] = {f"{name}-attention": partial(parts.attention, weights / name, sizes) for name in TEXT}
     for name in DECODERS:
-        for part in (parts.copying, parts.written, parts.functions, parts.kv):
+        for part in (parts.copying, parts.written, parts.functions, parts.languages, parts.kv):
             works[f"{name}-{part.__name__}"] = partial(part, weights / name, sizes)
     works["gemma3-270m-language"] = partial(parts.language, weights / "gemma3-270m", sizes)
-    works["minilm-l6-few"] = partial(parts.few, weights / "minilm-l6", sizes)
-    works["minilm-l6-few-agnews"] = partial(parts.few, weights / "minilm-l6", sizes, "agnews")
+    for task in FEW:
+        works[f"minilm-l6-few-{task}"] = partial(parts.few, weights / "minilm-l6", sizes, task)
     for name in ("rxnmapper-albert", "rxnfp-pretrained") if molecules else ():
         works[f"{name}-atoms"] = lambda name=name: parts.atoms(weights / name, sizes, mapped(molecules))
     works["whisper-tiny-en-alignment"] = lambda: parts.alignment(weights / "whisper-tiny-en", sizes, clips())
@@ -91,13 +93,16 @@ def main() -> None:
     for name, work in plan(args.weights, sizes, args.molecules).items() if args.weights else ():
         args.out.mkdir(parents=True, exist_ok=True)
         file = args.out / f"{name}.json"
-        if not file.exists() and (not args.only or any(part in name for part in args.only)):
+        there = any(name.startswith(folder.name) for folder in args.weights.iterdir())
+        if there and not file.exists() and (not args.only or any(part in name for part in args.only)):
             start = time.process_time()
             found = {**work(), "seconds": time.process_time() - start, "device": parts.DEVICE}
             file.write_text(json.dumps(found, default=lambda value: value.tolist()))
             print(f"{name}: {time.process_time() - start:.0f} s of a core", flush=True)
     if args.records and args.out:
-        found = {file.stem: json.loads(file.read_text()) for file in sorted(args.out.glob("*.json"))}
+        found = json.loads(args.records.read_text(encoding="utf-8")) if args.records.exists() else {}
+        found |= {file.stem: json.loads(file.read_text()) for file in args.out.glob("*.json")}
+        found = {name: found[name] for name in sorted(plan(Path(), {}, Path())) if name in found}
         args.records.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if args.pages:
         records = json.loads(args.records.read_text(encoding="utf-8"))

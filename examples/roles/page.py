@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-SHOWN = ("previous", "next", "self", "first", "separator", "duplicate", "induction", "prefix", "suffix", "punctuation")
+SHOWN = (
+    *("previous", "next", "self", "first", "separator", "same token", "duplicate", "induction", "prefix", "suffix"),
+    *("punctuation", "same entity", "question → passage"),
+)
+KNOWN = {  # heads that were known before: the role, and which heads
+    "smollm2-135m": ("induction", ("18.6", "17.3", "17.4")),
+    "gemma3-270m": ("induction", ("5.1",)),
+    "minilm-l6": ("previous", ("0.2",)),
+}
 DECODERS = ("smollm2-135m", "gemma3-270m")
 Found = dict[str, dict[str, Any]]
 
 
 def written(found: Found) -> str:
     """The whole page."""
-    parts = (head, findings, attention, atoms, copying, kv, writing, language, alignment, few, again)
+    parts = (head, findings, attention, atoms, copying, kv, writing, languages, language, alignment, few, again)
     return "\n\n".join(text for part in parts if (text := part(found).strip())) + "\n"
 
 
@@ -27,50 +35,68 @@ def ranged(low: float, high: float) -> str:
 
 def head(found: Found) -> str:
     names = sorted({name.removesuffix("-attention") for name in found if name.endswith("-attention")})
+    others = sorted({name.removesuffix("-atoms") for name in found if name.endswith("-atoms")})
     return (
-        "# What heads do\n\nRoles of attention heads in real checkpoints: "
-        + ", ".join(names)
-        + ", and Whisper tiny.en. "
-        "The samples are small, as everything but what is marked ran on a CPU; intervals are 95 % "
-        "over texts. smollm2-135m and "
-        "gemma3-270m were dequantized from 4 bits. Layers and heads are counted from 0. [`headwise "
-        "roles`](../verbs/roles.md) "
-        "says what each score and control is."
+        f"# What heads do\n\nRoles of attention heads in real checkpoints: {', '.join([*names, *others])}, and Whisper "
+        "tiny.en. Intervals are 95 % over texts; p-values are after Holm over heads. smollm2-135m and gemma3-270m were "
+        "dequantized from 4 bits. Layers and heads are counted from 0. [`headwise roles`](../verbs/roles.md) says what "
+        "each score and control is."
     )
 
 
 def findings(found: Found) -> str:
     """What the tables below say, in sentences."""
-    said = []
-    if part := found.get("smollm2-135m-copying"):
-        last = part["curves"]["retrieval"][-1]
-        said.append(
-            f"With its {last['heads']} best retrieval heads closed, smollm2-135m copies {last['copied']:.2f} of a "
-            f"needle's tokens; with as many random heads of the same layers closed, {last['random']:.2f}."
-        )
+    said = [known for name in KNOWN if (known := _known(found, name))]
+    said += [_copied(name, found[f"{name}-copying"]) for name in DECODERS if f"{name}-copying" in found]
     for name in DECODERS:
-        part = found.get(f"{name}-kv")
-        for what in ("text", "needle, more of them") if part else ():
-            curve = part["curves"].get(what, part["curves"]["needle"])
-            half = next((r for r in curve if r["share"] == 0.5), None)
-            if half:
-                sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
-                first = next((r for r in part["curves"]["needle"] if r["share"] == 0.5), half)
-                again = f" ({half['texts']:.0f} more needles, after a first run of {first['texts']:.0f}: "
-                again += f"{first['below_uniform']:+.2f} {ranged(first['low_uniform'], first['high_uniform'])})"
-                said.append(
-                    f"{name}, half of its key-value heads streaming, {what.split(',')[0]}: "
-                    f"{half['below_uniform']:+.2f} {ranged(half['low_uniform'], half['high_uniform'])} nats below "
-                    f"uniform windows{'' if sure else ', not significantly different from zero'}"
-                    f"{again if half['texts'] != first['texts'] and what != 'text' else ''}."
-                )
+        for what, curve in (found.get(f"{name}-kv") or {"curves": {}})["curves"].items():
+            half = next(r for r in curve if r["share"] == 0.5)
+            sure = half["low_uniform"] > 0 or half["high_uniform"] < 0
+            said.append(
+                f"{name}, half of its key-value heads streaming, {what}: {half['below_uniform']:+.2f} "
+                f"{ranged(half['low_uniform'], half['high_uniform'])} nats a token below uniform windows of the same "
+                f"memory{'' if sure else ', not significantly different from zero'}."
+            )
+    if part := found.get("gemma3-270m-language"):
+        own = _rows(part, "es → es", "es → es")
+        random = ", ".join(f"{row['gain']:.2f}" for row in own[1:])
+        said.append(
+            f"Sixteen learned numbers lower gemma3-270m's loss of right Spanish answers by {_gained(own[0])} nats a "
+            f"token (of {own[0]['loss']:.2f}); as many in random heads by {random}."
+        )
     if part := found.get("whisper-tiny-en-alignment"):
         own, _, published = part["onset errors"]
+        low, high = (1000 * end for end in part["gains"][0][1:])
+        names = [tuple(head) for head in part["sets"]["published"]]
+        ordered = sum(head in [tuple(h) for h in part["sets"]["by order"]] for head in names)
         said.append(
             f"Whisper's heads chosen by onsets are {1000 * own:.0f} ms off on other clips, the published ones "
-            f"{1000 * published:.0f} ms; all published heads are monotonic."
+            f"{1000 * published:.0f} ms ([{low:.0f}, {high:.0f}] more); {ordered} of the {len(names)} published heads "
+            f"are monotonic over {part['clips']} clips."
         )
     return "\n".join(f"- {sentence}" for sentence in said)
+
+
+def _known(found: Found, name: str) -> str:
+    """Where heads that were known before rank in their role."""
+    role, heads = KNOWN[name]
+    best = (found.get(f"{name}-attention") or {"roles": {}})["roles"].get(role, {"best": []})["best"]
+    places = [next((str(n + 1) for n, b in enumerate(best) if b["head"] == head), "below 3") for head in heads]
+    if not best:
+        return ""
+    ranks = ", ".join(f"{head} (rank {place})" for head, place in zip(heads, places))
+    return f"Known heads of {name} for {role}: {ranks}; the first scores {best[0]['score']:.2f}."
+
+
+def _copied(name: str, part: dict[str, Any]) -> str:
+    """The fewest retrieval heads that end copying while random ones do not."""
+    curve = part["curves"]["retrieval"]
+    row = next((r for r in curve if r["copied"] < 0.1 * curve[0]["copied"]), curve[-1])
+    return (
+        f"With its {row['heads']} best retrieval heads closed, {name} copies {row['copied']:.2f} of a needle's tokens; "
+        f"with as many random heads closed, {row['random']:.2f} "
+        f"({row['below_random']:.2f} {ranged(row['below_low'], row['below_high'])} more)."
+    )
 
 
 def attention(found: Found) -> str:
@@ -87,7 +113,7 @@ def attention(found: Found) -> str:
                 floor = "–" if entry["floor"] is None or entry["floor"] != entry["floor"] else f"{entry['floor']:.2f}"
                 rows.append([model, role, best["head"], score, f"{best['control']:.2f}", floor, str(entry["heads"])])
         layers, heads = part["shape"]
-        relations = {n: e for n, e in part["roles"].items() if "→" in n and e["best"] and e["heads"]}
+        relations = {n: e for n, e in part["roles"].items() if "head" in n.split(" → ") and e["best"] and e["heads"]}
         strongest = max(relations.items(), key=lambda item: item[1]["best"][0]["score"], default=None)
         relation = "–"
         if strongest:
@@ -133,11 +159,14 @@ def copying(found: Found) -> str:
         for which, curve in part["curves"].items():
             for r in curve:
                 own, other = ranged(r["low"], r["high"]), ranged(r["random_low"], r["random_high"])
-                rows.append([which, str(r["heads"]), f"{r['copied']:.2f} {own}", f"{r['random']:.2f} {other}"])
-        text += table(
-            ["heads closed", "how many", "tokens copied", "with as many random heads of the layers closed"], rows
-        )
-    return "## Closing copying heads" + text if text else ""
+                less = f"{r['below_random']:.2f} {ranged(r['below_low'], r['below_high'])}" if r["heads"] else "–"
+                rows.append([which, str(r["heads"]), f"{r['copied']:.2f} {own}", f"{r['random']:.2f} {other}", less])
+        text += table(["heads closed", "how many", "tokens copied", "random heads closed", "fewer than those"], rows)
+    lead = (
+        "## Closing copying heads\n\nThe share of a needle's tokens that the model still copies. Random heads are "
+        "others of the same layers, and of any layer where a layer has too few; the mean of several draws."
+    )
+    return lead + text if text else ""
 
 
 def kv(found: Found) -> str:
@@ -176,19 +205,66 @@ def writing(found: Found) -> str:
     return lead + table(["model", "role", "best heads", "texts"], rows) if rows else ""
 
 
+def languages(found: Found) -> str:
+    rows = []
+    for name in DECODERS:
+        for role, entry in (found.get(f"{name}-languages") or {"roles": {}})["roles"].items():
+            heads = ", ".join(
+                f"{b['head']} ({b['score']:.2f} {ranged(b['low'], b['high'])})" for b in entry["best"][:3]
+            )
+            rows.append([name, role, heads, str(entry["heads"]), str(entry["best"][0]["texts"])])
+    lead = (
+        "## Heads of a language\n\nOf what a head matters to a paragraph of XQuAD in English and Spanish together, the "
+        "share of one language; the control, another English paragraph in place of the Spanish one, is 0.50.\n\n"
+    )
+    return lead + table(["model", "role", "best heads", "heads", "paragraphs"], rows) if rows else ""
+
+
 def language(found: Found) -> str:
     part = found.get("gemma3-270m-language")
     if not part:
         return ""
     rows = [
-        [r["gates"], r["task"], f"{r['loss']:.2f}", f"{r['gain']:+.2f} {ranged(r['low'], r['high'])}"]
+        [
+            *(r[name] for name in ("learned", "heads", "measured")),
+            *(f"{r['loss']:.2f}", _gained(r), f"{r['exact']:.3f}"),
+            f"{r['more']:+.3f} {ranged(r['more_low'], r['more_high'])}",
+        ]
         for r in part["rows"]
     ]
+    headings = ["learned on", "gates", "measured on", "loss without", "gain", "exact without", "more exact"]
     lead = (
-        "## A soft mask for Spanish\n\nSixteen gates of gemma3-270m learned on XQuAD in Spanish; "
-        "the loss of 200 held-out answers."
+        f"## A soft mask for Spanish\n\nSixteen gates of gemma3-270m ({_where(part)}), of the heads whose share of all "
+        f"importance is most larger in Spanish, learned on {part['learned']} questions of XQuAD and measured on "
+        f"{part['texts']} about other paragraphs: a question in one language → its right answer in one. The loss is in "
+        "nats a token; exact answers are those whose every token is the likeliest.\n\n"
     )
-    return f"{lead}\n\n{table(['gates', 'task', 'loss without', 'gain'], rows)}"
+    return lead + table(headings, rows) + "\n\n" + _switched(part)
+
+
+def _switched(part: dict[str, Any]) -> str:
+    """Whether a mask prefers one language to the other."""
+    own, english = (_rows(part, "es → es", measured)[0]["gain"] for measured in ("es → es", "en → en"))
+    random = [
+        a["gain"] - b["gain"]
+        for a, b in zip(_rows(part, "es → es", "es → es")[1:], _rows(part, "es → es", "en → en")[1:])
+    ]
+    across, stayed = (_rows(part, "en → es", measured)[0] for measured in ("en → es", "en → en"))
+    return (
+        f"Learned on Spanish questions, the gates of language heads gain {own - english:.2f} nats more in Spanish than "
+        f"in English, those of random heads {', '.join(f'{each:.2f}' for each in random)}. Learned on Spanish answers "
+        f"to English questions, they gain {across['gain']:.2f} for these and {stayed['gain']:.2f} for English answers: "
+        + ("they switch the language" if across["low"] > stayed["high"] else "they do not switch the language")
+        + " of the answer."
+    )
+
+
+def _rows(part: dict[str, Any], learned: str, measured: str) -> list[dict[str, Any]]:
+    return [r for r in part["rows"] if r["learned"] == learned and r["measured"] == measured]
+
+
+def _gained(row: dict[str, Any]) -> str:
+    return f"{row['gain']:+.2f} {ranged(row['low'], row['high'])}"
 
 
 def alignment(found: Found) -> str:
@@ -226,16 +302,21 @@ def alignment(found: Found) -> str:
 
 
 def few(found: Found) -> str:
-    rows = [
-        [part["task"], name, ", ".join(f"{100 * s:.1f}" for s in scores), f"{100 * sum(scores) / len(scores):.1f}"]
-        for part in (found[name] for name in ("minilm-l6-few", "minilm-l6-few-agnews") if name in found)
-        for name, scores in part["scores"].items()
-    ]
+    rows = []
+    for part in (part for name, part in found.items() if "-few-" in name):
+        for name, scores in part["scores"].items():
+            gap = [f"{100 * value:+.1f}" for value in part.get("gaps", {}).get(name, ())]
+            shown = f"{gap[0]} [{gap[1]}, {gap[2]}]".replace("[+", "[").replace(", +", ", ") if gap else "–"
+            draws = ", ".join(f"{100 * s:.1f}" for s in scores)
+            rows.append([part["task"], name, draws, f"{100 * sum(scores) / len(scores):.1f}", shown])
+    sizes = ", ".join(f"{part['task']}: {part['test']}" for name, part in found.items() if "-few-" in name)
     lead = (
-        "## A few heads as a classifier\n\nMiniLM with 20 labels a class: accuracy on 200 rows of the development set, "
-        "for each draw of the labels. Twenty heads vote; the probe is a logistic regression on all heads.\n\n"
+        "## A few heads as a classifier\n\nMiniLM with 20 labels a class: accuracy on rows of the development set "
+        f"({sizes}), for each draw of the labels. Twenty heads vote; the probe is a logistic regression on all heads; "
+        "training changes all weights on the same rows for ten epochs. The last column is how much better the few "
+        "heads are, over rows.\n\n"
     )
-    return lead + table(["task", "method", "draws", "mean"], rows) if rows else ""
+    return lead + table(["task", "method", "draws", "mean", "few heads better by"], rows) if rows else ""
 
 
 def again(found: Found) -> str:

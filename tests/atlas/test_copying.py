@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.atlas.copying import copied, copying_curve, needles, retrieval
+from headwise.atlas.copying import _elsewhere, copied, copying_curve, needles, retrieval
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
 from headwise.testing import tiny, tiny_tokenizer
@@ -84,6 +84,17 @@ def test_a_curve_closes_as_many_heads_as_it_says():
     rows = copying_curve(model, texts, scores, [0, 2, 8], random=2)
     assert [row["heads"] for row in rows] == [0, 2, 8]
     assert rows[0]["copied"] == rows[0]["random"] == copied(model, texts).mean()
+
+
+def test_random_heads_are_others_of_the_same_layers_while_there_are_any():
+    top, alive, rng = np.zeros((3, 4), bool), np.ones((3, 4), bool), np.random.default_rng(0)
+    top[0, 1] = top[1, :2] = True
+    drawn = _elsewhere(top, alive, rng)
+    assert drawn.sum(1).tolist() == [1, 2, 0] and not (drawn & top).any()
+    top[1] = True  # none left in this layer
+    drawn = _elsewhere(top, alive, rng)
+    assert drawn.sum() == top.sum() and not (drawn & top).any()
+    assert (_elsewhere(alive, alive, rng) == alive).all()
 
 
 def test_what_cannot_be_measured_is_refused():

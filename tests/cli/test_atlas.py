@@ -44,10 +44,13 @@ def test_two_models_make_one_page_with_what_tasks_need(run, tmp_path):
     tiny("bert", seed=1).save_pretrained(tmp_path / "tuned")
     tiny_tokenizer(["the", "film", "number", "is", "fine"]).save_pretrained(tmp_path / "tuned")
     write_arrays(tmp_path / "scores.safetensors", {"sst2": np.arange(8.0).reshape(2, 4)}, {"by": "gradient"})
-    shown = run("--texts texts.txt --against tuned --needs scores.safetensors --page atlas.html --out out")
+    (tmp_path / "probes.json").write_text(json.dumps({"tense": {"accuracy": np.arange(8.0).reshape(2, 4).tolist()}}))
+    known = "--needs scores.safetensors --encodes probes.json"
+    shown = run(f"--texts texts.txt --against tuned {known} --page atlas.html --out out")
     assert "tuned" in shown.output and "atlas.html" in shown.output.replace("\n", "")
     record = json.loads((tmp_path / "out" / "atlas.json").read_text())
     assert [model["name"] for model in record["models"]] == ["bert-tiny", "tuned"]
+    assert record["models"][0]["heads"][-1]["encodes"] == {"tense": 7.0}
     assert record["models"][0]["heads"][-1]["needed"] == ["sst2"] and record["models"][1]["tasks"] == []
     assert "bert-tiny" in (tmp_path / "atlas.html").read_text()
 
@@ -57,6 +60,7 @@ def test_two_models_make_one_page_with_what_tasks_need(run, tmp_path):
     [
         ("--texts texts.txt --task corpus.dep", "one of them"),
         ("--texts nothing.txt", "no file nothing.txt"),
+        ("--texts texts.txt --encodes nothing", "no probes.json in nothing"),
         ("--texts texts.txt --role previuos", "unknown role 'previuos'"),
         ("--texts texts.txt --by atention", "unknown way to measure roles 'atention'"),
     ],

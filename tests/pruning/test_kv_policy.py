@@ -37,13 +37,13 @@ def test_a_window_as_long_as_the_text_costs_nothing(family):
     model, [text, *_] = lm(family), texts()
     groups = 4 if family == "gpt2" else 2
     with torch.no_grad():
-        whole = losses(model, text)
+        whole = losses(model, [text])
         with streaming(model, np.ones((2, groups), bool), 0, 24):
-            torch.testing.assert_close(losses(model, text), whole)
+            torch.testing.assert_close(losses(model, [text]), whole)
         with streaming(model, np.ones((2, groups), bool), 1, 3):
-            assert (losses(model, text) - whole).abs().max() > 1e-3
+            assert (losses(model, [text]) - whole).abs().max() > 1e-3
         with streaming(model, np.zeros((2, groups), bool), 1, 3):
-            torch.testing.assert_close(losses(model, text), whole)
+            torch.testing.assert_close(losses(model, [text]), whole)
     np.testing.assert_allclose(kv_policy(model, texts(), 0, 24).scores, 0, atol=1e-12)
 
 
@@ -68,15 +68,15 @@ def test_a_price_is_the_slope_of_the_loss_as_a_head_is_mixed_with_its_streaming_
         for name, mask in (("full", np.zeros((1, 2), bool)), ("near", np.ones((1, 2), bool))):
             hook = keep(name)
             with streaming(model, mask, 1, 3):
-                losses(model, text)
+                losses(model, [text])
             hook.remove()
         for group in range(2):
             columns = torch.zeros(24, dtype=torch.float64)
             columns[group * 12 : (group + 1) * 12] = 1e-3  # two query heads of size six
             mixed = z["full"] + columns * (z["near"] - z["full"])
-            whole = losses(model, text).mean()
+            whole = losses(model, [text]).mean()
             hook = site.register_forward_pre_hook(lambda m, args, mixed=mixed: (mixed,))
-            slope = (losses(model, text).mean() - whole) / 1e-3
+            slope = (losses(model, [text]).mean() - whole) / 1e-3
             hook.remove()
             assert policy.scores[0, group] == pytest.approx(slope.item(), rel=2e-2)
 

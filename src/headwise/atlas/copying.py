@@ -8,6 +8,7 @@ Legend: N needles, T tokens, L layers, H heads, K copied tokens of a needle.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,9 @@ from headwise.atlas.result import Moments, Roles
 from headwise.atlas.texts import ordinary_tokens
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import streamed
-from headwise.heads.gates import Heads, gated
+from headwise.heads.gates import Heads, gated, unwrap
 from headwise.heads.modules import evaluating, positions
-from headwise.measuring.stats import Estimate, bootstrap
+from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
 
 CUE = "The secret words are"
 COPIED = 5  # tokens of a needle
@@ -111,7 +112,7 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
             now["asked"] = torch.from_numpy(text.asked).to(device)
             with _logits(model) as logits:
                 forward(input_ids=torch.from_numpy(text.ids)[None].to(device))
-            copied = _copied(logits[0][0], text)
+            copied = _said(logits[0][0, now["asked"]], text)
             if not copied.any():
                 continue
             sums.texts[:] += 1
@@ -134,11 +135,22 @@ def copied(model: nn.Module, texts: Sequence[Needle], gates: torch.Tensor | None
     gates = torch.ones(heads.shape) if gates is None else gates
     shares = []
     with evaluating(model), gated(model, gates.to(device), heads=heads):
-        for batch in _of_one_length(texts):
-            ids = torch.from_numpy(np.stack([text.ids for text in batch])).to(device)
-            logits = model(input_ids=ids, use_cache=False).logits
-            shares += [_copied(row, text).mean() for row, text in zip(logits, batch)]
+        for batch in alike(texts):
+            shares += [_said(row, text).mean() for row, text in zip(asked_logits(model, batch), batch)]
     return np.array(shares)
+
+
+def asked_logits(model: nn.Module, texts: Sequence[Any]) -> torch.Tensor:
+    """The logits at the places that texts ask for, (N, K, V); the texts are `alike`.
+
+    Where a model can, it computes no others: with a large vocabulary they are most of a forward.
+    """
+    device = next(model.parameters()).device
+    ids = torch.from_numpy(np.stack([text.ids for text in texts])).to(device)
+    asked = torch.from_numpy(np.asarray(texts[0].asked)).to(device)
+    if "logits_to_keep" in inspect.signature(unwrap(model).forward).parameters:
+        return model(input_ids=ids, use_cache=False, logits_to_keep=asked).logits
+    return model(input_ids=ids, use_cache=False).logits[:, asked]
 
 
 def copying_curve(
@@ -147,8 +159,8 @@ def copying_curve(
     """What closing the heads with the highest scores costs, beside as many random ones of the same layers.
 
     Returns:
-        One record for every count: the share copied without the top heads and its 95 % interval over texts, and the
-        same without random heads, over the ``random`` draws and texts.
+        One record for every count: the share copied without the top heads and its 95 % interval over texts, the same
+        without random heads, over the ``random`` draws and texts, and how much less is copied than without those.
     """
     rng = np.random.default_rng(seed)
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None)
@@ -159,8 +171,9 @@ def copying_curve(
         top.ravel()[order[:count]] = True
         top &= alive
         draws = [copied(model, texts, torch.from_numpy(~_elsewhere(top, alive, rng)).float()) for _ in range(random)]
-        own = _mean(copied(model, texts, torch.from_numpy(~top).float()))
-        other = _mean(np.mean(draws, 0))
+        alone = copied(model, texts, torch.from_numpy(~top).float())
+        chance = np.mean(draws, 0)
+        own, other, gap = _mean(alone), _mean(chance), paired_bootstrap(chance, alone)
         records.append(
             {
                 "heads": int(top.sum()),
@@ -170,6 +183,9 @@ def copying_curve(
                 "random": other.value,
                 "random_low": other.low,
                 "random_high": other.high,
+                "below_random": gap.value,
+                "below_low": gap.low,
+                "below_high": gap.high,
             }
         )
     return records
@@ -181,28 +197,30 @@ def _mean(shares: np.ndarray) -> Estimate:
 
 
 def _elsewhere(top: np.ndarray, alive: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As many heads of the same layers, others where there are enough."""
-    drawn = np.zeros_like(top)
+    """As many other heads of the same layers; of any layer where a layer has too few, while there are any."""
+    drawn, missing = np.zeros_like(top), 0
     for layer, count in enumerate(top.sum(1)):
-        others, own = np.flatnonzero(alive[layer] & ~top[layer]), np.flatnonzero(top[layer])
-        chosen = rng.permutation(others)[:count]
-        drawn[layer, chosen] = True
-        drawn[layer, own[: count - len(chosen)]] = True
+        others = rng.permutation(np.flatnonzero(alive[layer] & ~top[layer]))[:count]
+        drawn[layer, others] = True
+        missing += count - len(others)
+    for spare in (alive & ~top & ~drawn, top):
+        places = rng.permutation(np.flatnonzero(spare))[:missing]
+        drawn.ravel()[places] = True
+        missing -= len(places)
     return drawn
 
 
-def _of_one_length(texts: Sequence[Needle]) -> Iterator[list[Needle]]:
-    """Texts in their order, those side by side that need no padding together."""
-    for _, some in itertools.groupby(texts, lambda text: len(text.ids)):
+def alike(texts: Sequence[Any]) -> Iterator[list[Any]]:
+    """Texts in their order, those side by side that are as long and ask for the same places: they need no padding."""
+    for _, some in itertools.groupby(texts, lambda text: (len(text.ids), tuple(text.asked))):
         same = list(some)
         for start in range(0, len(same), TOGETHER):
             yield same[start : start + TOGETHER]
 
 
-def _copied(logits_TV: torch.Tensor, text: Needle) -> np.ndarray:
+def _said(logits_KV: torch.Tensor, text: Needle) -> np.ndarray:
     """Bool (K,): the tokens that the model would say, each given the ones before it."""
-    said = logits_TV[torch.from_numpy(text.asked).to(logits_TV.device)].argmax(-1).cpu().numpy()
-    return said == text.ids[text.source]
+    return logits_KV.argmax(-1).cpu().numpy() == text.ids[text.source]
 
 
 @contextmanager

@@ -3,26 +3,110 @@
 A head belongs to a language if texts of that language need it more than texts of others. The paper then learns one
 number for each of 14 to 20 such heads, nothing else, which makes the model better at a task in that language.
 
-Legend: K heads that are learned, L layers, H heads.
+Legend: B texts, T tokens, K heads that are learned, L layers, H heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from headwise.atlas.result import Moments, Roles, joined
 from headwise.errors import HeadwiseError
-from headwise.heads.gates import gated
-from headwise.heads.modules import evaluating
+from headwise.heads.gates import Heads, gated, touched
+from headwise.heads.modules import evaluating, positions
 from headwise.measuring.evaluate import to_device
 from headwise.models.batching import Order, Stream
+from headwise.models.causality import is_causal
 from headwise.models.subject import Subject
 from headwise.scoring.result import Importance
+from headwise.scoring.sample import frozen
+from headwise.tasks.corpus import sentences
 
+LANGUAGES = ("en", "es")  # of the embedded corpus
+PARALLEL, LONGEST = 64, 128  # texts of each language, and tokens of each
+ABOUT = "texts in {} (share of what a head matters to a text and to its translations)"
 WIDEST = 2.0  # gates are learned between 0 and this, and start in the middle, at 1
+
+
+def language_roles(
+    model: nn.Module,
+    tokenizer: Any,
+    texts: Mapping[str, Sequence[str]] | None = None,
+    seed: int = 0,
+    heads: Heads | None = None,
+) -> Roles:
+    """How much of what each head matters to a text and to its translations it matters to the one in a language.
+
+    What a head matters to a text is its share of all heads' |⟨z, ∂L/∂z⟩|, summed over tokens, for the loss of the next
+    token. The control puts the next text of another language in the place of the text: of two languages, a head of
+    neither has a half in both.
+
+    Args:
+        model: a causal language model.
+        tokenizer: its tokenizer.
+        texts: for two or more languages, texts of which those in the same place are translations of each other.
+            Default: sentences of the embedded corpus in English and Spanish.
+        seed: of these sentences.
+        heads: of the model, if at hand.
+
+    Example:
+        >>> language_roles(model, tokenizer, {"en": english, "es": spanish}).top("language es", 3)
+    """
+    if not is_causal(model) or getattr(model, "get_output_embeddings", lambda: None)() is None:
+        raise HeadwiseError(f"{type(model).__name__}, which predicts no next token", "a causal language model")
+    if texts is None:
+        texts = {name: [each.text for each in islice(sentences(name, seed), PARALLEL)] for name in LANGUAGES}
+    if len(texts) < 2 or len({len(some) for some in texts.values()}) > 1 or len(next(iter(texts.values()))) < 2:
+        seen = ", ".join(f"{len(some)} texts in {name}" for name, some in texts.items())
+        raise HeadwiseError(seen or "no texts", "two languages or more with as many texts, two or more")
+    heads = heads or Heads.of(model)
+    with evaluating(model), frozen(model):
+        found = {
+            name: np.stack([_shares(model, heads, tokenizer, text) for text in some]) for name, some in texts.items()
+        }
+    return joined([_role(name, found) for name in found])
+
+
+def _role(language: str, found: Mapping[str, np.ndarray]) -> Roles:
+    """One language beside the others; ``found`` has the shares of heads for every text, (B, L, H)."""
+    own, others = found[language], [shares for name, shares in found.items() if name != language]
+    rest = np.sum(others, 0)
+    with np.errstate(invalid="ignore"):
+        score = own / (own + rest)
+        control = np.mean([np.roll(other, -1, 0) / (np.roll(other, -1, 0) + rest) for other in others], 0)
+    sums = ((score).sum(0), control.sum(0), (score**2).sum(0), ((score - control) ** 2).sum(0))
+    return Roles.of(
+        [f"language {language}"], [ABOUT.format(language)], Moments(np.array([len(own)]), *(s[None] for s in sums))
+    )
+
+
+def _shares(model: nn.Module, heads: Heads, tokenizer: Any, text: str) -> np.ndarray:
+    """Each head's share of all heads' |⟨z, ∂L/∂z⟩| in a text, (L, H); NaN where there is no head."""
+    ids = torch.tensor(tokenizer(text)["input_ids"][: min(LONGEST, positions(model))])[None]
+    ids, found = ids.to(next(model.parameters()).device), np.full(heads.shape, np.nan)
+
+    def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
+        values_BTHD = z_BTHD.detach()
+
+        def score(grad_BTHD: torch.Tensor) -> None:
+            each = (values_BTHD.float() * grad_BTHD.float()).sum(-1).abs().sum((0, 1))
+            found[layer, list(heads.sites[layer].kept)] = each.double().cpu().numpy()
+
+        z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
+        z_BTHD.register_hook(score)
+        return z_BTHD
+
+    with torch.enable_grad(), touched(model, touch, heads):
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        nn.functional.cross_entropy(logits, ids[0, 1:]).backward()
+    return found / np.nansum(found)
 
 
 def language_heads(needs: Mapping[str, Importance], language: str, k: int = 16) -> list[tuple[int, int]]:
@@ -111,22 +195,15 @@ def soft_mask(
     stream = Stream(data, Order(data.lengths, min(size, len(chosen))), (seed, 5))
     logits = torch.zeros(len(places), device=subject.device, requires_grad=True)
     optimizer, losses = torch.optim.Adam([logits], lr=lr), []
-    trained = [p for p in subject.parameters() if p.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    try:
-        with evaluating(subject):
-            for _ in range(steps):
-                batch = to_device(data.batch(stream.next()), subject.device)
-                flat = torch.ones(known.num_layers * known.num_heads, device=subject.device)
-                gates = flat.index_copy(0, places.to(flat.device), WIDEST * logits.sigmoid()).view(known.shape)
-                with gated(subject.backbone, gates, heads=known):
-                    loss = subject.losses(task, batch).mean()
-                    (logits.grad,) = torch.autograd.grad(loss, logits)
-                optimizer.step()
-                losses.append(loss.item())
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
+    with evaluating(subject), frozen(subject):
+        for _ in range(steps):
+            batch = to_device(data.batch(stream.next()), subject.device)
+            flat = torch.ones(known.num_layers * known.num_heads, device=subject.device)
+            gates = flat.index_copy(0, places.to(flat.device), WIDEST * logits.sigmoid()).view(known.shape)
+            with gated(subject.backbone, gates, heads=known):
+                loss = subject.losses(task, batch).mean()
+                (logits.grad,) = torch.autograd.grad(loss, logits)
+            optimizer.step()
+            losses.append(loss.item())
     learned = (WIDEST * logits.detach().sigmoid()).double().cpu().numpy()
     return SoftMask(tuple((int(a), int(b)) for a, b in heads), learned, np.array(losses))

@@ -64,7 +64,7 @@ def roles(
             ``labels``, or with ``links``, names to pairs of words; rows of ``question`` and ``context`` (default:
             sentences of the embedded corpus).
         by: one or several of attention; and of language models copying (a needle in the texts), writing (name movers
-            and successor heads) and functions (function vectors).
+            and successor heads), functions (function vectors) and languages (what matters to English or Spanish alone).
         repeats: number of repeated random sequences.
         untrained: measure a re-initialised model too, whose best head is then a floor for every role.
         shuffled: measure attention again on the same texts with their tokens in random order.
@@ -124,6 +124,12 @@ def _by_functions(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequenc
     return function_vectors(model, tokenizer, seed=seed, heads=heads)
 
 
+def _by_languages(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence[str], seed: int) -> Roles:
+    from headwise.atlas.languages import language_roles
+
+    return language_roles(model, tokenizer, seed=seed, heads=heads)
+
+
 def _as_texts(rows: Sequence[Any]) -> list[str]:
     """The running text of rows."""
 
@@ -170,6 +176,7 @@ WAYS: dict[str, Any] = {
     "copying": _by_copying,
     "writing": _by_writing,
     "functions": _by_functions,
+    "languages": _by_languages,
 }
 
 

@@ -35,7 +35,7 @@ def roles(
     ] = None,
     texts: Annotated[Path | None, typer.Option(help="measure on a file with one text per line")] = None,
     by: Annotated[
-        list[str], typer.Option(help="attention; and of language models copying, writing, functions; with commas")
+        list[str], typer.Option(help="attention; and of language models copying, writing, functions, languages")
     ] = ["attention"],  # noqa: B006
     role: Annotated[str | None, typer.Option(help="show this role alone")] = None,
     top: Annotated[int, typer.Option(help="heads shown for each role")] = 3,
@@ -47,6 +47,9 @@ def roles(
     ] = None,
     needs: Annotated[
         Path | None, typer.Option(help="a study, or a file of `headwise importance --out`: which heads tasks need")
+    ] = None,
+    encodes: Annotated[
+        Path | None, typer.Option(help="the folder of `headwise probe --out`: what a probe reads from each head")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="write the atlas as an HTML page")] = None,
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
@@ -80,7 +83,8 @@ def roles(
         found[name] = measure(network, tokenizer, rows, **options)
         shown[name] = [example(network, tokenizer, _text(rows[0]))] if page else []
     first = next(iter(found))
-    record = atlas(found, {first: head_scores(needs)} if needs else None, examples=shown)
+    known = ({first: read(file)} if file else None for read, file in ((head_scores, needs), (_probes, encodes)))
+    record = atlas(found, *known, examples=shown)
     if folder:
         _write(folder, found, record)
     if page:
@@ -115,6 +119,16 @@ def _report(found: dict[str, Roles], role: str | None, top: int, record: dict, f
         screen.say(f"{change['layer']}.{change['head']}: {change['before'] or '-'} → {change['after'] or '-'}")
     for file in files:
         screen.say(f"all heads: {file}")
+
+
+def _probes(folder: Path) -> dict[str, Any]:
+    """The score of every head and probe, as ``headwise probe --out`` wrote them."""
+    from headwise.io.files import read_json
+
+    file = folder / "probes.json" if folder.is_dir() else folder
+    if not file.is_file():
+        raise HeadwiseError(f"no probes.json in {folder}", "a folder of `headwise probe --out`")
+    return {name: record["accuracy"] for name, record in read_json(file).items()}
 
 
 def _named(model: str, against: str | None) -> dict[str, str]:

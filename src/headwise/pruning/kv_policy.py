@@ -10,7 +10,6 @@ Legend: B texts, T tokens, L layers, H query heads, G key-value heads, D head si
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from headwise.atlas.copying import alike, asked_logits
 from headwise.errors import HeadwiseError
 from headwise.heads.equation import present
 from headwise.heads.gates import Heads, unwrap
@@ -31,6 +31,7 @@ from headwise.heads.sites import Site
 from headwise.io.files import finite, write, write_json
 from headwise.measuring.stats import paired_bootstrap
 from headwise.models.causality import is_causal
+from headwise.scoring.sample import frozen
 
 SINK, RECENT = 4, 64
 PATTERN, SETTINGS = "full_attention_heads.tsv", "config.json"
@@ -159,16 +160,8 @@ def kv_policy(model: nn.Module, texts: Sequence[Any], sink: int = SINK, recent: 
         >>> policy.save("policy")
     """
     heads = _causal_heads(model, texts)
-    rows = []
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        with evaluating(model):
-            rows = [_price(model, heads, text, sink, recent) for text in texts]
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
+    with evaluating(model), frozen(model):
+        rows = [_price(model, heads, text, sink, recent) for text in texts]
     prices = np.stack([_per_group(row, heads) for row in rows])
     stderr = prices.std(0, ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else np.full(prices.shape[1:], np.nan)
     return KVPolicy(prices.mean(0), stderr, sink, recent)
@@ -184,7 +177,7 @@ def _price(model: nn.Module, heads: Heads, text: Any, sink: int, recent: int) ->
         return torch.lerp(streamed.pop(layer), z_BTHD, gate.to(z_BTHD.dtype))
 
     with beside(model, lambda site, query, key: _near(query, key, sink, recent), streamed.__setitem__, heads, touch):
-        (gradient,) = torch.autograd.grad(losses(model, text).mean(), gates)
+        (gradient,) = torch.autograd.grad(losses(model, [text]).mean(), gates)
     return -gradient.double().cpu().numpy()
 
 
@@ -249,12 +242,12 @@ def policy_curve(
         mask = policy.streaming(share)
         window = round(policy.memory(mask, length) * length) - policy.sink
         own = _means(model, texts, mask, policy.sink, policy.recent)
-        draws = [_drawn(alive, int(mask.sum()), rng) for _ in range(random)] or [mask]
-        chance = np.mean([_means(model, texts, drawn, policy.sink, policy.recent) for drawn in draws], 0)
+        draws = [_drawn(alive, int(mask.sum()), rng) for _ in range(random if mask.any() else 0)]
+        chance = [_means(model, texts, drawn, policy.sink, policy.recent) for drawn in draws] or [own]
         uniform = _means(model, texts, alive, policy.sink, window) if share else own
         record = {"texts": len(texts), "share": share, "memory": policy.memory(mask, length), "window": window}
         record["policy"] = own.mean()
-        for name, other in (("random", chance), ("uniform", uniform)):
+        for name, other in (("random", np.mean(chance, 0)), ("uniform", uniform)):
             gap = paired_bootstrap(other, own)
             record |= {name: other.mean(), f"below_{name}": gap.value, f"low_{name}": gap.low, f"high_{name}": gap.high}
         records.append({name: float(value) for name, value in record.items()})
@@ -264,7 +257,7 @@ def policy_curve(
 @torch.no_grad()
 def _means(model: nn.Module, texts: Sequence[Any], mask: np.ndarray, sink: int, recent: int) -> np.ndarray:
     with evaluating(model), streaming(model, mask, sink, recent):
-        return np.array([losses(model, text).mean().item() for text in texts])
+        return np.concatenate([losses(model, some).mean(1).cpu().numpy() for some in alike(texts)])
 
 
 def _drawn(alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -273,18 +266,12 @@ def _drawn(alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     return mask
 
 
-def losses(model: nn.Module, text: Any) -> torch.Tensor:
-    """The negative log-likelihoods of the tokens that a text asks for, in nats."""
-    device = next(model.parameters()).device
-    ids = torch.from_numpy(np.asarray(text.ids)).to(device)
-    asked = torch.from_numpy(np.asarray(text.asked)).to(device)
-    if "logits_to_keep" in inspect.signature(unwrap(model).forward).parameters:
-        logits = model(input_ids=ids[None], use_cache=False, logits_to_keep=asked).logits[0]
-    else:
-        logits = model(input_ids=ids[None], use_cache=False).logits[0, asked]
-    return nn.functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)), ids[asked + 1], reduction="none"
-    )
+def losses(model: nn.Module, texts: Sequence[Any]) -> torch.Tensor:
+    """The negative log-likelihoods, in nats, of the tokens that texts `alike` ask for, (N, K)."""
+    logits = asked_logits(model, texts)
+    said = torch.from_numpy(np.stack([text.ids[np.asarray(text.asked) + 1] for text in texts])).to(logits.device)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return nn.functional.cross_entropy(wide.flatten(0, 1), said.flatten(), reduction="none").view(said.shape)
 
 
 def _causal_heads(model: nn.Module, texts: Sequence[Any]) -> Heads:
