@@ -6,8 +6,8 @@
 Each benchmark is a program of its own beside this one; this runs them one after the other, so that they do not disturb
 each other, and gathers their tables. The size tiny only shows that they run; its ratios mean nothing. A file that is
 there keeps the tables of benchmarks that were not run this time. On a machine that does other work, --busy runs
-everything on one thread and counts the process's own time. With --page nothing runs: docs/benchmarks.md is written from
-docs/benchmarks/*.json.
+everything on one thread and counts the process's own time. A few run on two cores only if they are named. With --page
+nothing runs: docs/benchmarks.md is written from docs/benchmarks/*.json.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale", "comparing")))
+ON_REQUEST = {"cores": ("large", "repairing")}  # for accelerators; perplexities, half an hour of them
 SIZED = ("cutting", "growth", "peers", "roles")  # know the sizes themselves
 CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
     "tiny": {
         "finding": ["--shape", "small", "--repeats", "1"],
         "identity": ["--gigabytes", "0.1", "--repeats", "1"],
+        "large": [*CPU, "--tokens", "256", "--length", "64", "--count", "1"],
+        "lesions": [*CPU, "--examples", "8", "--repeats", "1"],
         "importance": [*CPU, "--examples", "16"],
         "language": [*CPU, "--rows", "16", "--repeats", "1"],
         "lab": ["--repeats", "5", "--seconds", "2", "--requests", "100"],
@@ -158,7 +161,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     tables: dict[str, list[Row]] = {}
-    for name in args.names or NAMES:
+    for name in args.names or [name for name in NAMES if name not in ON_REQUEST.get(args.size, ())]:
         print(f"\n{name}", flush=True)
         tables[name] = table_of(name, args.size, args.busy)
     show(tables)

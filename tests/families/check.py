@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from headwise.errors import HeadwiseError
 from headwise.heads.cutting import fold, prune
 from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.heads.samples import samples
 from headwise.heads.tracing import _Attention
+from headwise.pruning.export import export
 
+FORMS = ("masked", "sliced")
 OUTPUTS = ("last_hidden_state", "logits", "text_embeds", "image_embeds", "encoder_last_hidden_state", "pooler_output")
 
 
-def verdict(model: nn.Module) -> tuple[str, str]:
-    """right, wrong, refused, unproven (names alone), or crash; and why."""
+def verdict(model: nn.Module, thorough: bool = True) -> tuple[str, str]:
+    """right, wrong, refused, unproven (names alone), or crash; and why.
+
+    Thoroughly: with exports that are opened again, and gradients beside finite differences.
+    """
     try:
         stacks = [Heads.of(model, stack=name) for name in stacks_of(model)]
     except HeadwiseError as error:
@@ -42,8 +49,22 @@ def verdict(model: nn.Module) -> tuple[str, str]:
         if wrong:
             return "wrong", f"{heads.stack}: {wrong}"
         size = f"{len(present)}/{heads.num_layers} x {heads.num_heads} x {heads.head_dim}"
-        words.append(f"{heads.stack} {size}{', cut' if cut else ''}")
+        words.append(
+            ", ".join([f"{heads.stack} {size}", *["cut"] * cut, *(_more(model, heads, cut) if thorough else [])])
+        )
     return "right", "; ".join(words)
+
+
+def _gradient(model: nn.Module, stack: str) -> Iterator[str]:
+    """Nothing where the gradient of a gate is that of finite differences."""
+    twin = copy.deepcopy(model)
+    try:
+        gradient, away = slope(twin, Heads.of(twin, stack=stack))
+    except Exception as error:  # an operation without a gradient, or without float64
+        yield f"no gradient ({str(error).strip().splitlines()[0][:100]})"
+        return
+    if abs(gradient - away) > 1e-4 * max(abs(gradient), abs(away)) + 1e-7:
+        yield f"gradient {gradient:.5g} against {away:.5g}"
 
 
 def _wrong(model: nn.Module, heads: Heads) -> str:
@@ -75,11 +96,34 @@ def _wrong(model: nn.Module, heads: Heads) -> str:
     return ""
 
 
-def _cut(model: nn.Module, heads: Heads) -> tuple[bool, str]:
-    """Whether single heads can be cut; and what is wrong if a cut or a folded copy is not the gated model."""
+def _two(heads: Heads) -> torch.Tensor:
+    """A mask of two heads, in the first and the last layer."""
     present = [site for site in heads.sites if site.kept]
     gone = torch.zeros(heads.shape, dtype=torch.bool)
     gone[present[0].layer, present[0].kept[-1]] = gone[present[-1].layer, present[-1].kept[0]] = True
+    return gone
+
+
+def _more(model: nn.Module, heads: Heads, cut: bool) -> Iterator[str]:
+    inside = any(site.inside for site in heads.sites)
+    yield from _saved(model, heads, FORMS if cut else () if inside or heads.shared else FORMS[:1])
+    yield from _gradient(model, heads.stack)
+
+
+def _saved(model: nn.Module, heads: Heads, forms: Iterable[str]) -> Iterator[str]:
+    """The forms that were written, opened again and answer as the gated model; the reason where one was not."""
+    for form in forms:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                export(model, _two(heads), f"{folder}/small", form, stack=heads.stack)
+                yield form
+            except HeadwiseError as error:
+                yield f"not {form} ({error.seen[:120]})"
+
+
+def _cut(model: nn.Module, heads: Heads) -> tuple[bool, str]:
+    """Whether single heads can be cut; and what is wrong if a cut or a folded copy is not the gated model."""
+    gone = _two(heads)
     runner, inputs, _ = _run(model, heads)
     name = next(name for name, module in model.named_modules() if module is runner)
     with gated(model, (~gone).float(), heads=heads):
@@ -200,13 +244,25 @@ def _tensors(out: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
-def slope(model: nn.Module, heads: Heads, step: float = 1e-2) -> tuple[float, float]:
+class _Double(TorchFunctionMode):
+    """Computes in float64 what a model computes in float32 whatever its precision, as many norms do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        wide = [torch.float64 if each is torch.float32 else each for each in args]
+        named = {name: torch.float64 if each is torch.float32 else each for name, each in (kwargs or {}).items()}
+        return func(*wide, **named)
+
+
+def slope(model: nn.Module, heads: Heads, step: float = 1e-4) -> tuple[float, float]:
     """The derivative of the sum of squared answers by the gate of a head in the last layer: autograd, differences.
 
-    In float64. Smaller steps would measure the rounding of norms that compute in float32 in any model.
+    All in float64, experts one by one: their kernel knows no float64.
     """
     runner, inputs, _ = _run(model, heads)
     model.double()
+    with suppress(AttributeError, ValueError):
+        model.set_experts_implementation("eager")
     inputs = {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
     site = next(site for site in reversed(heads.sites) if site.kept)
 
@@ -214,12 +270,17 @@ def slope(model: nn.Module, heads: Heads, step: float = 1e-2) -> tuple[float, fl
         gates = torch.ones(heads.shape, dtype=torch.float64)
         gates = gates.index_put((torch.tensor(site.layer), torch.tensor(site.kept[0])), gate)
         torch.manual_seed(0)
-        with gated(model, gates, heads=heads):
+        with _Double(), gated(model, gates, heads=heads):
             answers = list(_tensors(runner(**inputs)))
         return sum(each.double().square().sum() for each in answers if each.isfinite().all())
 
-    gate = torch.ones((), dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(loss(gate), gate)
-    with torch.no_grad():
-        away = (loss(gate + step) - loss(gate - step)) / (2 * step)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        gate = torch.ones((), dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(loss(gate), gate)
+        with torch.no_grad():
+            away = (loss(gate + step) - loss(gate - step)) / (2 * step)
+    finally:
+        torch.set_default_dtype(before)
     return float(gradient), float(away)

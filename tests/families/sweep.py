@@ -64,10 +64,12 @@ def judge(family: str) -> tuple[str, str]:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     sys.path.insert(0, str(HERE.parent))
     import torch
+    import transformers
 
     from families.build import build
     from families.check import verdict
 
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:

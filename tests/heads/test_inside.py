@@ -96,6 +96,21 @@ def test_gradients_are_those_of_finite_differences(model):
     assert gradient[1, 2].item() == pytest.approx(slope.item(), rel=2e-3)
 
 
+def test_heads_that_are_subtracted_are_closed_in_both_calls():
+    """DiffLlama computes a head twice, with two halves of the values, and subtracts heads of one half from others."""
+    model = build("diffllama")
+    heads = Heads.of(model)
+    assert [site.inside for site in heads.sites] == [2, 2] and verdict(model, thorough=False)[0] == "right"
+    gates = torch.ones(heads.shape, requires_grad=True)
+    with gated(model, gates, heads=heads):
+        (gradient,) = torch.autograd.grad(model(input_ids=IDS).last_hidden_state.pow(2).sum(), gates)
+    assert gradient.abs().min() > 0
+    reference = torch.zeros(*heads.shape, heads.head_dim)
+    for block in (captured(model, lambda z_BTHD: z_BTHD), gated(model, torch.ones(heads.shape), reference)):
+        with pytest.raises(HeadwiseError, match="in pieces"), block:
+            model(input_ids=IDS)
+
+
 def test_what_needs_a_projection_says_so(model):
     heads = Heads.of(model)
     some = torch.zeros(heads.shape, dtype=torch.bool)

@@ -332,11 +332,12 @@ def coverages(runs: int) -> Iterator[str]:
         yield from (row(f"{what}, {name}", *percent(*each)) for what, each in zip(("D", "mean D"), both))
 
 
-def main(runs: int) -> None:
-    for part in (alarms(NULLS, runs), null_rows(runs), alarms(LAYERED | PLANTED, runs // 5), coverages(runs)):
+def main(runs: int, intervals: int) -> None:
+    for part in (alarms(NULLS, runs), null_rows(runs), alarms(LAYERED | PLANTED, runs // 5), coverages(intervals)):
         for line in part:
             print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    given = [int(number) for number in sys.argv[1:]]  # studies of each kind, and intervals
+    main(given[0] if given else 1000, given[-1] if given else 1000)

@@ -5,8 +5,8 @@ Legend: L layers, H query heads, G key-value groups, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
@@ -48,7 +48,8 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
             return by_origin(inner, chosen, origins[chosen]) | {"family": family}
     facts = proven(inner, sample)
     if facts.why:
-        return _by_name(facts, inner, family, pattern, stack) | {"verified": False}
+        with _without_proof(facts):
+            return _named(inner, family, pattern, stack) | {"verified": False}
     stacks = _matching(facts, inner, pattern)
     others = _unreached(facts, inner, family) if pattern is None else {}
     if not stacks and not others:
@@ -109,14 +110,15 @@ def family_of(model: nn.Module) -> str:
     return getattr(getattr(model, "config", None), "model_type", type(model).__name__)
 
 
-def _by_name(facts: Proven, model: nn.Module, family: str, pattern: str | None, stack: str | None) -> dict[str, Any]:
-    """The map by names if nothing could be proven; unknown names require a sample from the user."""
+@contextmanager
+def _without_proof(facts: Proven) -> Iterator[None]:
+    """Errors about names say why nothing could be proven; unknown names require a sample from the user."""
     try:
-        return _named(model, family, pattern, stack)
+        yield
     except HeadwiseError as error:
-        if "pattern=" not in error.hint:
+        if "pattern=" not in error.hint and "names no number" not in error.seen:
             raise
-        seen = f"{error.seen}, and nothing could be proven ({facts.why})"
+        seen = f"nothing could be proven ({facts.why}), and {error.seen}"
         raise HeadwiseError(seen, error.expected, "Heads.of(model, sample={...}) with inputs for this model") from None
 
 
@@ -221,7 +223,8 @@ def stacks_of(model: nn.Module) -> list[str]:
     family = family_of(inner)
     facts = Proven(why="cut") if is_cut(inner) and family in EXACT else proven(inner)
     if facts.why:
-        return _sorted(origins_of(inner) or _stacks(inner, family, None))
+        with _without_proof(facts):
+            return _sorted(origins_of(inner) or _stacks(inner, family, None))
     stacks = facts.stacks | _unreached(facts, inner, family)
     if not stacks:
         raise _refusal(facts, inner, family)

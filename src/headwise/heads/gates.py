@@ -154,7 +154,7 @@ def gated(
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         return mixed(z_BTHD, heads.sites[layer], gates, reference, segments)
 
-    with touched(model, touch, heads):
+    with touched(model, touch, heads, whole=reference is not None):
         yield heads
 
 
@@ -193,13 +193,20 @@ def captured(
 
 
 @contextmanager
-def touched(model: nn.Module, touch: Touch, heads: Heads | None = None) -> Iterator[Heads]:
+def touched(model: nn.Module, touch: Touch, heads: Heads | None = None, whole: bool = True) -> Iterator[Heads]:
     """Call ``touch(layer, out_BTHD)`` on each layer's head outputs; a returned tensor replaces them.
 
+    Outputs that come out in pieces, of several attention calls with the same maps, are refused if they are to be whole.
     On a pruned model ``H`` counts the remaining heads. If no forward of this thread reached a layer, the end of the
     block raises, because results would silently ignore the hook.
     """
     heads = heads or Heads.of(model)
+    if whole and any(site.inside > 1 for site in heads.sites):
+        raise HeadwiseError(
+            f"a head of {heads.family} comes out of several attention calls, in pieces",
+            "heads whose whole output is in one place, to be collected or replaced by anything but zero",
+            "gates without a reference (headwise.gated), and importance with them, which work here",
+        )
     hits = [0] * heads.num_layers
     calls = _Calls(heads)
 

@@ -10,7 +10,6 @@ Legend: B examples, T tokens, H heads, D head size.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -112,7 +111,29 @@ class _Searching:
 
     inside: list[str] = field(default_factory=lambda: [""])
     made_in: list[str] = field(default_factory=list)  # by the number of an attention call
+    made_of: list[tuple[torch.Tensor, ...]] = field(default_factory=list)  # its queries and keys, or its map
     found: dict[int, _Found] = field(default_factory=dict)
+
+    def made(self, *of: torch.Tensor) -> None:
+        self.made_in.append(self.inside[-1])
+        self.made_of.append(of)
+
+    def layers(self, left: set[int]) -> list[list[int]]:
+        """The attention calls of every module that makes one, or several with the same maps."""
+        by_name: dict[str, list[int]] = {}
+        for number, each in self.found.items():
+            by_name.setdefault(each.name, []).append(number)
+        return [calls for calls in by_name.values() if left.issuperset(calls) and self._is_layer(calls)]
+
+    def _is_layer(self, calls: list[int]) -> bool:
+        """Whether it is one of several layers, and has several heads."""
+        one = self.found[calls[0]]
+        alike = all(self.found[call] == one and _same(self.made_of[call], self.made_of[calls[0]]) for call in calls)
+        return alike and one.heads > 1 and any(part.isdigit() for part in one.name.split("."))
+
+
+def _same(some: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
 class _Search(Inside):
@@ -124,12 +145,12 @@ class _Search(Inside):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in ("scaled_dot_product_attention", "multi_head_attention_forward"):
-            self.searching.made_in.append(self.searching.inside[-1])
+            self.searching.made(*args[:2])
         return super().__torch_function__(func, types, args, kwargs)
 
     def _mapped(self, out: torch.Tensor) -> None:
         super()._mapped(out)
-        self.searching.made_in.append(self.searching.inside[-1])
+        self.searching.made(out)
 
     def _note(self, z_BTHD: torch.Tensor) -> None:
         number = len(self.searching.made_in) - 1
@@ -146,19 +167,16 @@ def found_inside(model: nn.Module, inputs: dict[str, Any], trace: Trace) -> None
         searching = _searched(model, inputs)
         if len(searching.made_in) != trace.calls:
             return
-        calls = Counter(each.name for each in searching.found.values())
-        candidates = {n: searching.found[n] for n in trace.left & searching.found.keys()}
-        chosen = {n: each for n, each in candidates.items() if calls[each.name] == 1 and _is_layer(each)}
-        if not chosen or not _closes(model, inputs, chosen):
+        layers = searching.layers(trace.left)
+        chosen = [searching.found[calls[0]] for calls in layers]
+        closed = {call for calls in layers for call in calls}
+        if not chosen or not _closes(model, inputs, chosen, closed):
             return
-    trace.proofs += [Proof(each.name, 0, each.heads, each.head_dim, 0, False, True) for each in chosen.values()]
-    trace.left -= set(chosen)
+    trace.proofs += [
+        Proof(each.name, 0, each.heads, each.head_dim, 0, False, len(calls)) for each, calls in zip(chosen, layers)
+    ]
+    trace.left -= closed
     trace.refused = {name: why for name, why in trace.refused.items() if trace.behind.get(name, {-1}) & trace.left}
-
-
-def _is_layer(found: _Found) -> bool:
-    """Whether it is one of several layers, and has several heads."""
-    return found.heads > 1 and any(part.isdigit() for part in found.name.split("."))
 
 
 def _searched(model: nn.Module, inputs: dict[str, Any]) -> _Searching:
@@ -174,14 +192,14 @@ def _searched(model: nn.Module, inputs: dict[str, Any]) -> _Searching:
     return searching
 
 
-def _closes(model: nn.Module, inputs: dict[str, Any], chosen: dict[int, _Found]) -> bool:
-    """Whether closing every other head where it comes out is closing it inside the call."""
+def _closes(model: nn.Module, inputs: dict[str, Any], chosen: list[_Found], calls: set[int]) -> bool:
+    """Whether closing every other head where it comes out is closing it inside these attention calls."""
     number = -1
 
     def closed(out: torch.Tensor) -> torch.Tensor:
         nonlocal number
         number += 1
-        if number not in chosen:
+        if number not in calls:
             return out
         axis = 0 if out.ndim == 3 else 1
         return out * _every_other(out.shape[axis]).view([-1 if i == axis else 1 for i in range(out.ndim)]).to(out)
@@ -189,7 +207,7 @@ def _closes(model: nn.Module, inputs: dict[str, Any], chosen: dict[int, _Found])
     with _Attention(closed):
         there = answers(model, inputs)
     with ExitStack() as stack:
-        for each in chosen.values():
+        for each in chosen:
             touch = lambda z: z * _every_other(z.shape[2])[:, None].to(z)  # noqa: E731
             stack.enter_context(reached_inside(model.get_submodule(each.name), lambda t=touch: t, each.heads))
         here = answers(model, inputs)

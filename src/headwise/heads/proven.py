@@ -37,7 +37,7 @@ class Placed:
     heads: int
     head_dim: int
     start: int
-    inside: bool = False
+    inside: int = 0
 
 
 @dataclass

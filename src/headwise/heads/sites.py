@@ -99,7 +99,7 @@ class Site:
     head_dim: int = 0
     start: int = 0  # of the first head's slice in the module's input
     group: int = 1  # heads that share one key and value, before any cut
-    inside: bool = False  # heads are reached in the attention call that the module makes (`headwise.heads.inside`)
+    inside: int = 0  # in how many attention calls of the module heads are reached (`headwise.heads.inside`); 0: none
     share: Share | None = None  # this process's part of the heads, where they lie on several
 
     @property

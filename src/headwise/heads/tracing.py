@@ -35,7 +35,7 @@ class Proof:
     head_dim: int
     start: int  # where the first head's slice begins
     projection: bool  # else a norm, say, that stands between the heads and their projection
-    inside: bool = False  # the module makes the attention call, and heads are reached there
+    inside: int = 0  # how many attention calls the module makes, if heads are reached there
 
 
 @dataclass

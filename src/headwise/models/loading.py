@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import socket
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -110,10 +111,20 @@ def _model_class(path: Path) -> Any:
 
     config = store.read_json(path / "config.json")
     named = (config.get("architectures") if isinstance(config, dict) else None) or ["AutoModel"]
-    kind = getattr(transformers, str(named[0]), None)
+    kind = getattr(transformers, str(named[0]), None) or _inner_class(str(named[0]), config)
     if kind is transformers.AutoModel or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         return kind
     raise HeadwiseError(f"{path} holds a {named[0]}", f"a model class of transformers {transformers.__version__}")
+
+
+def _inner_class(name: str, config: dict[str, Any]) -> Any:
+    """A class that transformers has, but not by name at its top: a part of a model."""
+    from transformers import CONFIG_MAPPING
+
+    if config.get("model_type") not in CONFIG_MAPPING:
+        return None
+    package, _, module = CONFIG_MAPPING[config["model_type"]].__module__.rpartition(".")
+    return getattr(import_module(f"{package}.{module.replace('configuration', 'modeling')}"), name, None)
 
 
 def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:

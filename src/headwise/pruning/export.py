@@ -29,7 +29,8 @@ from torch.export import Dim
 from headwise.errors import HeadwiseError, missing_extra, option, unknown
 from headwise.heads.cutting import fold, prune
 from headwise.heads.families import BIAS_OF_FIRST, OWN_HEAD_SIZE
-from headwise.heads.gates import Heads, gated, stacks_of, unwrap
+from headwise.heads.finding import is_cut
+from headwise.heads.gates import Heads, stacks_of, unwrap
 from headwise.heads.modules import positions
 from headwise.heads.remains import refuse_wrapped, removal
 from headwise.heads.repairing import refit
@@ -38,7 +39,7 @@ from headwise.models.adapters import merged
 from headwise.models.loading import ABOUT, HEADS, SCALES, VERSION, at_root, line, load, opened, save_sliced
 from headwise.models.multitask import FORMAT, MultiTaskModel
 from headwise.models.native import plain_model
-from headwise.pruning.verify import Inputs, Outputs, check_same, outputs, running_inputs, sample_inputs
+from headwise.pruning.verify import Inputs, Outputs, check_same, closed, outputs, sample_inputs
 from headwise.tasks.corpus import sentences
 
 MAKE = 'save_file({"mask": headwise.bottom(scores, 0.3)}, "mask.safetensors")'  # a mask of scores
@@ -96,16 +97,15 @@ def export(
         raise HeadwiseError(f"a {type(model).__name__}", "a Hugging Face model, or a MultiTaskModel")
     own: Any = copy.deepcopy(unwrap(model)).eval()
     heads = Heads.of(own, stack=stack)
-    mask, inputs = removal(mask, heads), running_inputs(own)
+    mask = removal(mask, heads)
     if repair is not None and repair is not False:
         refit(own, mask, repair_batches(repair, own, tokenizer), stack)
-    with gated(own, (~mask).to(own.dtype), heads=heads):
-        expected = outputs(own, inputs)
+    tower, inputs, expected = closed(own, heads, mask)
     with store.folder(path) as scratch:
         write(own, mask, heads, scratch)
         if tokenizer is not None:
             tokenizer.save_pretrained(scratch)
-        check_same(read(scratch, own)(inputs), expected, form)
+        check_same(read(scratch, own, tower)(inputs), expected, form)
     return path
 
 
@@ -170,10 +170,11 @@ def read_mask(path: str | Path) -> torch.Tensor:
 
 
 def _write_masked(model: Any, mask: torch.Tensor, heads: Heads, folder: Path) -> None:
-    cut = [stack for stack in stacks_of(model) if not bool(Heads.of(model, stack=stack).alive.all())]
-    if cut:
+    if is_cut(model):
+        stacks = [heads for stack in stacks_of(model) if not (heads := Heads.of(model, stack=stack)).alive.all()]
         raise HeadwiseError(
-            f"the {', '.join(cut)} stack has already lost heads, so its shapes differ from the configuration",
+            f"the {', '.join(heads.stack for heads in stacks)} stack has already lost heads, so its shapes differ from "
+            "the configuration",
             "a model with all its heads for the form masked",
             SLICED,
         )
@@ -307,7 +308,7 @@ class _Answers(nn.Module):
         return tuple(answer[name] for name in self.names)
 
 
-def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
+def _read_onnx(folder: Path, like: Any, tower: str) -> Callable[[Inputs], Outputs]:
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
@@ -320,22 +321,22 @@ def _read_onnx(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
     return run
 
 
-def _read_plain(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
-    return _runner(opened(type(like), folder), like)
+def _read_plain(folder: Path, like: Any, tower: str) -> Callable[[Inputs], Outputs]:
+    return _runner(opened(type(like), folder), like, tower)
 
 
-def _read_sliced(folder: Path, like: Any) -> Callable[[Inputs], Outputs]:
-    return _runner(load(folder), like)
+def _read_sliced(folder: Path, like: Any, tower: str) -> Callable[[Inputs], Outputs]:
+    return _runner(load(folder), like, tower)
 
 
-def _runner(model: Any, like: Any) -> Callable[[Inputs], Outputs]:
+def _runner(model: Any, like: Any, tower: str) -> Callable[[Inputs], Outputs]:
     model = model.to(like.device).eval()
     kept = {name: value.dtype for name, value in (*like.named_parameters(), *like.named_buffers())}
     for name, value in (*model.named_parameters(), *model.named_buffers()):  # rotary frequencies stay in float32
         value.data = value.data.to(kept.get(name, value.dtype))
     if model.config._attn_implementation != like.config._attn_implementation:
         model.set_attn_implementation(like.config._attn_implementation)
-    return lambda inputs: outputs(model, inputs)
+    return lambda inputs: outputs(model, inputs, tower)
 
 
 FORMS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import torch
 
 from headwise.errors import HeadwiseError
+from headwise.heads.gates import Heads, NotReached, gated
+from headwise.heads.modules import answers
+from headwise.heads.proven import proven
 from headwise.heads.samples import samples
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output
@@ -66,11 +70,39 @@ def sample_inputs(model: Any, batch: int = 3, length: int = 9) -> Inputs:
     return {k: v.to(model.device, model.dtype if k in floats else None) for k, v in inputs.items()}
 
 
-def outputs(model: Any, inputs: Inputs) -> Outputs:
-    """The output tensors of a model, by name."""
-    with torch.no_grad():
+def outputs(model: Any, inputs: Inputs, tower: str = "") -> Outputs:
+    """The output tensors of a model by name, or all numbers that one of its towers answers with."""
+    if tower:
+        return {"answers": answers(model.get_submodule(tower), inputs)}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some mask at random
         answer = model(**inputs, return_dict=True)
-    return {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
+    found = {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
+    return found or {"answers": answers(model, inputs)}
+
+
+def closed(model: Any, heads: Heads, mask: torch.Tensor) -> tuple[str, Inputs, Outputs]:
+    """The outputs without some heads of the model, or of the tower that has them: its name, inputs and outputs."""
+    failure: Exception = NotReached(f"no sample reaches the {heads.stack} stack", "inputs of this model")
+    for tower, inputs in _samples(model):
+        try:
+            runner = model.get_submodule(tower)
+            with gated(runner, (~mask).to(getattr(model, "dtype", torch.float32)), heads=heads):
+                return tower, inputs, outputs(model, inputs, tower)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # an unsuitable sample may fail anywhere in a model
+            failure = error
+    raise failure
+
+
+def _samples(model: Any) -> Iterator[tuple[str, Inputs]]:
+    """Inputs of the model, and of its towers, by name."""
+    with suppress(Exception):
+        yield "", running_inputs(model)
+    for tower, inputs in proven(model).samples.items():
+        if inputs:
+            yield tower, inputs
 
 
 def check_same(found: Outputs, expected: Outputs, form: str) -> None:

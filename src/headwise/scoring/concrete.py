@@ -173,7 +173,7 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
         stack.callback(model.register_forward_pre_hook(Lent(begin), with_kwargs=True).remove)
         stack.callback(model.register_forward_hook(Lent(end), always_call=True).remove)
         stack.callback(model.encoder.register_forward_pre_hook(Lent(refuse_alone)).remove)
-        stack.enter_context(touched(model.encoder, touch, heads))
+        stack.enter_context(touched(model.encoder, touch, heads, whole=False))
         yield
 
 

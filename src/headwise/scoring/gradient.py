@@ -55,7 +55,8 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
     by_token = sample.model.by_token() if reference is not None and reference.ndim == 5 else nullcontext()
     backbone = sample.model.backbone
     keep_little = checkpointed(backbone, sample.heads) if sample.again or checkpoints(backbone) else nullcontext()
-    with torch.enable_grad(), by_token, touched(backbone, touch, sample.heads), keep_little:
+    entire = reference is not None or per_token
+    with torch.enable_grad(), by_token, touched(backbone, touch, sample.heads, entire), keep_little:
         sample.losses(batch).sum().backward()
     some = next(p for p in products if p is not None)
     whole = torch.stack([torch.zeros_like(some) if p is None else p for p in products], -2)
