@@ -7,6 +7,7 @@ import functools
 import importlib
 import math
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state
 ZAMBA = {"mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_d_state": 8, "adapter_rank": 8, "num_key_value_heads": 4}
 PLE = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
 GEMMA4 = {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "head_dim": 8}
+GEMMA4 |= TEXT | PLE | {"per_layer_config": {"02": {"head_dim": 16}}}
+TOWER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+TOWER |= {"intermediate_size": 32}
 RESNET = {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 16, 32], "depths": [1, 1, 1, 1]}
 DETR = {
     "use_timm_backbone": False,
@@ -81,7 +85,8 @@ WHOLE: dict[str, dict[str, Any]] = {  # given to the configuration itself, which
     "granitemoehybrid": HYBRID | {"shared_intermediate_size": 32},
     "zamba2": TEXT | ZAMBA | {"layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
     "nemotron_h": TEXT | NEMOTRON | {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
-    "gemma4_text": TEXT | PLE | GEMMA4 | {"per_layer_config": {"02": {"head_dim": 16}}},
+    "gemma4_text": GEMMA4,
+    "gemma4": {"text_config": GEMMA4, "vision_config": TOWER | {"head_dim": 8}, "audio_config": TOWER},
     "wav2vec2-bert": {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"feature_projection_input_dim": 160},
     "layoutlmv3": TEXT | {"coordinate_size": 6, "shape_size": 4, "input_size": 32, "patch_size": 16},
     "lfm2": TEXT | {"layer_types": ["conv", "full_attention", "conv"]},
@@ -104,6 +109,7 @@ OWN: dict[str, dict[str, Any]] = {  # set after the sizes were made small
     "qwen3_next": {"num_hidden_layers": 4, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
     "canine": {"num_hash_functions": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "attention_layers": ["global", "local"]},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "esm": {"pad_token_id": 1, "mask_token_id": 2},
     "xmod": {"default_language": "en_XX"},
@@ -187,13 +193,15 @@ def build(family: str, **settings: Any) -> Any:
     whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
     ways = [lambda config: config] if whole else [shrunk, shallow]
     failure, idle = None, None
-    for way in ways:
+    for way, settled in product(ways, (True, False)):
         torch.manual_seed(0)
         try:
             config = way(AutoConfig.for_model(family, **(whole or {})))
             for name, value in own.items():
                 *inner, last = name.split(".")
                 setattr(functools.reduce(getattr, inner, config), last, value)
+            if settled:  # as it is read from a file: what it derives from its numbers is derived from the small ones
+                config = type(config).from_dict(config.to_dict())
             model = _random(config)
         except Exception as error:
             failure = failure or error

@@ -113,12 +113,20 @@ def _more(model: nn.Module, heads: Heads, cut: bool) -> Iterator[str]:
 def _saved(model: nn.Module, heads: Heads, forms: Iterable[str]) -> Iterator[str]:
     """The forms that were written, opened again and answer as the gated model; the reason where one was not."""
     for form in forms:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                export(model, _two(heads), f"{folder}/small", form, stack=heads.stack)
-                yield form
-            except HeadwiseError as error:
-                yield f"not {form} ({error.seen[:120]})"
+        why = _refused(model, _two(heads), form, heads.stack)
+        if why and _refused(model, None, "masked", heads.stack):
+            yield "transformers does not open it again as it was"
+            return
+        yield f"not {form} ({why})" if why else form
+
+
+def _refused(model: nn.Module, mask: torch.Tensor | None, form: str, stack: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export(model, mask, f"{folder}/small", form, stack=stack)
+        except Exception as error:
+            return str(getattr(error, "seen", f"{type(error).__name__}: {error}")).replace(folder, "")[:120]
+    return ""
 
 
 def _cut(model: nn.Module, heads: Heads) -> tuple[bool, str]:

@@ -53,10 +53,13 @@ class Trace:
 def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
     """Find the modules whose inputs contain a model's heads, proven on one sample; raises what the forward raises."""
     found, again = _tried(model, inputs, 0), None
-    if found.calls and (found.refused or not found.proofs):
+    single = {(proof.name, proof.call) for proof in found.proofs if proof.heads == 1}
+    if found.calls and (found.refused or not found.proofs or single):
         again = _tried(model, inputs, 1)  # heads may be on another axis
         if len(again.proofs) > len(found.proofs):
             found, again = again, found
+        if several := single & {(proof.name, proof.call) for proof in again.proofs}:  # blocks were taken for heads
+            found.proofs = [proof for proof in found.proofs if (proof.name, proof.call) not in several]
         known = {(proof.name, proof.call) for proof in found.proofs}
         found.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
         found.left &= again.left

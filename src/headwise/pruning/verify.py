@@ -24,7 +24,7 @@ Outputs = dict[str, torch.Tensor]
 def running_inputs(model: Any) -> Inputs:
     """A small batch that the model accepts, padded if possible."""
     tried: list[Inputs] = []
-    with suppress(HeadwiseError):
+    with suppress(HeadwiseError, AttributeError, TypeError):  # a configuration may lack any number
         tried.append(sample_inputs(model))
     failure: Exception = HeadwiseError(f"no sample can be made for {type(model).__name__}", "text, pictures or sound")
     for inputs in chain(tried, samples(model)):
@@ -77,7 +77,8 @@ def outputs(model: Any, inputs: Inputs, tower: str = "") -> Outputs:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # some mask at random
         answer = model(**inputs, return_dict=True)
-    found = {name: value for name, value in answer.items() if isinstance(value, torch.Tensor)}
+    named = answer.items() if hasattr(answer, "items") else ()
+    found = {name: value for name, value in named if isinstance(value, torch.Tensor)}
     return found or {"answers": answers(model, inputs)}
 
 
