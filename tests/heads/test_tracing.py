@@ -104,9 +104,10 @@ def test_heads_before_a_norm_are_gated_before_it():
     assert proof.name == "layers.0.between" and not proof.projection
 
 
-def test_a_type_whose_heads_are_subtracted_is_refused():
-    with pytest.raises(HeadwiseError, match="behind their attention, and closing a head changes more than one slice"):
-        Heads.of(build("diffllama"))
+def test_the_blocks_of_local_attention_are_not_taken_for_heads():
+    """LongT5's maps are (B, blocks, H, T, S), and a short sample is one block."""
+    heads = Heads.of(build("longt5"), stack="encoder")
+    assert heads.shape == (2, 4) and heads.head_dim == 8
 
 
 class Gateway(Mixing):
