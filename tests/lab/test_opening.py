@@ -37,8 +37,13 @@ def test_roles_that_were_measured_take_their_place(run):
     record = {"names": ["induction"], "about": ["x"], "texts": [30], "score": shape, "control": [[[0.1] * 4] * 2]}
     record |= {"stderr": [[[0.01] * 4] * 2], "p": [[[0.001, 1, 1, 1], [1] * 4]], "untrained": [None]}
     record["shuffled"] = [[[0.1] * 4] * 2]
-    (run / "roles.json").write_text(json.dumps(finite(record)))
-    assert open_lab(run, toy_tasks(2)).roles == {"induction": [(0, 0)]}
+    narrow = {**record, "score": [[[0.9] * 3] * 2]}
+    for content in (record, {"toy": record}, {"other": narrow, "toy": record}):  # as `headwise roles --out` writes it
+        (run / "roles.json").write_text(json.dumps(finite(content)))
+        assert open_lab(run, toy_tasks(2)).roles == {"induction": [(0, 0)]}
+    (run / "roles.json").write_text(json.dumps(finite({"other": narrow})))
+    with pytest.raises(HeadwiseError, match="roles of another model"):
+        open_lab(run, toy_tasks(2))
     (run / "roles.json").unlink()
 
 

@@ -16,6 +16,7 @@ def test_the_page_has_no_script_or_style_within():
         "lab.css",
         "lab.js",
         "report",
+        "atlas",
         "data:,",
         "#answers",
     }

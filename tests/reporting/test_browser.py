@@ -276,12 +276,12 @@ def test_a_task_that_scores_nothing_has_no_shares_of_it(browser, tmp_path, base)
 
 def test_each_colouring_can_be_chosen(window):
     seen = set()
-    for mode in ("owner", "importance", "probe", "gate"):
+    for mode in ("owner", "importance", "role", "probe", "gate"):
         window.run("document.querySelector(`[data-part=modes] [data-key=${arguments[0]}]`).click()", mode)
         seen.add(window.run("return [...document.querySelectorAll('.cell')].map((c) => c.style.background).join()"))
         assert window.run("return document.querySelector('[data-part=modes] [aria-pressed=true]').dataset.key") == mode
         assert window.text('[data-part="legend"]')
-    assert len(seen) == 4
+    assert len(seen) == 5
 
 
 def test_a_task_has_its_place_its_letter_and_its_colour(window, study):

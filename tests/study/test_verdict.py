@@ -11,7 +11,7 @@ from scipy import stats
 
 from headwise.dissociation.significance import verdict as judge
 from headwise.heads.selection import ties, top
-from headwise.study.verdict import tied, top_mask, verdict, withheld
+from headwise.study.verdict import repeated, tied, top_mask, verdict, withheld
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Rows, Task
@@ -358,3 +358,36 @@ def test_texts_that_evaluations_share_are_no_leak():
 def test_what_a_study_does_not_use_is_no_warning_of_it():
     assert overlapping(texts("a", train=["x"], dev=["y"], test=["x", "y"])) == ""
     assert "1 of 1 test rows of a (100 %)" in overlapping(texts("a", train=["x"], test=["x"])), "it serves as dev"
+
+
+# -- several trainings
+
+
+def training(seed, d_ab=0.2, d_ba=0.1, kind="distinct", p=0.001, **changes):
+    study = dissociation(0.1, [pair(kind, p, d_a=d_ab, d_b=d_ba)]) | maps(**OWN)
+    study |= {"title": f"seed {seed}", "model": {"name": "m"}, "tasks": [{"name": "a"}, {"name": "b"}]}
+    return study | {"reproduce": {"plan": {"lr": 1e-4, "seed": seed}, "settings": {"alpha": 0.3}}} | changes
+
+
+def test_trainings_of_one_study_are_told_together():
+    studies = [training(0, 0.2), training(1, 0.3, p=0.2), training(2, 0.25)]
+    (found,) = repeated(studies)
+    (cell,) = found["pairs"]
+    assert found["n"] == 3 and cell["d_a"] == [0.2, 0.3, 0.25] and cell["significant"] == 2
+    ways = [stats.ttest_1samp(values, 0, alternative="greater").pvalue for values in (cell["d_a"], [0.1, 0.11, 0.12])]
+    assert cell["p"] is None, "one direction has no spread"
+    (found,) = repeated([training(i, d, 0.1 + i / 100) for i, d in enumerate((0.2, 0.3, 0.25))])
+    assert found["pairs"][0]["p"] == pytest.approx(max(ways)) and found["seeds"] == {"a": 1.0, "b": 1.0}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        training(0),  # the same seed: one training, counted once
+        training(1) | {"model": {"name": "another"}},
+        training(1) | {"reproduce": {"plan": {"lr": 1.0, "seed": 1}, "settings": {"alpha": 0.3}}},
+        training(1) | {"dissociation": None},
+    ],
+)
+def test_other_studies_are_no_further_training(other):
+    assert repeated([training(0), other]) == []

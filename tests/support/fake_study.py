@@ -45,6 +45,7 @@ def make(layers: int = 6, heads: int = 12, tasks: int = 4, seed: int = 0) -> dic
         "dissociation": lesions,
         "probes": {name: probe(rng, layers, heads, chance) for name, chance in PROPERTIES.items()},
         "gates": {name: 1 / (1 + np.exp(-6 * (s / s.max() - 0.35))) for name, s in scores.items()},
+        "roles": roles(layers, heads),
         "attention": {f"{layer}.{head}": habits(rng) for layer in range(layers) for head in range(heads)},
         "examples": [sentence(rng, text, layers, heads) for text in SENTENCES],
         "compare": {"name": "the same encoder before training", "importance": shaken(rng, scores)},
@@ -60,6 +61,15 @@ def make(layers: int = 6, heads: int = 12, tasks: int = 4, seed: int = 0) -> dic
         "verdict": verdict(final),
         "reproduce": again(names),
     }
+
+
+def roles(layers: int, heads: int) -> dict[str, Any]:
+    """The first head of every layer looks back, the last heads of the upper half look at the first token too."""
+    held = lambda role, lift: {"role": role, "score": 0.1 + 0.9 * lift, "control": 0.1, "lift": lift, "p": 0.001}  # noqa: E731
+    found = {f"{layer}.0": [held("previous", 0.8 - 0.1 * (layer % 5))] for layer in range(layers)}
+    for layer in range(layers // 2, layers):
+        found.setdefault(f"{layer}.{heads - 1}", []).append(held("first", 0.5))
+    return {"about": {"previous": "the token before", "first": "the first token"}, "heads": found}
 
 
 def planted(rng: np.random.Generator, layers: int, heads: int, task: int) -> np.ndarray:

@@ -166,6 +166,17 @@ class Roles(Shown):
             for layer, head in np.argwhere(~np.isnan(self.score[r])).tolist()
         ]
 
+    def held(self) -> dict[str, Any]:
+        """The roles that hold: what each is about, and their scores by head (``layer.head``), the largest lift first."""
+        holds, lift = self.holds(), self.lift
+        heads: dict[str, list[dict[str, Any]]] = {}
+        for r, layer, head in sorted(np.argwhere(holds).tolist(), key=lambda at: -lift[tuple(at)]):
+            values = {"score": self.score, "control": self.control, "lift": lift, "p": self.p}
+            found = {name: float(array[r, layer, head]) for name, array in values.items()}
+            heads.setdefault(f"{layer}.{head}", []).append({"role": self.names[r], **found})
+        about = {name: line for name, line, any_ in zip(self.names, self.about, holds.any((1, 2))) if any_}
+        return {"about": about, "heads": heads}
+
     def plot(self, role: str, ax: Any = None) -> Any:
         """A role's score of every head; returns matplotlib axes."""
         if role not in self.names:
@@ -186,6 +197,11 @@ def from_record(record: Mapping[str, Any]) -> Roles:
         return Roles(tuple(record["names"]), tuple(record["about"]), **values | {"texts": values["texts"].astype(int)})
     except (KeyError, TypeError, ValueError) as error:
         raise HeadwiseError(f"roles of another form ({error})", "a roles.json of this version of headwise") from error
+
+
+def named_records(content: Mapping[str, Any]) -> list[Roles]:
+    """The roles in a file of ``headwise roles --out``, which names its models, or in a single record."""
+    return [from_record(each) for each in ([content] if "names" in content else content.values())]
 
 
 def joined(parts: Sequence[Roles]) -> Roles:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.atlas.result import from_record
+from headwise.atlas.result import named_records
 from headwise.errors import HeadwiseError
 from headwise.io.files import read_json
 from headwise.models.device import default_device
@@ -37,6 +37,7 @@ class Opened:
     alpha: float = 0.3
     folder: Path | None = None  # below which models may be written
     study: dict[str, Any] | None = None
+    atlas: dict[str, Any] | None = None  # what the page of all roles shows
 
 
 def open_lab(
@@ -72,10 +73,11 @@ def open_lab(
         source,
         study["model"]["name"] if study else name_of(source),
         _fitting(scores, subject),
-        _roles(path, study),
+        _roles(path, study, subject),
         ((study or {}).get("dissociation") or {}).get("default", 0.3),
         exports or (path / "lab" if study is not None or is_trained(path) else None),
         study,
+        read_json(path / "atlas.json") if (path / "atlas.json").is_file() else None,
     )
 
 
@@ -96,14 +98,27 @@ def _fitting(scores: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
     return {n: [[v if v is not None and v == v else None for v in row] for row in m] for n, m in rows.items()}
 
 
-def _roles(path: Path, study: Mapping[str, Any] | None) -> dict[str, list[tuple[int, int]]]:
-    """Heads by role: as ``headwise roles --out`` found them, else by where a study saw most of their attention go."""
+def _roles(path: Path, study: Mapping[str, Any] | None, subject: Subject) -> dict[str, list[tuple[int, int]]]:
+    """Heads by role: as ``roles.json`` or the study has them, else by where a study saw most of their attention go."""
     file, found = path / "roles.json", {}
     if file.is_file():
-        roles = from_record(read_json(file))
+        roles = next(
+            (each for each in named_records(read_json(file)) if each.score.shape[1:] == subject.attention.shape), None
+        )
+        if roles is None:
+            raise HeadwiseError(
+                f"{file} holds roles of another model", "{} layers of {} heads".format(*subject.attention.shape)
+            )
         found = {n: [(int(i), int(j)) for i, j in np.argwhere(held)] for n, held in zip(roles.names, roles.holds())}
-    for key, name in ROLES.items() if not found and study else ():
-        seen = ((head, part.get(key)) for head, part in (study.get("attention") or {}).items())  # type: ignore[union-attr]
-        heads = [head.split(".") for head, value in seen if value is not None and value > MOSTLY]
-        found[name] = [(int(layer), int(head)) for layer, head in heads]
+    for head, held in (((study or {}).get("roles") or {}).get("heads") or {}).items() if not found else ():
+        for each in held:
+            found.setdefault(each["role"], []).append(_place(head))
+    for key, name in ROLES.items() if not found else ():
+        seen = ((head, part.get(key)) for head, part in ((study or {}).get("attention") or {}).items())
+        found[name] = [_place(head) for head, value in seen if value is not None and value > MOSTLY]
     return {name: heads for name, heads in found.items() if heads}
+
+
+def _place(head: str) -> tuple[int, int]:
+    layer, _, number = head.partition(".")
+    return int(layer), int(number)

@@ -73,6 +73,7 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
             "alpha": opened.alpha,
             "exports": opened.folder is not None,
             "report": opened.study is not None,
+            "atlas": opened.atlas is not None,
         }
     )
 

@@ -25,6 +25,7 @@ from headwise.lab import page
 from headwise.lab.opening import Opened
 from headwise.lab.requests import Desk
 from headwise.lab.worker import Busy, Late, Replaced
+from headwise.reporting.atlas import render_atlas
 from headwise.reporting.page import render
 
 PORT = 8642
@@ -73,6 +74,7 @@ def application(opened: Opened, token: str, hosts: Callable[[str], bool]) -> Any
     routes = [route("", _page), route("lab.css", _style), route("lab.js", _script)]
     routes += [route("about.json", lambda request: _plain(desk.about))]
     routes += [route("report", lambda request: _report(opened))] if opened.study else []
+    routes += [route("atlas", lambda request: _atlas(opened))] if opened.atlas else []
     routes += [route(name, _asked(desk, name), "POST") for name in desk.names]
     app = Starlette(routes=[*routes, Route("/{rest:path}", _nothing, methods=["GET", "HEAD", "POST"])])
     app.state.desk = desk
@@ -178,9 +180,15 @@ async def _script(request: Any) -> Any:
 
 async def _report(opened: Opened) -> Any:
     """The study's page; its own policy stands in it, and lets nothing load."""
-    return _text(
-        render([opened.study or {}], lab="./"), "text/html", {"Content-Security-Policy": "frame-ancestors 'none'"}
-    )
+    return _framed(render([opened.study or {}], lab="./", atlas="atlas" if opened.atlas else ""))
+
+
+async def _atlas(opened: Opened) -> Any:
+    return _framed(render_atlas(opened.atlas or {}))
+
+
+def _framed(text: str) -> Any:
+    return _text(text, "text/html", {"Content-Security-Policy": "frame-ancestors 'none'"})
 
 
 async def _nothing(request: Any) -> Any:

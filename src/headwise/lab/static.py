@@ -72,7 +72,7 @@ def write_static(opened: Opened, folder: str | Path, runtime: str | Path) -> Pat
     words = tokenizer_of(model.tokenizer)
     about = page.about(opened, Answers(model))
     about |= {"tasks": [task | {"rows": 0} for task in about["tasks"] if task["name"] in tasks], "report": False}
-    about |= {"exports": False, "scores": {n: s for n, s in about["scores"].items() if n in tasks}}
+    about |= {"atlas": False, "exports": False, "scores": {n: s for n, s in about["scores"].items() if n in tasks}}
     about |= {"static": {"max_length": model.max_length, "pool": {n: _pool_of(model, n) for n in tasks}, **words}}
     with store.folder(Path(folder)) as scratch:
         _write_graph(model, tasks, scratch / "model.onnx")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headwise.io.files import write
+from headwise.io.files import read_json, write
+from headwise.reporting.atlas import render_atlas
 from headwise.reporting.page import render
 
 
@@ -13,7 +14,8 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     """Write one self-contained interactive page for a study, or for several with a switch between them.
 
     The form of a study is described in ``headwise.study.schema``; every part but ``model``, ``tasks`` and
-    ``importance`` may be missing, and the page leaves out what is.
+    ``importance`` may be missing, and the page leaves out what is. A study's ``atlas.json`` beside the page becomes
+    ``atlas.html``, to which the page links.
 
     Example::
 
@@ -21,5 +23,8 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
         model = {"name": "tiny", "layers": 1, "heads": 2}
         report({"model": model, "tasks": [{"name": "sst2"}], "importance": scores}, "report.html")
     """
-    studies = [study] if isinstance(study, Mapping) else list(study)
-    return write(Path(path), render(studies))
+    studies, path = [study] if isinstance(study, Mapping) else list(study), Path(path)
+    roles, link = path.with_name("atlas.json"), ""
+    if len(studies) == 1 and studies[0].get("roles") and roles.is_file():
+        link = write(path.with_name("atlas.html"), render_atlas(read_json(roles))).name
+    return write(path, render(studies, atlas=link))

@@ -20,7 +20,7 @@ from headwise.reporting import words
 from headwise.reporting.palette import RAMP, TASKS, task_class, task_rules
 from headwise.reporting.tables import FORMS, decimals, numeric, shown
 from headwise.study.schema import checked
-from headwise.study.verdict import kind_of
+from headwise.study.verdict import kind_of, repeated
 
 SCRIPTS = ("data.js", "core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -29,17 +29,18 @@ SCORE_DIGITS, DIGITS = 9, 5
 EXAMPLE_BYTES = 800_000
 
 
-def render(studies: Sequence[Mapping], lab: str = "") -> str:
+def render(studies: Sequence[Mapping], lab: str = "", atlas: str = "") -> str:
     """The page of one or several studies as text; the same studies give the same bytes.
 
     Args:
         studies: one or more, each as `headwise.study.schema` describes it.
         lab: where a running lab is, for a link to it; a page that lies in a file has none.
+        atlas: where the page of all roles is, for a link to it.
     """
     if not studies:
         raise HeadwiseError("no study", "one study or a list of them")
     try:
-        return _rendered(_told_apart([prepared(study) for study in studies]), lab)
+        return _rendered(_compared(_told_apart([prepared(study) for study in studies])), lab, atlas)
     except (
         LookupError,
         TypeError,
@@ -55,11 +56,12 @@ def render(studies: Sequence[Mapping], lab: str = "") -> str:
         raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
 
 
-def _rendered(clean: list[dict[str, Any]], lab: str) -> str:
+def _rendered(clean: list[dict[str, Any]], lab: str, atlas: str) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
     return template().render(
         studies=clean,
         lab=lab,
+        atlas=atlas,
         policy=policy(style, script),
         style=Markup(style),
         script=Markup(script),
@@ -93,6 +95,14 @@ def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     many = Counter(study["title"] for study in studies)
     for number, study in enumerate(studies, 1):
         study["title"] += f" · {number}" if many[study["title"]] > 1 else ""
+    return studies
+
+
+def _compared(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With how many of a task's heads other trainings of the same study have."""
+    for group in repeated(studies):
+        for study in (study for study in studies if study["title"] in group["studies"] and study.get("trust")):
+            study["trust"] = {**study["trust"], "seeds": group["seeds"]}
     return studies
 
 
@@ -169,6 +179,7 @@ def template(name: str = "page.html.j2") -> Any:
     environment.filters.update(words.FILTERS)
     environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)
     environment.globals.update(as_shown=shown, json=_indented)
+    environment.globals.update(repeated=repeated, average=words.average)
     environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
     return environment.from_string(asset(name))
 

@@ -42,6 +42,11 @@ def chance(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
+def average(values: list[float | None]) -> float | None:
+    """The mean of numbers, or nothing where one is missing."""
+    return None if not values or None in values else sum(values) / len(values)  # type: ignore[arg-type]
+
+
 def big(value: float | None) -> str:
     """A count of parameters: 22.7 M."""
     if value is None:

@@ -67,6 +67,37 @@ def compared(found: Mapping[str, Data], alpha: float) -> Data:
     return {"title": "D by what ablated heads return", "note": note, "columns": columns, "rows": rows}
 
 
+# -- what heads do
+
+
+def roles_of(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
+    """Roles measured on training texts of all tasks; only roles that hold go into the study."""
+    from headwise.atlas.cards import atlas
+    from headwise.atlas.measure import roles
+    from headwise.atlas.result import from_record
+    from headwise.io.files import write_json
+    from headwise.io.identity import data as data_hash
+
+    count, tasks = study.settings.roles, study.model.tasks.values()
+    texts = [text for task in tasks for row in task.rows(task.splits[0])[:count] if (text := _readable(row))]
+    if not texts:
+        study.log("skipped: no task has texts")
+        return {}
+    config = {"texts": count, "rows": {task.name: data_hash(task, task.splits[:1]) for task in tasks}}
+    record = study.recorded("roles", config, lambda: roles(study.model, texts=texts).to_record())
+    found, encoded = from_record(record), {name: part["accuracy"] for name, part in data.get("probes", {}).items()}
+    write_json(study.out / "roles.json", {study.name: record})
+    write_json(study.out / "atlas.json", atlas({study.name: found}, {study.name: dict(scores)}, {study.name: encoded}))
+    study.log(f"{int(found.holds().any(0).sum())} of {int(study.heads.alive.sum())} heads have a role")
+    return {"roles": found.held()}
+
+
+def _readable(row: Mapping[str, Any]) -> Any:
+    """What roles are measured on: a text, or a row of words or of a question."""
+    text = row.get("text") or row.get("prompt")
+    return text if isinstance(text, str) else row if "words" in row or "context" in row else None
+
+
 # -- one task
 
 

@@ -131,6 +131,9 @@ class StudyData(TypedDict):
     examples: NotRequired[list[dict[str, Any]]]  # tokens and whole attention maps
     probes: NotRequired[dict[str, dict[str, Any]]]
     gates: NotRequired[dict[str, HeadMatrix]]
+    roles: NotRequired[
+        dict[str, Any]
+    ]  # `headwise.atlas.result.Roles.held`: what roles are about, roles by "layer.head"
     compare: NotRequired[dict[str, Any]]  # importance of a second checkpoint
     iat: NotRequired[IAT]
     prune: NotRequired[Pruning]

@@ -27,7 +27,7 @@ RANGES = (
     ("alpha delta", lambda v: 0 < v <= 1, "a fraction above 0, up to 1"),
     ("fractions prune", lambda v: 0 <= v <= 1, "fractions from 0 to 1"),
     ("examples dev probe_rows max_length", lambda v: v > 0, "a number above 0"),
-    ("random matched", lambda v: v >= 0, "0 or more"),
+    ("random matched roles", lambda v: v >= 0, "0 or more"),
 )
 
 
@@ -58,6 +58,8 @@ class Settings:
     """Properties to probe every head for."""
     probe_rows: int = 4000
     """Training rows of each probe."""
+    roles: int = 0
+    """Training texts per task to measure the roles of heads on (0: no roles)."""
     prune: tuple[float, ...] = (0.1, 0.3, 0.5)
     """Fractions of the least important heads to try pruning."""
     skip: tuple[str, ...] = ()
@@ -263,6 +265,14 @@ def probes(study: Study, data: Data) -> Data:
         layer, head, best = best_head(record)
         study.log(f"{name}: best head {layer}.{head}, {100 * best:.1f}; chance {100 * record['chance']:.1f}")
     return {"probes": results}
+
+
+@stage("roles", "Measure what each head does", reads=("roles",), wanted=lambda s: s.roles > 0)
+def roles(study: Study, data: Data) -> Data:
+    """The roles of heads; ``roles.json`` has every score, ``atlas.json`` what the atlas page shows."""
+    from headwise.study.evidence import roles_of
+
+    return roles_of(study, data, _head_scores(data))
 
 
 @stage("iat", "Important-head training against plain", needs=("train",), reads=("delta",))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -136,3 +138,12 @@ def test_numbers_of_rows_are_those_of_the_whole_table():
     column, codes = pa.array(["a", "b", "c", "d"]), np.array([0, 1, 0, 1], np.int32)
     part = TextTable({"text": column}, codes, ("x", "y")).taken(np.array([1, 3])).taken(np.array([1]))
     assert list(part) == [{"text": "d", "text_b": None, "label": "y"}] and part.lengths().tolist() == [1]
+
+
+def test_a_large_table_is_read_without_pandas(tmp_path):
+    """Importing it takes more memory than the columns of a million rows."""
+    file = tmp_path / "big.csv"
+    file.write_text("text,label\n" + "".join(f"a fine film {i},{['bad', 'good'][i % 2]}\n" for i in range(200_000)))
+    code = f"import sys; from headwise.tasks import own; t = own('big={file}:text,label'); t.rows('dev')[:5]; "
+    code += "assert type(t.rows('dev')).__name__ == 'TextTable'; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -156,6 +156,7 @@ async function start() {
   document.querySelector(".words").hidden = !ABLE.attention;
   place("close").hidden = !ABLE.close;
   place("report").hidden = !lab.report;
+  place("atlas").hidden = !lab.atlas;
   place("cutting").hidden = !lab.exports;
   state.alpha = lab.alpha;
   drawMap();

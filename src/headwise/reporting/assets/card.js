@@ -48,6 +48,7 @@ function headCard(view, head) {
 function headDetail(view, head) {
   const { probes, gates } = view.study;
   return [
+    measureRows("Roles", heldBy(view, head).map((held) => barRow({ name: held.role, value: percent(held.score), share: held.score, tick: held.control, note: chance(held.p) })), "Attention given to the role’s targets; vertical line: the control."),
     measureRows("Probes", Object.entries(probes || {}).map(([name, probe]) => probeRow(view, name, probe, head)), "Vertical line: chance."),
     measureRows("Gates", Object.entries(gates || {}).map(([name, values]) => gateRow(view, name, values, head))),
     attentionRows(view, head),

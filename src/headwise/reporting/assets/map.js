@@ -1,11 +1,12 @@
 /* The head map: layers x heads, coloured by what the reader asks for. */
-const MODES = { owner: "Tasks", importance: "Importance", probe: "Probe", gate: "Gate" };
+const MODES = { owner: "Tasks", importance: "Importance", role: "Role", probe: "Probe", gate: "Gate" };
 
 function colourings(view) {
   const { probes, gates } = view.study;
   return {
     owner: view.tasks.map((task) => task.name),
     importance: view.tasks.map((task) => task.name),
+    role: Object.keys((view.study.roles || {}).about || {}),
     probe: Object.keys(probes || {}),
     gate: Object.keys(gates || {}),
   };
@@ -25,9 +26,9 @@ function drawChoices(view, names) {
   const place = show(view, "choices", names.map((name) => {
     const task = view.byName[name];
     const pressed = !byOwner && name === view.state.which;
-    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: (task && view.study.withheld[name]) || (byOwner ? `Importance for ${name}` : null),
+    return el("button", { type: "button", "aria-pressed": pressed, "data-key": name, title: (task && view.study.withheld[name]) || (byOwner ? `Importance for ${name}` : view.state.mode === "role" ? view.study.roles.about[name] : null),
       on: { click: () => setColouring(view, byOwner ? "importance" : view.state.mode, name), mouseenter: () => single(view, task), mouseleave: () => single(view, null) } },
-    task && view.state.mode !== "probe" ? badge(task.position, task.letter) : null, task ? task.short : name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
+    task && !["probe", "role"].includes(view.state.mode) ? badge(task.position, task.letter) : null, task ? task.short : name, task && view.study.withheld[name] ? el("small", {}, " (withheld)") : null);
   }));
   place.setAttribute("aria-label", byOwner ? "Tasks" : MODES[view.state.mode]);
 }
@@ -141,6 +142,7 @@ function paint(view) {
 function painter(view) {
   const { mode, which } = view.state;
   if (mode === "owner") { legendOwners(view); return (head) => ownerPaint(view, head); }
+  if (mode === "role") { legendRole(view, which); return (head) => rolePaint(view, head, which); }
   const scale = mode === "importance" ? importanceScale(view) : mode === "probe" ? probeScale(view) : gateScale(view);
   legendScale(view, scale);
   const task = view.byName[which];
@@ -164,6 +166,20 @@ function ownerPaint(view, head) {
     const at = view.tasks.indexOf(task);
     return el("i", { class: `mark ${taskClass(task.position)}${certain(view, task, head) ? "" : " hollow"} m${side}`, style: { "grid-area": `${1 + Math.floor(at / side)} / ${1 + (at % side)}` }, "data-letter": task.letter });
   }) };
+}
+
+/* Heads that hold a role, darker for more attention beyond the control; a mark says so without colour. */
+const heldBy = (view, head) => ((view.study.roles || {}).heads || {})[headName(view, head)] || [];
+
+function rolePaint(view, head, role) {
+  const held = heldBy(view, head).find((each) => each.role === role), t = held ? 0.15 + 0.8 * clamp(held.lift) : 0;
+  return { background: held ? shade(t) : "", marks: [held ? el("b", { class: "held", style: { color: inkOn(t) } }, "●") : ""] };
+}
+
+function legendRole(view, role) {
+  const count = Object.values(view.study.roles.heads).filter((held) => held.some((each) => each.role === role)).length;
+  show(view, "legend", el("span", {}, "0"), el("i", { class: "rampbar", style: { background: rampBar() } }), el("span", {}, "1"),
+    el("span", { class: "about" }, `attention beyond the control; ${count} head${count === 1 ? "" : "s"} with this role, significant over texts after Holm: ${view.study.roles.about[role]}`));
 }
 
 /* A few giants must not drown the rest: the scale ends at the 98th percentile. */
@@ -205,7 +221,8 @@ function legendOwners(view) {
 function spoken(view, head) {
   const lines = view.tasks.map((task) => `${task.name} ${scoreText(task, task.scores[head])}${task.rank[head] ? `, rank ${task.rank[head]}` : ""}`);
   const many = view.tasks.length > MARKED ? `${view.members[head].length} tasks. ` : "";
-  return `Layer ${Math.floor(head / view.H)}, head ${head % view.H}. ${many}${lines.join("; ")}`;
+  const held = heldBy(view, head).map((each) => each.role);
+  return `Layer ${Math.floor(head / view.H)}, head ${head % view.H}. ${many}${lines.join("; ")}${held.length ? `. Roles: ${held.join(", ")}` : ""}`;
 }
 
 /* The map for those who read it as text: each task's heads at this α, most important first. */
@@ -213,7 +230,15 @@ function drawTable(view) {
   if (!part(view, "as-table")) return;
   show(view, "as-table", el("table", { class: "plain" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Task"), el("th", { scope: "col" }, `Top heads at α = ${percent(view.state.alpha)}, as layer.head`))),
     el("tbody", {}, view.tasks.map((task) => el("tr", {}, el("th", { scope: "row" }, task.name), el("td", { class: "wrap" }, task.order.slice(0, taken(view)).map((head) => `${headName(view, head)}${certain(view, task, head) ? "" : "?"}`).join(" ")))))),
-    el("p", { class: "hint" }, "A question mark: above the cut, but not for certain."));
+    el("p", { class: "hint" }, "A question mark: above the cut, but not for certain."), rolesTable(view) || []);
+}
+
+function rolesTable(view) {
+  const roles = Object.keys((view.study.roles || {}).about || {});
+  if (!roles.length) return null;
+  const holders = (role) => Object.entries(view.study.roles.heads).filter(([, held]) => held.some((each) => each.role === role)).map(([head]) => head);
+  return el("table", { class: "plain" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Role"), el("th", { scope: "col" }, "Heads that hold it, as layer.head"))),
+    el("tbody", {}, roles.map((role) => el("tr", {}, el("th", { scope: "row" }, role), el("td", { class: "wrap" }, holders(role).join(" "))))));
 }
 
 /* The one tooltip of the page. */

@@ -68,8 +68,9 @@ class TextTable(Sequence):
 
     def _made(self, places: np.ndarray) -> Iterator[Row]:
         places = places if self.index is None else self.index[places]
-        first = self.texts["text"].take(places).to_pylist()
-        second = self.texts["text_b"].take(places).to_pylist() if "text_b" in self.texts else [None] * len(first)
+        wanted = _column(places)
+        first = self.texts["text"].take(wanted).to_pylist()
+        second = self.texts["text_b"].take(wanted).to_pylist() if "text_b" in self.texts else [None] * len(first)
         for text, text_b, code in zip(first, second, self.codes[places].tolist()):
             yield {"text": text, "text_b": text_b, "label": self.labels[code]}
 
@@ -119,6 +120,8 @@ def text_table(
                     column.add(batch.column(name))
                 label.append(batch.column(fields[-1]))
         arrays = {name: column.array() for name, column in texts.items()} | {fields[-1]: pa.concat_arrays(label)}
+        del batch, label, texts
+        pa.default_memory_pool().release_unused()  # arrow keeps what readers let go
         return _checked(arrays, columns, kind, labels)
     except (pa.ArrowException, _Unusual, HeadwiseError, OSError, UnicodeError, TypeError, ValueError):
         return None
@@ -154,6 +157,22 @@ def _offsets(part: Any) -> np.ndarray:
     return np.frombuffer(part.buffers()[1], np.int32)[part.offset : part.offset + len(part) + 1]
 
 
+# Arrow's own conversions import pandas, which takes more time and memory than a million rows do.
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A column of numbers without nulls."""
+    kind = np.dtype(str(column.type))
+    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
+
+
+def _column(numbers: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    whole = np.ascontiguousarray(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
+
+
 class _Unusual(Exception):
     """Something that only the readers that go row by row can judge."""
 
@@ -175,7 +194,7 @@ def _checked(table: Mapping[str, Any], columns: Mapping[str, Any], kind: str, la
     shaped = [shape({**stand_in, columns["label"]: label}, columns, names)["label"] for label in raw]
     known = tuple(dict.fromkeys(shaped))  # 1 and 1.0 are one label
     place = np.array([known.index(label) for label in shaped], np.int32)
-    codes = place[coded.indices.to_numpy(zero_copy_only=False)]
+    codes = place[_numbers(coded.indices)]
     return TextTable(texts, codes, known)
 
 
@@ -273,7 +292,7 @@ def _words(column: Any) -> np.ndarray:
             found[start:stop] = np.add.reduceat(begins, offsets[:-1], dtype=np.int64)
         else:
             split = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(part))
-            found[start:stop] = pc.list_value_length(split).to_numpy()
+            found[start:stop] = _numbers(pc.list_value_length(split))
     return found
 
 
@@ -288,14 +307,19 @@ def _groups(column: Any) -> np.ndarray:
     hashes = np.empty(len(column), np.uint64)
     for start, stop, part in _parts(column):
         hashes[start:stop] = _hashed(part, KEPT)
-        odd = ~pc.string_is_ascii(part).to_numpy(zero_copy_only=False)
+        odd = _numbers(pc.string_is_ascii(part).cast(pa.uint8())) == 0
         if odd.any():
             written = pa.array([normalised(text) for text in part.filter(odd).to_pylist()], pa.string())
             hashes[start:stop][odd] = _hashed(written, np.arange(256, dtype=np.uint8))
-    _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return rank[number]
+    order = np.argsort(hashes, kind="stable").astype(np.int32)
+    hashes = hashes[order]
+    begins = np.concatenate([[True], hashes[1:] != hashes[:-1]])
+    first = order[begins][np.cumsum(begins, dtype=np.int32) - 1]  # of every row in order, the first row with its text
+    leads = np.zeros(len(order), bool)
+    leads[first] = True
+    found = np.empty(len(order), np.int32)
+    found[order] = (np.cumsum(leads, dtype=np.int32) - 1)[first]
+    return found
 
 
 def _hashed(part: Any, kept: np.ndarray) -> np.ndarray:
