@@ -167,7 +167,7 @@ class Roles(Shown):
         ]
 
     def held(self) -> dict[str, Any]:
-        """The roles that hold: what each is about, and their scores by head (``layer.head``), the largest lift first."""
+        """The roles that hold: what each is about, and their scores by head (``layer.head``), the largest first."""
         holds, lift = self.holds(), self.lift
         heads: dict[str, list[dict[str, Any]]] = {}
         for r, layer, head in sorted(np.argwhere(holds).tolist(), key=lambda at: -lift[tuple(at)]):
