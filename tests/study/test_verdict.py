@@ -11,7 +11,8 @@ from scipy import stats
 
 from headwise.dissociation.significance import verdict as judge
 from headwise.heads.selection import ties, top
-from headwise.study.verdict import repeated, tied, top_mask, verdict, withheld
+from headwise.reporting.words import repeated
+from headwise.study.verdict import tied, top_mask, verdict, withheld
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import leakage
 from headwise.tasks.task import Rows, Task

@@ -20,7 +20,7 @@ from headwise.reporting import words
 from headwise.reporting.palette import RAMP, TASKS, task_class, task_rules
 from headwise.reporting.tables import FORMS, decimals, numeric, shown
 from headwise.study.schema import checked
-from headwise.study.verdict import kind_of, repeated
+from headwise.study.verdict import kind_of
 
 SCRIPTS = ("data.js", "core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
 # Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
@@ -100,7 +100,7 @@ def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _compared(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With how many of a task's heads other trainings of the same study have."""
-    for group in repeated(studies):
+    for group in words.repeated(studies):
         for study in (study for study in studies if study["title"] in group["studies"] and study.get("trust")):
             study["trust"] = {**study["trust"], "seeds": group["seeds"]}
     return studies
@@ -179,7 +179,7 @@ def template(name: str = "page.html.j2") -> Any:
     environment.filters.update(words.FILTERS)
     environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)
     environment.globals.update(as_shown=shown, json=_indented)
-    environment.globals.update(repeated=repeated, average=words.average)
+    environment.globals.update(repeated=words.repeated, average=words.average)
     environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
     return environment.from_string(asset(name))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.measuring.stats import Overlap, adjust, over_trainings, overlap_test
+from headwise.measuring.stats import Overlap, adjust, overlap_test
 
 MOSTLY = 0.9  # of the answers are one class
 LEVEL = 0.05  # of a family of tests, after adjustment
@@ -169,67 +169,6 @@ def _alone(study: Mapping[str, Any], alpha: float) -> Iterator[str]:
         f"{100 * curve['intact']:.1f} to {100 * own:.1f}, {differs} random heads ({100 * random:.1f} on average; "
         f"{_p(p)})."
     )
-
-
-# -- several trainings
-
-
-def repeated(studies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What studies that differ in their seed alone say together, one entry for each such group of two or more.
-
-    Of every pair of tasks: both D of each training, in how many the pair is significant, and the one-sided p-value over
-    trainings (Student's t, the larger of both directions, Holm-adjusted). Of every task: the fraction of its own heads
-    that two trainings have in common.
-    """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for study in studies:
-        if study.get("dissociation") and study.get("importance"):
-            groups.setdefault(_without_seed(study), []).append(study)
-    return [_together(group) for group in groups.values() if len({_seed(study) for study in group}) == len(group) > 1]
-
-
-def _seed(study: Mapping[str, Any]) -> Any:
-    return ((study.get("reproduce") or {}).get("plan") or {}).get("seed")
-
-
-def _without_seed(study: Mapping[str, Any]) -> str:
-    again = study.get("reproduce") or {}
-    plan = {name: value for name, value in (again.get("plan") or {}).items() if name != "seed"}
-    tasks = [task["name"] for task in study["tasks"]]
-    return repr(
-        (study["model"]["name"], tasks, sorted(plan.items()), again.get("settings"), study["dissociation"]["default"])
-    )
-
-
-def _together(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    parts = [study["dissociation"] for study in group]
-    entries = [next(row for row in part["D"] if row["fraction"] == part["default"])["pairs"] for part in parts]
-    nulls, without = [part.get("null") for part in parts], [withheld(study) for study in group]
-    pairs = []
-    for each in zip(*entries):
-        kinds = [kind_of(pair, null, less) for pair, null, less in zip(each, nulls, without)]
-        d_a, d_b = ([pair[side] for pair in each] for side in ("d_a", "d_b"))
-        pairs.append(
-            {"a": each[0]["a"], "b": each[0]["b"], "d_a": d_a, "d_b": d_b, "significant": kinds.count("significant")}
-        )
-    p = adjust(np.array([np.maximum(_over(pair["d_a"]), _over(pair["d_b"])) for pair in pairs]))
-    for pair, value in zip(pairs, p.tolist()):
-        pair["p"] = None if np.isnan(value) else value
-    alpha = parts[0]["default"]
-    masks = {task: [top_mask(s["importance"][task]["scores"], alpha) for s in group] for task in group[0]["importance"]}
-    shared = {task: [(a & b).sum() / max(1, a.sum()) for a, b in combinations(sets, 2)] for task, sets in masks.items()}
-    numbers = [study["title"] for study in group]
-    return {
-        "studies": numbers,
-        "n": len(group),
-        "pairs": pairs,
-        "seeds": {t: float(np.mean(v)) for t, v in shared.items()},
-    }
-
-
-def _over(values: Sequence[float | None]) -> float:
-    """One-sided p over trainings that D is above zero; NaN where a training has none."""
-    return float("nan") if None in values else float(over_trainings(np.array(values, float)).p)  # type: ignore[arg-type]
 
 
 # -- shared heads
