@@ -26,7 +26,7 @@ SHA256 = {  # of every file that is opened; the same as of sentence-transformers
     "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-PROBES = ("corpus.past_present", "corpus.subj_number", "corpus.tree_depth")
+PROBES = ("corpus.subj_number", "corpus.tree_depth")
 
 
 def encoder_folder() -> Path:
@@ -60,21 +60,22 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
         lr=2e-4,
         head_lr=1e-3,
         batch_size=32,
-        max_examples=400 if quick else 1000,
-        max_dev=48 if quick else 80,
+        max_examples=400 if quick else 700,
+        max_dev=48,
         seed=seed,
     )
     settings = Settings(
         plan,
         alpha=ALPHA,
         close="mean",  # zero would drive questions to chance whatever heads are ablated
-        examples=128 if quick else 400,
-        fractions=(ALPHA,) if quick else (ALPHA, 2 * ALPHA),
-        random=20 if quick else 40,
+        examples=128 if quick else 256,
+        fractions=(ALPHA,),
+        random=20 if quick else 60,  # a pair's smallest p is about 1 / random
         matched=0,
-        dev=48 if quick else 80,
+        dev=48,
         probes=PROBES[:1] if quick else PROBES,
-        probe_rows=500 if quick else 1500,
+        probe_rows=500 if quick else 1000,
+        roles=20 if quick else 40,
         max_length=64,
         pooling="mean",
     )
