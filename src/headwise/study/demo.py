@@ -60,7 +60,7 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
         lr=2e-4,
         head_lr=1e-3,
         batch_size=32,
-        max_examples=400 if quick else 700,
+        max_examples=400 if quick else 600,
         max_dev=48,
         seed=seed,
     )
