@@ -371,3 +371,35 @@ def test_a_language_model_shows_next_words_and_choices(browser, talking):
     wait(lambda: browser.text('[data-task="next word"] .after .word') == f"“{expected}”")
     browser.keys(ESCAPE)
     assert axe(browser) == [] and browser.console() == []
+
+
+def test_many_tasks_and_many_heads_stay_in_reach(browser):
+    """Tasks beyond a dozen are in a list, small heads can be enlarged, and the map can be read as text."""
+    from dataclasses import replace
+
+    from labs import opened_toy
+
+    running = Lab(replace(opened_toy(tasks=14), roles={}))
+    try:
+        browser.size(1440, 1000)
+        browser.open(running.address, "#t=w1+m0a+w3")
+        settled(browser)
+        assert browser.run("return document.querySelectorAll('.chip').length") == 12
+        browser.run(
+            "const s = document.querySelector('[data-part=more-tasks]');"
+            "s.value = 'toy13'; s.dispatchEvent(new Event('change'))"
+        )
+        shut = browser.run(CLOSED).split(",")
+        browser.run("document.querySelector('details:has([data-part=as-text]) summary').click()")
+        wait(lambda: f"Closed, as layer.head: {' '.join(shut)}." in text(browser, "as-text"))
+        assert "toy13" in text(browser, "as-text") and len(shut) == 2
+        browser.run(
+            "lab.heads = 64; lab.layers = 80; cells.length = 0; state.gates = Array(5120).fill(1);"
+            "lab.alive = Array.from({length: 80}, () => Array(64).fill(true)); lab.scores = {}; drawMap()"
+        )
+        press(browser, "zoom")
+        assert browser.run("return cells[0].getBoundingClientRect().width") >= 24
+        press(browser, "zoom")
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        running.close()

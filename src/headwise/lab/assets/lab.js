@@ -116,6 +116,7 @@ const ACTS = {
   python: () => takeAway("python"), file: () => takeAway("file"), model: () => takeAway("model"),
   "next-example": () => showExample(1), "previous-example": () => showExample(-1),
   measure: (event) => { if (event.target.textContent === "Stop measuring") { event.target.textContent = "…"; hangUp("scores"); } else measure(); },
+  zoom: (event) => { const on = place("map").classList.toggle("zoomed"); event.target.setAttribute("aria-pressed", on); event.target.textContent = on ? "Fit" : "Zoom"; },
   theme: () => { const root = document.documentElement, dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches; root.dataset.theme = dark ? "light" : "dark"; },
 };
 
@@ -167,6 +168,7 @@ async function start() {
   setUpText();
   document.addEventListener("click", (event) => { const button = event.target.closest("[data-do]"); if (button && ACTS[button.dataset.do]) ACTS[button.dataset.do](event); });
   document.addEventListener("keydown", keys);
+  place("as-text").closest("details").addEventListener("toggle", writeMap);
   addEventListener("hashchange", () => change(fromAddress()));
   look.at = living()[0];
   refresh();

@@ -18,6 +18,7 @@ function drawMap() {
   fill(grid, { role: "grid", "aria-label": "Heads: layers by heads, the first layer at the bottom", "aria-multiselectable": "true", style: { "--heads": lab.heads } }, []);
   grid.classList.toggle("dense", lab.heads > 16 || lab.layers > 12);
   grid.classList.toggle("tiny", lab.heads > 32 || lab.layers > 40);
+  document.querySelector('[data-do="zoom"]').hidden = !(lab.heads > 32 || lab.layers > 40 || (size() > 200 && innerWidth < 700));
   grid.addEventListener("pointerdown", startPaint);
   grid.addEventListener("keydown", mapKey);
   addEventListener("pointermove", movePaint);
@@ -121,6 +122,15 @@ function paintMap() {
     cell.setAttribute("aria-selected", String(state.gates[i] < 1));
     cell.setAttribute("aria-label", `Layer ${Math.floor(i / lab.heads)}, head ${i % lab.heads}, ${statusOf(i)}${members.length ? `, needed by ${members.map((task) => task.short).join(", ")}` : ""}`);
   });
+  if (place("as-text").closest("details").open) writeMap();
+}
+
+/* The map for those who read it as text. */
+function writeMap() {
+  const names = (heads) => heads.map(nameOf).join(" ") || "none";
+  put("as-text", el("p", {}, `Closed, as layer.head: ${names(closedHeads())}. Half open: ${names(living().filter((i) => state.gates[i] > 0 && state.gates[i] < 1))}.`),
+    marked().length ? el("table", {}, el("thead", {}, el("tr", {}, ["task", `its top ${percent(state.alpha)} of heads`].map((name) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, marked().map((task) => el("tr", {}, el("th", { scope: "row" }, task.name), el("td", {}, names(topHeads(task.name))))))) : null);
 }
 
 function paintMembers(cell, members, count) {
@@ -146,17 +156,21 @@ function drawControls() {
   drawSets();
 }
 
+const CHIPS = 12; /* tasks with a button of their own; the others are in a list */
+
 function drawSets() {
-  const chips = marked().slice(0, 12).map((task) => {
+  const chips = marked().slice(0, CHIPS).map((task) => {
     const heads = topHeads(task.name), on = heads.length && heads.every((i) => state.gates[i] === 0);
     return el("button", { type: "button", class: `chip ${taskClass(position(task.name))}`, "aria-pressed": String(Boolean(on)), title: `${heads.length} heads most important to ${task.name}`, on: { click: () => toggleAll(heads) } }, el("i", { class: "dot" }), el("b", {}, task.letter), ` ${task.short}`);
   });
+  const rest = marked().slice(CHIPS);
+  const more = rest.length ? el("select", { "aria-label": "Close the heads of another task", "data-part": "more-tasks", on: { change: (event) => { if (event.target.value) toggleAll(topHeads(event.target.value)); } } }, el("option", { value: "" }, `${rest.length} more tasks …`), rest.map((task) => el("option", { value: task.name }, task.short))) : null;
   const count = closedHeads().length || Math.floor(state.alpha * size());
   const alpha = marked().length ? el("label", { class: "alpha" }, "α ", el("input", { type: "range", min: 1, max: 90, value: Math.round(100 * state.alpha), "aria-label": "Fraction of all heads that count as a task’s own, percent", "data-part": "alpha", on: { input: (event) => { state.alpha = event.target.value / 100; place("alpha-text").textContent = percent(state.alpha); paintMap(); } , change: drawSets } }), el("output", { "data-part": "alpha-text" }, percent(state.alpha))) : null;
   const roles = Object.keys(lab.roles);
   const role = roles.length ? el("select", { "aria-label": "Close the heads of a role", "data-part": "roles", on: { change: (event) => { if (event.target.value) toggleAll(lab.roles[event.target.value].map(([l, h]) => l * lab.heads + h)); } } }, el("option", { value: "" }, "Role …"), roles.map((name) => el("option", { value: name }, `${name} (${lab.roles[name].length})`))) : null;
   const mode = look.effects ? el("div", { class: "segments", role: "group", "aria-label": "What the map shows" }, segments([{ key: "tasks", label: "Tasks" }, { key: "effect", label: "Effect" }], look.mode, (key) => { look.mode = key; drawSets(); paintMap(); })) : null;
-  put("sets", chips, alpha, role,
+  put("sets", chips, more, alpha, role,
     el("button", { type: "button", "data-do": "random", on: { click: () => randomSet(count) } }, `Random ${count}`),
     el("button", { type: "button", on: { click: () => change({ gates: state.gates.map((gate, i) => (alive(i) ? 1 - gate : 1)) }) } }, "Invert"),
     el("button", { type: "button", "data-do": "open", on: { click: (event) => { event.stopPropagation(); change({ gates: allOpen() }); } } }, "Open all"), mode);
