@@ -55,3 +55,12 @@ def test_a_planted_head_has_the_role(drawn):
     assert len(found.to_records()) == 12 and {"role", "layer", "head", "p", "holds"} <= set(found.to_records()[0])
     raised = Roles(**{**found.__dict__, "untrained": np.array([np.nan, 0.95])})
     assert not raised.holds()[1].any()
+
+
+def test_a_head_that_gives_the_control_all_it_gives_the_role_has_none(drawn):
+    """A previous-token head gives the first sub-word of a two-piece word all it has, and any other pair as much."""
+    score, control = drawn
+    control[:, 0, 1, 1] = 0.999
+    score[:, 0, 1, 1] = control[:, 0, 1, 1] + np.random.default_rng(1).uniform(0, 0.001, 30)
+    found = of(score, control)
+    assert found.p[0, 1, 1] < 0.05 and not found.holds()[0, 1, 1]

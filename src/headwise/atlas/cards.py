@@ -15,6 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.files import finite
 
 SHARE = 0.2  # of the heads are those that a task needs, or that encode a property
+SINK = "first"
 VERSION = 1
 
 
@@ -88,13 +89,16 @@ def _model(name: str, roles: Roles, needs: dict, encodes: dict, examples: list, 
 
 
 def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
-    """A head's strongest role, all that hold, and its scores in all, the largest lift first."""
+    """A head's strongest role, also beside the sink, which most have; its scores in all, the largest lift first."""
     roles, (low, high) = known["roles"], known["interval"]
     lift, at = roles.lift[:, layer, head], (layer, head)
     order = [r for r in np.argsort(-np.nan_to_num(lift, nan=-np.inf)) if not np.isnan(roles.score[r][at])]
     best = int(known["strongest"][at])
+    role = roles.names[best] if best >= 0 else None
+    beside = (roles.names[r] for r in order if known["holds"][r][at] and roles.names[r] != SINK)
     return {
-        "role": roles.names[best] if best >= 0 else None,
+        "role": role,
+        "beside": next(beside, role),
         "roles": [
             {
                 "role": roles.names[r],

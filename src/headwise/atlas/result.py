@@ -89,9 +89,11 @@ class Roles(Shown):
 
     @property
     def lift(self) -> np.ndarray:
-        """What a head gives to a role's targets beyond the control, of what the control leaves: 1 is all attention."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return (self.score - self.control) / (1 - self.control)
+        """What a head gives to a role's targets beyond the control, of what the control leaves: 1 is all attention.
+
+        Where the control leaves less than a tenth, the gain is a share of a tenth: next to nothing of nothing is no role.
+        """
+        return (self.score - self.control) / np.maximum(1 - self.control, LEAST)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Student's interval of the scores over texts."""

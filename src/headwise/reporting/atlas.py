@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from headwise.atlas.cards import SINK
 from headwise.errors import HeadwiseError
 from headwise.reporting import page
 from headwise.reporting.palette import RAMP, TASKS, task_rules
@@ -38,10 +39,13 @@ def render_atlas(record: Mapping[str, Any], title: str = "") -> str:
 
 def _finding(model: Mapping[str, Any]) -> str:
     """The first screen's message: how many heads have a role, and which roles most have."""
-    held = Counter(head["role"] for head in model["heads"] if head["role"])
+    held = Counter(head["beside"] for head in model["heads"] if head["role"])
+    sinks = sum(1 for head in model["heads"] if head["role"] == SINK != head["beside"])
     few = ", ".join(f"{count} {name}" for name, count in held.most_common(4))
     total = len(model["heads"])
     text = f"{sum(held.values())} of {total} heads of {model['name']} have a role" + (f": {few}." if few else ".")
+    if sinks:
+        text += f" {sinks} of them look most of all at the first token, and are counted by their next role."
     if not model["tasks"]:
         return text
     idle = sum(1 for head in model["heads"] if head["role"] and not head["needed"])

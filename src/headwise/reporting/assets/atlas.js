@@ -2,12 +2,19 @@
 const { models, changes, share } = page.atlas;
 const role = (name) => document.querySelector(`[data-role="${name}"]`);
 const key = (head) => `${head.layer}.${head.head}`;
-const state = { role: null, needed: "", changed: false, model: 0, head: null, query: null };
+const state = { role: null, needed: "", changed: false, sink: false, model: 0, head: null, query: null };
+const roleOf = (head) => (state.sink ? head.role : head.beside ?? head.role);
 
-/* The most frequent roles have colours of their own; the list repeats after ten. */
-const counts = new Map();
-for (const model of models) for (const head of model.heads) if (head.role) counts.set(head.role, (counts.get(head.role) || 0) + 1);
-const named = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
+/* The most frequent roles have colours of their own, the sink a grey one; the list repeats after ten. */
+function counted() {
+  const counts = new Map();
+  for (const model of models) for (const head of model.heads) if (roleOf(head)) counts.set(roleOf(head), (counts.get(roleOf(head)) || 0) + 1);
+  return counts;
+}
+let counts = counted(), named = [];
+const sink = "first";
+const colour = (name) => (name === sink ? "sink" : taskClass(named.filter((each) => each !== sink).indexOf(name)));
+const byCount = () => [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
 const tasks = [...new Set(models.flatMap((model) => model.tasks))];
 const changedHeads = new Set(changes.map((c) => `${c.model}:${c.layer}.${c.head}`));
 const about = new Map(models.flatMap((model) => model.roles.map((r) => [r.name, r])));
@@ -22,18 +29,18 @@ function passes(model, head) {
 }
 
 function cell(model, number, head) {
-  const best = head.roles.find((r) => r.role === head.role);
+  const best = head.roles.find((r) => r.role === roleOf(head));
   const shown = state.role && state.role !== "none" ? head.roles.find((r) => r.role === state.role) : best;
   const pressed = state.model === number && state.head === key(head);
-  const name = state.role && state.role !== "none" && shown && shown.holds ? state.role : head.role;
-  const classes = [name ? taskClass(named.indexOf(name)) : "none", passes(model, head) ? "" : "dim"];
+  const name = state.role && state.role !== "none" && shown && shown.holds ? state.role : roleOf(head);
+  const classes = [name ? colour(name) : "none", passes(model, head) ? "" : "dim"];
   if (changedHeads.has(`${model.name}:${key(head)}`)) classes.push("changed");
   return el("button", {
     type: "button", "data-head": `${number}:${key(head)}`, "aria-pressed": pressed,
     class: classes.filter(Boolean).join(" ") || null,
     style: { "--lift": shown ? clamp(shown.lift || 0) : 0 },
-    title: `layer ${head.layer}, head ${head.head}: ${head.role || "no role"}`,
-    "aria-label": `layer ${head.layer}, head ${head.head}: ${head.role || "no role"}`,
+    title: `layer ${head.layer}, head ${head.head}: ${roleOf(head) || "no role"}`,
+    "aria-label": `layer ${head.layer}, head ${head.head}: ${roleOf(head) || "no role"}`,
     on: { click: () => choose(number, key(head)) },
   });
 }
@@ -62,7 +69,7 @@ function sentence(model, head) {
   if (!example) return null;
   const size = example.tokens.length;
   const weights = Uint8Array.from(atob(example.attention[key(head)]), (c) => c.charCodeAt(0));
-  const query = state.query === null ? size - 1 : Math.min(state.query, size - 1);
+  const query = state.query === null ? size >> 1 : Math.min(state.query, size - 1);
   return [el("h4", {}, `Where “${example.tokens[query]}” looks; choose another token`),
     el("div", { class: "sentence" }, example.tokens.map((token, k) => {
       const t = weights[query * size + k] / 255;
@@ -79,7 +86,7 @@ function card() {
   scored.sort((a, b) => about.get(a.role).describes - about.get(b.role).describes);
   const rows = scored.slice(0, 14).map((r) => el("tr", { class: r.holds ? "holds" : null },
     el("th", { scope: "row", title: about.get(r.role).about }, r.role), el("td", { class: "n" }, percent(r.score)),
-    el("td", { class: "n" }, `${percent(r.low)} to ${percent(r.high)}`), el("td", { class: "n" }, percent(r.control)), el("td", { class: "n" }, chance(r.p))));
+    el("td", { class: "n" }, `${percent(r.low).replace(/\s*%/, "")} to ${percent(r.high)}`), el("td", { class: "n" }, percent(r.control)), el("td", { class: "n" }, (chance(r.p) || "–").replace(/^p( =)? /, ""))));
   const rank = (task) => 1 + model.heads.filter((other) => other.needs[task] > head.needs[task]).length;
   const needs = Object.keys(head.needs).map((task) => el("tr", { class: head.needed.includes(task) ? "holds" : null },
     el("th", { scope: "row" }, task), el("td", { class: "n" }, number(head.needs[task])), el("td", { class: "n" }, `${rank(task)} of ${model.heads.length}`)));
@@ -87,7 +94,7 @@ function card() {
   const change = changes.find((c) => c.model === model.name && key(c) === key(head));
   role("card").replaceChildren(...[
     el("h3", {}, `${models.length > 1 ? `${model.name}, ` : ""}layer ${head.layer}, head ${head.head}`),
-    el("p", { class: "hint" }, head.role ? about.get(head.role).about : "no role holds"),
+    el("p", { class: "hint" }, roleOf(head) ? about.get(roleOf(head)).about : "no role holds"),
     change ? el("p", { class: "hint" }, `in ${models[0].name}: ${change.before || "no role"}`) : null,
     table(["role", "score", "95 % CI", "control", "p"], rows),
     needs.length ? [el("h4", {}, `Tasks (bold: among the ${percent(share)} of heads it needs most)`), table(["task", "importance", "rank"], needs)] : null,
@@ -103,6 +110,8 @@ function choose(model, head) {
 }
 
 function draw() {
+  counts = counted();
+  named = byCount();
   const kept = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.head : null;
   role("maps").replaceChildren(...models.map(map));
   if (kept) role("maps").querySelector(`[data-head="${kept}"]`)?.focus();
@@ -110,7 +119,7 @@ function draw() {
   role("count").textContent = models.map((model, i) => `${seen[i]} of ${model.heads.length} heads${models.length > 1 ? ` of ${model.name}` : ""}`).join(", ");
   const entry = (name, label, mark) => el("button", { type: "button", "aria-pressed": state.role === name, "data-key": name,
     on: { click: () => { state.role = state.role === name ? null : name; draw(); } } }, el("i", { class: `dot ${mark}` }), label);
-  role("legend").replaceChildren(...named.map((name, i) => entry(name, `${name} ${counts.get(name)}`, taskClass(i))), entry("none", "no role", ""));
+  role("legend").replaceChildren(...named.map((name) => entry(name, `${name} ${counts.get(name)}`, colour(name))), entry("none", "no role", ""));
 }
 
 function begin() {
@@ -120,6 +129,7 @@ function begin() {
   role("needed").addEventListener("change", (event) => { state.needed = event.target.value; draw(); });
   role("changes").hidden = models.length < 2;
   role("changed").addEventListener("change", (event) => { state.changed = event.target.checked; draw(); });
+  role("sink").addEventListener("change", (event) => { state.sink = event.target.checked; state.role = null; draw(); card(); });
   const all = [...about.values()];
   role("roles").append(...all.map((r) => el("tr", {}, el("th", { scope: "row" }, r.name), el("td", {}, r.about), models.map((model) => {
     const own = model.heads.map((head) => [head, head.roles.find((each) => each.role === r.name)]).filter(([, each]) => each);
@@ -129,7 +139,8 @@ function begin() {
   }))));
   draw();
   const first = models[0].heads.filter((head) => head.role);
-  const best = first.reduce((a, b) => (!a || b.roles[0].lift > a.roles[0].lift ? b : a), null);
+  const lift = (head) => head.roles.find((r) => r.role === roleOf(head)).lift;
+  const best = first.reduce((a, b) => (!a || lift(b) > lift(a) ? b : a), null);
   if (best) choose(0, key(best));
 }
 
