@@ -341,6 +341,32 @@ def test_an_address_holds_head_task_and_alpha(window, page):
     assert "72 heads" in window.text(CARD)
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_roles_have_a_map_an_address_and_words(window, page, width):
+    window.size(width, 844)
+    window.run("document.querySelector('[data-part=modes] [data-key=role]').click()")
+    window.run("document.querySelector('[data-part=choices] [data-key=first]').click()")
+    assert window.run("return location.hash") == "#role=first"
+    held = "return [...document.querySelectorAll('.cell:has(.held)')].map((c) => c.dataset.head)"
+    assert sorted(window.run(held)) == ["3.11", "4.11", "5.11"] and "3 heads with this role" in window.text(".legend")
+    window.open(page, "#role=previous&head=0.0")
+    assert len(window.run(held)) == 6 and "previous" in window.text('[data-part="detail"]')
+    window.run("document.querySelector('details:has([data-part=as-table]) summary').click()")
+    assert "first\t3.11 4.11 5.11" in window.text('[data-part="as-table"]')
+    assert "Roles: previous" in window.run("return document.querySelector('[data-head=\"0.0\"]').ariaLabel")
+
+
+def test_trainings_of_one_study_are_compared(browser, tmp_path):
+    studies = [fake_study.make(6, 12, 3, seed=i) for i in range(3)]
+    for seed, each in enumerate(studies):
+        each["reproduce"] = {"plan": {"seed": seed}, "settings": {}}
+    browser.open(report(studies, tmp_path / "r.html"))
+    shown = browser.text(".compare")
+    assert "One study, 3 trainings" in shown and "of 3" in shown and "p over trainings" in shown
+    assert "from another seed" in browser.text(".trust")
+    assert browser.console() == []
+
+
 def test_an_address_holds_the_study(browser, tmp_path, study):
     path = report([study, fake_study.make(4, 8, 3, seed=1) | {"title": "the other"}], tmp_path / "r.html")
     browser.open(path, "#study=1&head=3.7")

@@ -66,7 +66,7 @@ function openAt(index) {
   reachScrolled();
 }
 
-/* The address holds what is shown: #head=5.7&task=sst2&alpha=0.3&study=1; #5.7 is head 7 of layer 5. */
+/* The address holds what is shown: #head=5.7&task=sst2&alpha=0.3&study=1, or role=, probe=, gate= in place of task=; #5.7 is head 7 of layer 5. */
 const shown = () => views.find((one) => one && !one.root.hidden);
 
 function followLink() {
@@ -77,6 +77,7 @@ function followLink() {
   if (!view) return;
   if (words.has("alpha") && alpha >= 0.01 && alpha <= 0.9) { part(view, "alpha").value = Math.round(100 * alpha); setAlpha(view, alpha); }
   if (view.byName[task]) setColouring(view, "importance", task);
+  for (const mode of ["role", "probe", "gate"]) if (colourings(view)[mode].includes(words.get(mode))) setColouring(view, mode, words.get(mode));
   const found = /^(\d+)\.(\d+)$/.exec(words.get("head") || "");
   if (found && found[1] < view.L && found[2] < view.H) pin(view, found[1] * view.H + Number(found[2]));
 }
@@ -85,6 +86,7 @@ function toAddress(view) {
   const { pinned, alpha, mode, which } = view.state, words = new URLSearchParams();
   if (pinned !== null) words.set("head", headName(view, pinned));
   if (mode === "importance" && view.tasks.length > 1) words.set("task", which);
+  if (view.tasks.length && ["role", "probe", "gate"].includes(mode)) words.set(mode, which);
   if (view.tasks.length && Math.abs(alpha - (startAlpha(view) ?? 0.3)) > 0.001) words.set("alpha", alpha.toFixed(2));
   if (views.indexOf(view) > 0) words.set("study", views.indexOf(view));
   try { history.replaceState(null, "", words.size ? `#${words}` : location.pathname + location.search); } catch { /* where a page may not name itself */ }
