@@ -601,3 +601,9 @@ def test_the_real_library_reads_a_folder_of_the_hubs_form(tmp_path, monkeypatch)
         "hub", {"dev": "validation"}, {"text": "sentence", "label": "label"}, options={"path": str(tmp_path / "set")}
     )
     assert Hub(layout, "classify", ("no", "yes")).read("dev") == [one("x", "yes")]
+
+
+def test_of_one_or_two_texts_training_comes_first():
+    rows = [{"text": name, "text_b": None, "label": "a"} for name in ("one", "two", "three")]
+    sizes = [[len(part) for part in portions(rows[:n] * 5).values()] for n in (1, 2, 3)]
+    assert sizes == [[5, 0, 0], [5, 5, 0], [5, 5, 5]]

@@ -113,7 +113,8 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, Any]:
     order = np.concatenate([order[~large], order[large]])
     tenth = max(1, round(len(order) / 10))
     side = np.zeros(len(sizes), np.int8)
-    side[order[:tenth]], side[order[tenth : 2 * tenth]] = 1, 2
+    side[order[: tenth * (len(order) > 1)]] = 1  # of one or two groups, training comes first
+    side[order[tenth : 2 * tenth * (len(order) > 2)]] = 2
     places = {split: np.flatnonzero(side[group] == i) for i, split in enumerate(SPLITS)}
     if isinstance(rows, TextTable):
         return {split: rows.taken(chosen) for split, chosen in places.items()}
