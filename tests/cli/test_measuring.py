@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import transformers
 from typer.testing import CliRunner
 
 from headwise.cli import app
+from headwise.cli.options import head_scores
 from headwise.errors import HeadwiseError
 from headwise.testing import playground, tiny, tiny_tokenizer
 
@@ -60,3 +62,22 @@ def test_two_tasks_of_a_checkpoint_come_apart_under_any_reference(place):
 def test_what_cannot_be_measured_is_refused(place, words, says):
     with pytest.raises(HeadwiseError, match=says):
         RUN.invoke(app, words, catch_exceptions=False)
+
+
+def test_scores_are_known_by_what_is_in_their_file(place):
+    verb = ["importance", "--model", "finetuned", "--task", "reviews=reviews.csv:text,label", "--examples", "20"]
+    refused = RUN.invoke(app, [*verb, "--out", "scores.json"])
+    assert isinstance(refused.exception, HeadwiseError) and "--out scores.safetensors" in str(refused.exception)
+    assert RUN.invoke(app, [*verb, "--out", "scores"], catch_exceptions=False).exit_code == 0
+    known = head_scores(Path("scores"))
+    assert known["reviews"].shape == (2, 4)
+    Path("study.json").write_text(
+        json.dumps(
+            {
+                "model": {"name": "m", "layers": 2, "heads": 4},
+                "tasks": [{"name": "reviews"}],
+                "importance": {"reviews": {"scores": known["reviews"].tolist()}},
+            }
+        )
+    )
+    assert torch.equal(head_scores(Path("study.json"))["reviews"], known["reviews"])

@@ -195,8 +195,9 @@ def importance(
     """
     from headwise.scoring.importance import importance as measure
 
-    if out:
-        writable(out, file=True)
+    if out and writable(out, file=True).suffix in (".json", ".csv"):
+        hint = f"--out {out.with_suffix('.safetensors')}, or --json to print JSON"
+        raise HeadwiseError(f"--out {out}", "a file that ends in .safetensors", hint)
     subject, names = measured_model(folder, model, task, data, device)
     screen, kept = Screen(quiet=as_json), Kept(out, by, subject, {"examples": examples, "seed": seed})
     for name in names:

@@ -198,10 +198,17 @@ def head_scores(path: Path) -> dict[str, Any]:
     from headwise.io.files import read_arrays
     from headwise.study.schema import checked, read_study
 
-    if path.suffix == ".safetensors":
+    if path.is_file() and _holds_arrays(path):
         return {task: torch.from_numpy(scores) for task, scores in read_arrays(path)[0].items()}
     importance = checked(read_study(path))["importance"]
     return {task: torch.tensor(_numbers(entry["scores"])) for task, entry in importance.items()}
+
+
+def _holds_arrays(path: Path) -> bool:
+    """Whether a file, whatever it is called, begins as safetensors do: the length of its header, then the header."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
 
 
 def _numbers(matrix: list[list[float | None]]) -> list[list[float]]:
