@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from headwise.models.device import peak_of, weight_bytes
 from headwise.models.plain import Wrapped
-from headwise.scoring import backward, room
+from headwise.scoring import backward, gradient
 from headwise.scoring.importance import importance
 
 ANSWER = 8  # tokens of a row whose loss is taken
@@ -128,7 +128,7 @@ def compared(shape: str, tokens: int, lengths: list[int], count: int, device: st
     model = build(shape, device)
     rate = matrix_rate(device)
     rows += [row("TFLOP/s of a matrix product", rate / 1e12), *projections(model, tokens, device)]
-    room.LARGE = 1e18
+    gradient.LARGE = 1e18
     for length in lengths:
         batches = drawn(model, max(1, tokens // length), length, count)
         base = torch.zeros(())
@@ -210,11 +210,11 @@ def rows_of(shape: str, tokens: int, length: int, count: int, device: str, profi
         moved = [{name: value.to(device) for name, value in batch.items()} for batch in batches]
         return [subject.losses("loss", batch).sum().cpu() for batch in moved]
 
-    room.LARGE = 0
+    gradient.LARGE = 0
     scores = importance(model, batches, loss=last_tokens, log=said.append)
     estimate = 1e9 * float(re.search(r"([\d.]+) GB beside", said[0])[1]) if "GB beside" in said[0] else 0.0
     print("\n".join(said), flush=True)
-    room.LARGE = 1e18
+    gradient.LARGE = 1e18
     peak = peak_of(lambda: importance(model, batches[:1], loss=last_tokens, log=said.append), torch.device(device))
     ours = lambda: importance(model, batches, loss=last_tokens, log=said.append)  # noqa: E731
     spent, bare = fastest([ours, forward], 2, device)

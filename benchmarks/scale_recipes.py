@@ -1,7 +1,7 @@
 """How much the published recipes work through at size full: all jobs, and the models they leave (no rates).
 
 `benchmarks/scale.py` makes time of it. Job counts, epochs, tasks and lesions are the recipes' own; training rows are
-those of the papers' tables; development rows and lengths are written down in `headwise.papers.amounts`.
+those of the papers' tables; development rows and lengths are written down in `headwise.papers.checklist`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from unittest import mock
 
 from headwise.experiments import works
 from headwise.experiments.jobs import Job, in_order
-from headwise.papers.amounts import (  # noqa: F401
+from headwise.papers.anatomy import jobs as anatomy
+from headwise.papers.checklist import (  # noqa: F401
     BASE,
     LENGTH,
     SHAPES,
@@ -26,7 +27,6 @@ from headwise.papers.amounts import (  # noqa: F401
     tokens,
     training,
 )
-from headwise.papers.anatomy import jobs as anatomy
 from headwise.papers.mesh import jobs as mesh
 from headwise.papers.recipe import Scale, recipes
 

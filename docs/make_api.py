@@ -44,7 +44,7 @@ MODULES = {  # beyond the names of the package itself
     ),
     "headwise.heads.masking": ("masked", "beside"),
     "headwise.pruning.kv_policy": ("kv_policy", "KVPolicy", "streaming", "policy_curve", "passages"),
-    "headwise.reporting.atlas": ("render_atlas",),
+    "headwise.reporting.heads": ("render_atlas",),
     "headwise.pruning.iterative": ("cut_in_rounds", "Rounds"),
     "headwise.papers.specialization.transfer": ("transfer", "Transfer", "shuffled"),
     "headwise.papers.specialization.glue": ("submit", "write_submission"),
@@ -55,7 +55,7 @@ MODULES = {  # beyond the names of the package itself
     "headwise.papers.stem_cell.claims": ("Claims", "StemCells"),
     "headwise.training.methods.l0": ("L0",),
     "headwise.training.methods.distill": ("Distill",),
-    "headwise.measuring.vectors": ("sentence_vectors",),
+    "headwise.measuring.evaluate": ("sentence_vectors",),
     "headwise.dissociation.similarity": ("Similarity", "dse", "cra", "cnm", "ahp", "head_overlap", "rank_correlation"),
     "headwise.probing": (
         *("probe", "utilize", "effect_of_n", "fine_tune", "scatter", "change", "profiles", "across"),

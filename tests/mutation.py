@@ -32,8 +32,8 @@ TARGETS = {  # a file, its own tests, and the tests of what stands on it, for wh
     "selection": ("heads/selection.py", ["heads/test_selection.py"], ["papers/mesh/test_groups.py"]),
     "dissociation": (
         "dissociation/result.py",
-        ["dissociation/test_result.py", "dissociation/test_result_shown.py"],
-        ["dissociation/test_lesions.py", "papers/test_claims.py"],
+        ["dissociation/test_result.py"],
+        ["dissociation/test_lesions.py", "papers/stem_cell/test_claims.py"],
     ),
     "iat": ("training/methods/iat.py", ["training/methods/test_iat.py"], ["integrations/test_trainer.py"]),
 }

@@ -37,20 +37,7 @@ EXCEPTIONS = {  # room to room, with the reason
     ("registry", "papers"): "the papers are a plug-in that comes with headwise",
 }
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
-    **{
-        f"cli.{name}": "cli/test_cli"
-        for name in [
-            "app",
-            "doctor",
-            "making",
-            "options",
-            "records",
-            "screen",
-            "studying",
-            "using",
-        ]
-    },
-    "atlas.pairs": "atlas/test_functions",
+    **{f"cli.{name}": "cli/test_cli" for name in ["app", "making", "options", "records", "studying"]},
     "heads.cutting": "pruning/test_prune",
     "heads.families": "heads/test_gates",
     "heads.modules": "models/test_multitask",
@@ -58,16 +45,11 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.remains": "pruning/test_export",
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
-    "integrations.cards": "integrations/test_hub",
     "models.opening": "cli/test_measuring",
-    "papers.amounts": "test_scale",
     "papers.recipe": "papers/test_checklist",
     "papers.summary": "papers/test_pages",
     "pruning.verify": "pruning/test_export",
-    "reporting.palette": "reporting/test_figures",
-    "reporting.probes": "reporting/test_card",
     "reporting.words": "reporting/test_page",
-    "scoring.gradient": "scoring/test_importance",
     "scoring.result": "scoring/test_importance",
     "study.evidence": "study/test_language_study",
     "study.schema": "reporting/test_page",
@@ -75,9 +57,8 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "tasks.catalog.blimp": "tasks/prompts/test_prompts",
     "tasks.catalog.sentences": "tasks/catalog/test_known",
     "tasks.catalog.words": "tasks/catalog/test_known",
-    "tasks.kinds.continuation": "tasks/kinds/test_choice",
     "tasks.kinds.generation": "tasks/kinds/test_choice",
-    "tasks.predictions": "models/test_predicting",
+    "tasks.predictions": "models/test_subject",
     "tasks.readers.harness": "integrations/test_lm_eval",
 }
 NO_TORCH = [

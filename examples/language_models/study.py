@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.io.records import Results
-from headwise.tasks.kinds.continuation import Continuation
+from headwise.tasks.builders import copying
+from headwise.tasks.kinds.generation import Continuation
 from headwise.tasks.lookup import get
-from headwise.tasks.prompts.copying import copying
 from headwise.tasks.task import Row, Source, Task
 
 BLIMP = ("blimp.subject_verb_agreement", "blimp.filler_gap_dependency", "blimp.npi_licensing")

@@ -19,8 +19,8 @@ from headwise.atlas.copying import copied, copying_curve, needles, retrieval
 from headwise.atlas.functions import function_vectors
 from headwise.atlas.languages import language_heads, language_roles, soft_mask
 from headwise.atlas.measure import roles
-from headwise.atlas.questions import NAME as ASKED
 from headwise.atlas.texts import ENTITY
+from headwise.atlas.texts import NAME as ASKED
 from headwise.atlas.writing import writing
 from headwise.heads.gates import gated
 from headwise.measuring.evaluate import to_device
@@ -32,7 +32,7 @@ from headwise.probing import HeadFeatures
 from headwise.pruning.kv_policy import kv_policy, passages, policy_curve
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.classify import Classify
-from headwise.tasks.kinds.continuation import Continuation
+from headwise.tasks.kinds.generation import Continuation
 from headwise.tasks.lookup import get
 from headwise.tasks.task import Rows, Task
 

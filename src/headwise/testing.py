@@ -194,8 +194,7 @@ def toy_language_model(
 def toy_prompts(words: list[str], rows: int = 12, seed: int = 0) -> list[Any]:
     """Tasks of random words for a language model: short choices, long choices, continuations and answers."""
     from headwise.tasks.kinds.choice import Choice
-    from headwise.tasks.kinds.continuation import Continuation
-    from headwise.tasks.kinds.generation import Generation
+    from headwise.tasks.kinds.generation import Continuation, Generation
     from headwise.tasks.task import Rows, Task
 
     draw = random.Random(seed)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from headwise.atlas.texts import annotated, batched, common_relations, link_names, repeated, shuffled
-from headwise.testing import tiny_tokenizer
+from headwise.atlas.measure import roles
+from headwise.atlas.texts import NAME, annotated, asked, batched, common_relations, link_names, repeated, shuffled
+from headwise.atlas.weightings import CONTROL
+from headwise.testing import no_dropout, tiny, tiny_tokenizer
 
 WORDS = ["the", "cat", "saw", "a", "dog", "and", "ran"]
 ROW = {"words": ["the", "cats", "ran", "."], "heads": [2, 3, 0, 3], "labels": ["det", "nsubj", "root", "punct"]}
@@ -78,3 +81,32 @@ def test_shuffled_texts_keep_their_tokens_and_their_special_ones_in_place():
     [mixed] = shuffled(texts, seed=1)
     assert sorted(mixed.ids) == sorted(texts[0].ids) and (mixed.ids != texts[0].ids).any()
     assert (mixed.ids[mixed.special] == texts[0].ids[mixed.special]).all()
+
+
+QUESTIONS_WORDS = [f"w{i}" for i in range(20)] + [f"q{i}" for i in range(24)]
+ROWS = [
+    {
+        "question": f"q{i} w1",
+        "context": " ".join(f"w{(i * k) % 20}" for k in range(1, 9)) + f" q{i}",
+        "answers": [f"q{i}"],
+    }
+    for i in range(24)
+]
+
+
+def test_links_cover_every_pair_of_the_question_and_a_passage():
+    tokenizer = tiny_tokenizer(QUESTIONS_WORDS)
+    for row, text in zip(ROWS, asked(tokenizer, ROWS, 64)):
+        gold, wrong = text.links[NAME], text.links[NAME + CONTROL]
+        words = tokenizer.convert_ids_to_tokens(text.ids.tolist())
+        assert {words[i] for i in gold[:, 0]} == set(row["question"].split())
+        assert [words[j] for j in np.unique(gold[:, 1])] == row["context"].split()
+        assert len(wrong) == 3 * len(gold) and not set(map(tuple, gold)) & set(map(tuple, wrong))
+
+
+def test_the_score_is_attention_to_the_right_passage_beside_the_others():
+    model, tokenizer = no_dropout(tiny("bert")), tiny_tokenizer(QUESTIONS_WORDS)
+    found = roles(model, tokenizer, ROWS, repeats=0)
+    r = found.index(NAME)
+    assert found.texts[r] == len(ROWS)
+    assert (np.abs(found.score[r] - found.control[r]) < 0.2).all()  # a random model knows no answers

@@ -216,7 +216,7 @@ def test_every_extra_of_the_project_is_examined():
     import tomllib
     from pathlib import Path
 
-    from headwise.cli.doctor import EXTRAS
+    from headwise.cli.records import EXTRAS
 
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     named = set(extras["optional-dependencies"]) - {"test", "check", "docs"}

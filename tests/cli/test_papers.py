@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from handiwork import job
+from typer.testing import CliRunner
 
 from headwise import cli
+from headwise.cli import app
+from headwise.cli.options import method_settings
+from headwise.dissociation.similarity import dse
+from headwise.errors import HeadwiseError
+from headwise.io.files import write_arrays
+from headwise.measuring.evaluate import sentence_vectors
+from headwise.models.multitask import MultiTaskModel
 from headwise.papers.recipe import Part, recipes
+from headwise.papers.specialization.glue import TESTS
+from headwise.testing import playground
 
 
 @pytest.fixture
@@ -78,3 +90,96 @@ def test_titles_that_no_job_of_a_recipe_has_are_refused(headwise, monkeypatch, l
     told = ("'nosuchtitle'", job("square", 0).title, "headwise recipe halves --size smoke --list")
     refused(headwise(f"recipe halves {line}"), *told)
     assert len(json.loads(headwise("recipe halves --only square --list --json")[1])) == 2
+
+
+OWN = {name: f"{name}={name}.csv:text,label" for name in ("reviews", "news")}
+SHORT = "--model bert-tiny --steps 6 --batch-size 16 --lr 1e-3 --max-length 16"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return playground(tmp_path_factory.mktemp("trials"))
+
+
+@pytest.fixture
+def run(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return lambda line: CliRunner().invoke(app, line.split(), catch_exceptions=False)
+
+
+@pytest.fixture
+def trained(run, place):
+    """Two models of one task each, one of them meta-trained with gates."""
+    if not (place / "b").exists():
+        run(f"train {SHORT} --task {OWN['reviews']} --out a")
+        meta = "--method meta --set algorithm=fomaml --set support=8 --set steps=1 --set gates=sigmoid"
+        run(f"train {SHORT} --task {OWN['reviews']} {meta} --out b")
+    return run
+
+
+def test_settings_are_plain_values_and_reach_inside():
+    given = ["algorithm=maml", "steps=2", "gates=null", "rates.heads=0.1", "rates.gates=1e-2"]
+    expected = {"algorithm": "maml", "steps": 2, "gates": None, "rates": {"heads": 0.1, "gates": 0.01}}
+    assert method_settings(given) == expected
+    for wrong in (["algorithm"], ["=1"], ["trim=1", "trim.prune=0.3"]):
+        with pytest.raises(HeadwiseError, match="--set"):
+            method_settings(wrong)
+
+
+def test_a_setting_that_a_method_does_not_have_names_those_it_has(run):
+    with pytest.raises(HeadwiseError, match="algorithm, steps, support"):
+        run(f"train {SHORT} --task {OWN['reviews']} --method meta --set by=maml --out c")
+
+
+def test_a_new_task_is_learned_from_several_models_on_the_same_rows(trained):
+    line = f"metatest plain=a/model meta=b/model --task {OWN['news']} --shots 4,8 --draws 2 --limit 20 --json"
+    found = json.loads(trained(f"{line} --set gates=sigmoid --steps 2 --rate 0.05").stdout)["news"]
+    assert set(found) == {"plain", "meta"}
+    for one in found.values():
+        assert [row["shots"] for row in one["shots"]] == [0, 4, 8] and one["n"] == 20
+    tuned = json.loads(trained(f"{line} --how fine-tune").stdout)["news"]
+    assert tuned["starts"] == ["plain", "meta"] and np.shape(tuned["scores"]) == (2, 2, 2)
+    with pytest.raises(HeadwiseError, match="fine-tune"):
+        trained(f"{line} --how fine-tune --rate 0.1")
+
+
+def test_similarity_is_that_of_the_models_vectors_or_of_heads(trained, place):
+    found = json.loads(trained("similarity x=a/model y=b/model --by dse,cra --count 12 --json").stdout)
+    assert [one["by"] for one in found] == ["dse", "cra"]
+    from itertools import islice
+
+    from headwise.tasks.corpus import sentences
+
+    texts = [sentence.text for sentence in islice(sentences("en"), 12)]
+    vectors = {n: sentence_vectors(MultiTaskModel.load(place / n / "model"), texts) for n in "ab"}
+    assert found[0]["matrix"][0][1] == pytest.approx(dse(vectors).matrix[0, 1], abs=1e-6)
+    rng = np.random.default_rng(0)
+    write_arrays(place / "s.safetensors", {task: rng.random((2, 4), np.float32) for task in OWN})
+    heads = json.loads(trained("similarity --scores s.safetensors --json").stdout)
+    assert [one["by"] for one in heads] == ["overlap", "rank"] and set(heads[0]["tasks"]) == set(OWN)
+    for wrong in ("similarity", "similarity x=a/model --by rank", "similarity --scores s.safetensors --by dse"):
+        with pytest.raises(HeadwiseError):
+            trained(wrong)
+
+
+def test_a_submission_has_every_table(run, place, monkeypatch):
+    """A model of RTE alone; what it lacks is filled in, or is an error."""
+    monkeypatch.setattr(
+        "headwise.papers.specialization.glue.TESTS", {n: TESTS[n]._replace(rows=3) for n in ("RTE", "WNLI")}
+    )
+    folder = place / "glue_data" / "RTE"
+    folder.mkdir(parents=True)
+    lines = [f"{i}\tone {i}\ttwo\t{'entailment' if i % 2 else 'not_entailment'}" for i in range(16)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *lines]) + "\n")
+    (folder / "test.tsv").write_text("index\tsentence1\tsentence2\n" + "".join(f"{i}\ta\tb\n" for i in range(3)))
+    run(f"train {SHORT} --tasks rte --data glue_data --out g")
+    with pytest.raises(HeadwiseError, match="WNLI"):
+        run("submit g/model glue_data out.zip")
+    said = run("submit g/model glue_data out.zip --fill")
+    assert "WNLI with one class" in said.stdout
+    with zipfile.ZipFile(place / "out.zip") as archive:
+        assert {name: archive.read(name).decode().count("\n") for name in archive.namelist()} == {
+            "RTE.tsv": 4,
+            "WNLI.tsv": 4,
+        }

@@ -10,8 +10,7 @@ from hubserver import serving
 from transformers import AutoModel
 
 from headwise.errors import HeadwiseError
-from headwise.integrations.cards import model_card, without_places
-from headwise.integrations.hub import from_pretrained, push_results, push_to_hub
+from headwise.integrations.hub import from_pretrained, model_card, push_results, push_to_hub, without_places
 from headwise.io.records import Results
 from headwise.measuring.evaluate import evaluate
 from headwise.models.multitask import MultiTaskModel

@@ -11,8 +11,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager
 from headwise.lab.answers import Answers
-from headwise.lab.asks import Ask
-from headwise.lab.questions import NEXT
+from headwise.lab.questions import NEXT, Ask
 from headwise.lab.reasons import Reasons
 from headwise.testing import toy_language_model, toy_model
 

@@ -9,7 +9,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import gated
 from headwise.heads.modules import evaluating
-from headwise.measuring.evaluate import Score, chance, difference, evaluate
+from headwise.measuring.evaluate import Score, chance, difference, evaluate, sentence_vectors
 from headwise.models.multitask import MultiTaskModel
 from headwise.papers.specialization.mtdnn import SAN
 from headwise.tasks.metrics import metrics
@@ -179,3 +179,14 @@ def test_a_class_that_one_model_alone_names_counts_for_both(metric):
     found = difference(after, before)
     assert found.value == pytest.approx(after.value - before.value)
     assert found.p == 1, "one answer that differs may as well be the other model's"
+
+
+def test_a_vector_is_what_the_output_head_reads_in_the_order_of_the_texts():
+    model = toy_model()
+    texts = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w1", "w2"]
+    found = sentence_vectors(model, texts)
+    assert found.shape == (4, model.width) and found.dtype == np.float32
+    with evaluating(model), torch.no_grad():
+        for text, vector in zip(texts, found):
+            alone = model.hidden(dict(model.tokenizer([text], return_tensors="pt")))
+            np.testing.assert_allclose(vector, alone.pooled[0].float().numpy(), atol=1e-5)

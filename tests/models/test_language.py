@@ -18,8 +18,8 @@ from headwise.models.language import LanguageModel
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.choice import Choice
 from headwise.tasks.kinds.classify import Classify
+from headwise.tasks.prompts.known import Template
 from headwise.tasks.prompts.prompted import prompted
-from headwise.tasks.prompts.template import Template
 from headwise.tasks.task import Rows, Task
 from headwise.testing import tiny, tiny_tokenizer, toy_language_model, toy_tasks
 

@@ -10,7 +10,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.io.records import Results
 from headwise.papers.methods import recipe
-from headwise.papers.methods.records import Records
+from headwise.papers.methods.tables import Records
 from headwise.papers.registered import Registered, with_registered
 
 PLAN = """

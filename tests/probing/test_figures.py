@@ -29,4 +29,8 @@ def test_figures_share_a_range_where_asked():
     assert {axis.collections[0].get_cmap().name for axis in shared.axes if axis.get_xlabel()} == {"plasma"}
     assert figures.heat_maps(maps, ordered=True).axes[0].get_xlabel() == "heads, best first"
     assert len(figures.scatters({"m": scatter(MAPS)}).axes) == 2
-    assert figures.curves([EffectOfN("t", (1, 2), (0.5, 0.6), (0.5, 0.7))]).axes[0].get_xscale() == "log"
+    both = figures.heat_maps(maps, ordered=None).axes
+    assert [axis.get_xlabel() for axis in both if axis.get_xlabel()] == ["heads, best first"] * 2 + ["head"] * 2
+    effect = EffectOfN("t", (1, 2), (0.5, 0.6), (0.5, 0.7))
+    drawn = figures.curves({"a": [effect], "b": [effect]})
+    assert [axis.get_xscale() for axis in drawn.axes] == ["log", "log"] and len(drawn.legends) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from plants import marked, planted
@@ -14,6 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing import probe
+from headwise.probing.measure import heat_map
 from headwise.tasks import Classify, Regress, Rows, Tag, Task
 from headwise.testing import tiny
 
@@ -137,3 +139,8 @@ def test_word_level_tasks_are_refused():
     rows = [{"words": ["a"], "labels": ["X"]}]
     with pytest.raises(HeadwiseError, match="Classify or Regress"):
         probe(tiny("bert"), Task("t", Tag(), Rows(rows, rows, rows), "tag_accuracy"), tokenizer=planted()[1])
+
+
+def test_a_terminal_map_has_the_first_layer_at_the_bottom():
+    lines = heat_map([[0.5, np.nan], [0.9, 0.7]]).splitlines()
+    assert lines[0].startswith("layer 1") and "█" in lines[0] and lines[1].split()[2] == "▁·"

@@ -9,9 +9,10 @@ from plants import marked, planted
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
+import headwise
 from headwise.errors import HeadwiseError
 from headwise.probing import HeadFeatures, Reader, probe
 
@@ -97,3 +98,51 @@ def test_bad_input_is_told(plant):
         HeadFeatures(*plant, heads=[(0, 0)]).encode([("a", "b", "c")])
     with pytest.raises(NotFittedError):
         HeadFeatures(*plant).transform(TEXTS)
+
+
+FEW_TASK = marked(60)
+FEW_TEXTS = [row["text"] for row in FEW_TASK.rows("train")]
+
+
+def test_a_planted_head_is_chosen_first_and_classifies(plant):
+    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, LABELS)
+    assert few.heads_ == [(1, 2)] and few.scores_[0] > 0.9
+    test = FEW_TASK.rows("test")
+    assert few.score([row["text"] for row in test], [row["label"] for row in test]) > 0.9
+
+
+def test_one_head_votes_for_the_class_whose_mean_output_is_nearest(plant):
+    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, LABELS)
+    z_ND = Reader.of(*plant).read([{"text": text} for text in FEW_TEXTS]).heads[few.heads_[0]].double()
+    means_CD = torch.stack([z_ND[[label == c for label in LABELS]].mean(0) for c in few.classes_])
+    near = torch.nn.functional.cosine_similarity(z_ND[:, None], means_CD[None], dim=-1)
+    assert (few.classes_[near.argmax(1)] == few.predict(FEW_TEXTS)).all()
+    proba = few.predict_proba(FEW_TEXTS)
+    assert proba.shape == (len(FEW_TEXTS), 2) and np.allclose(proba.sum(1), 1)
+
+
+def test_labels_without_a_pattern_score_chance_though_heads_were_chosen_on_them(plant):
+    """Each text is left out of the centroid that judges it, so that choosing among heads is all that can mislead."""
+    shuffled = np.random.default_rng(0).permutation(LABELS)
+    assert headwise.FewHeads(*plant, heads=3).fit(FEW_TEXTS, shuffled).scores_.max() < 0.75
+
+
+def test_it_is_an_estimator(plant):
+    few = headwise.FewHeads(*plant, heads=1)
+    assert clone(few).model is few.model and few.get_params()["heads"] == 1
+    assert cross_val_score(few, FEW_TEXTS, LABELS, cv=2).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "heads", "message"),
+    [
+        (FEW_TEXTS[:4], LABELS[:3], 2, "a label for each text"),
+        (FEW_TEXTS[:4], ["a"] * 4, 2, "two classes"),
+        (FEW_TEXTS[:4], ["a", "b", "b", "b"], 2, "two texts of each"),
+        (FEW_TEXTS[:4], ["a", "a", "b", "b"], 99, "heads=99"),
+        ([], [], 2, "no texts"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(plant, texts, labels, heads, message):
+    with pytest.raises(HeadwiseError, match=message):
+        headwise.FewHeads(*plant, heads=heads).fit(texts, labels)

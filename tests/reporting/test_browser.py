@@ -586,7 +586,7 @@ def test_large_page_loads_in_under_a_second(browser, tmp_path):
 
 def test_probes_alone_colour_the_map(browser, tmp_path):
     """A page without tasks: the probes colour the heads, no dial, no counts, silence."""
-    from headwise.reporting.probes import write_probes
+    from headwise.reporting.heads import write_probes
 
     probe = {"accuracy": [[0.5, 0.9], [0.6, None]], "dev": [[0.5, 0.9], [0.6, None]], "layers": [0.7, 0.6]}
     probe |= {"layers_dev": [0.7, 0.6], "chance": 0.5, "metric": "accuracy", "select_on": "dev"}

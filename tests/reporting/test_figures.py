@@ -8,7 +8,7 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.reporting import figures
-from headwise.reporting.palette import RAMP, TASKS
+from headwise.reporting.figures import RAMP, TASKS
 
 
 def luminance(colour: str) -> float:

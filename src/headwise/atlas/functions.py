@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.atlas.pairs import TASKS, Pairs
 from headwise.atlas.result import Moments, Roles, joined
+from headwise.atlas.texts import TASKS, Pairs
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, captured, touched
 from headwise.heads.modules import evaluating

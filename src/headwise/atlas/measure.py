@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from headwise.atlas import texts as inputs
-from headwise.atlas.questions import NAME as ASKED
-from headwise.atlas.questions import asked, is_question
 from headwise.atlas.result import Moments, Roles, joined
+from headwise.atlas.texts import NAME as ASKED
+from headwise.atlas.texts import asked, is_question
 from headwise.atlas.weightings import CONTENT, POSITION, REPEATED, SHAPE, Role, linked, relations, weightings
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.attention import streamed

@@ -212,3 +212,103 @@ def _padded(texts: Sequence[Text], pad: int, causal: bool, device: Any) -> Token
         causal,
         links,
     )
+
+
+NAME = "question → passage"
+PASSAGES, LONG = 4, 40  # passages before a question, and tokens of each
+AROUND = 240  # characters around an answer that a passage holds
+
+
+def is_question(row: Any) -> bool:
+    return isinstance(row, Mapping) and "question" in row and "context" in row
+
+
+def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed: int = 0) -> list[Text]:
+    """Several passages in random order and a question that one of them answers.
+
+    A head's score is the attention of the question's tokens to that passage; the control, to the others, per token.
+    """
+    rng, found = np.random.default_rng(seed), []
+    cut = [tokenizer("\n" + _passage(row), add_special_tokens=False)["input_ids"][:LONG] for row in rows]
+    for number, row in enumerate(rows):
+        question = tokenizer("\n\n" + row["question"], add_special_tokens=False)["input_ids"]
+        others = [i for i in range(len(rows)) if rows[i]["context"] != row["context"]]
+        if len(others) < PASSAGES - 1:
+            continue
+        shown = rng.permutation([number, *rng.choice(others, PASSAGES - 1, replace=False)])
+        pieces = [cut[i] for i in shown] + [question]
+        inner = [token for piece in pieces for token in piece]
+        text, start = plain_text(tokenizer, inner)
+        if len(text.ids) > longest:
+            continue
+        ends = start + np.cumsum([len(piece) for piece in pieces])
+        spans = [np.arange(end - len(piece), end) for end, piece in zip(ends, pieces)]
+        gold = [span for i, span in zip(shown, spans) if i == number]
+        wrong = [span for i, span in zip(shown, spans) if i != number]
+        links = {NAME: _pairs(spans[-1], gold), NAME + CONTROL: _pairs(spans[-1], wrong)}
+        found.append(Text(**{**text.__dict__, "links": links}))
+    return found
+
+
+def _passage(row: Mapping[str, Any]) -> str:
+    """The part of a context around its first answer, of any of the forms that tasks have; else its beginning."""
+    context, answer = row["context"], (row.get("answers") or [""])[0]
+    place = max(0, context.find(answer["text"] if isinstance(answer, Mapping) else answer))
+    first = max(0, min(place - AROUND // 2, len(context) - AROUND))
+    return context[first : first + AROUND]
+
+
+def _pairs(queries: np.ndarray, spans: Sequence[np.ndarray]) -> np.ndarray:
+    keys = np.concatenate(spans)
+    return np.stack(np.meshgrid(queries, keys, indexing="ij"), -1).reshape(-1, 2)
+
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def _split_pairs(text: str) -> list[tuple[str, str]]:
+    return [tuple(pair.replace("_", " ").split(":")) for pair in text.split()]  # type: ignore[misc]
+
+
+TASKS: Mapping[str, Pairs] = {
+    "antonym": _split_pairs(
+        "hot:cold big:small up:down fast:slow good:bad old:new hard:soft high:low rich:poor happy:sad open:closed "
+        "early:late full:empty strong:weak dark:light long:short wet:dry true:false left:right inside:outside "
+        "love:hate buy:sell start:stop win:lose push:pull"
+    ),
+    "capital": _split_pairs(
+        "France:Paris Germany:Berlin Italy:Rome Spain:Madrid Japan:Tokyo China:Beijing Russia:Moscow Egypt:Cairo "
+        "Greece:Athens Poland:Warsaw Portugal:Lisbon Austria:Vienna Ireland:Dublin Cuba:Havana Peru:Lima "
+        "Chile:Santiago Canada:Ottawa Norway:Oslo Sweden:Stockholm "
+        "Turkey:Ankara India:Delhi Kenya:Nairobi Iraq:Baghdad Iran:Tehran"
+    ),
+    "plural": _split_pairs(
+        "cat:cats dog:dogs house:houses tree:trees car:cars book:books table:tables chair:chairs bird:birds "
+        "child:children man:men woman:women mouse:mice city:cities "
+        "box:boxes leaf:leaves day:days river:rivers king:kings "
+        "story:stories bus:buses party:parties wolf:wolves foot:feet"
+    ),
+    "past": _split_pairs(
+        "go:went see:saw eat:ate run:ran take:took give:gave make:made come:came know:knew think:thought find:found "
+        "say:said write:wrote drive:drove sing:sang walk:walked play:played call:called work:worked look:looked "
+        "live:lived move:moved stop:stopped turn:turned"
+    ),
+    "spanish": _split_pairs(
+        "house:casa dog:perro cat:gato water:agua book:libro night:noche day:día man:hombre woman:mujer friend:amigo "
+        "city:ciudad world:mundo time:tiempo life:vida hand:mano school:escuela door:puerta table:mesa street:calle "
+        "country:país work:trabajo white:blanco black:negro red:rojo"
+    ),
+}
+SEQUENCES: Mapping[str, Sequence[str]] = {
+    name: tuple(words.split())
+    for name, words in {
+        "days": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        "months": "January February March April May June July August September October November December",
+        "numbers": "one two three four five six seven eight nine ten eleven twelve",
+        "digits": "1 2 3 4 5 6 7 8 9",
+        "letters": "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z",
+        "ordinals": "first second third fourth fifth sixth seventh eighth ninth tenth",
+        "números": "uno dos tres cuatro cinco seis siete ocho nueve diez once doce",
+        "meses": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+    }.items()
+}

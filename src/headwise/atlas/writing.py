@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.atlas.pairs import SEQUENCES
 from headwise.atlas.result import Moments, Roles, joined
-from headwise.atlas.texts import ordinary_tokens
+from headwise.atlas.texts import SEQUENCES, ordinary_tokens
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
 from headwise.heads.masking import beside

@@ -1,18 +1,29 @@
-"""The program: verbs are registered on it, and every error ends in one line."""
+"""The program: errors end in one line; verbs print tables in a terminal and plain, readable lines in a file."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 import traceback
 import warnings
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from headwise.errors import HeadwiseError
+from headwise.io.progress import Progress, quiet, shown
 from headwise.io.system import Terminated, raised
+
+if TYPE_CHECKING:
+    from headwise.study.stages import Stage
 
 LIGHT = ("tasks", "ls", "records", "report", "head", "doctor")  # load no model, so transformers is not imported
 
@@ -95,3 +106,204 @@ def _stop(message: str, code: int) -> None:
         traceback.print_exc()
     print(f"headwise: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+SHADES = " ░▒▓█"
+
+
+def machine(value: Any) -> str:
+    """JSON that every program reads: NaN, such as the score of a pruned head, is null."""
+    from headwise.io.files import finite
+
+    return json.dumps(finite(value), allow_nan=False)
+
+
+class Screen:
+    """Where a verb says things."""
+
+    def __init__(self, quiet: bool = False):
+        self.quiet = quiet
+        wide = None if sys.stdout.isatty() else 240  # a file has no edge to wrap at
+        self.console = Console(highlight=False, soft_wrap=wide is not None, width=wide)
+        self.begun = time.perf_counter()
+
+    def progress(self) -> Progress:
+        return quiet() if self.quiet else shown()
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(Text(line))
+
+    def stage(self, stage: Stage) -> None:
+        """A stage of a study begins."""
+        if not self.quiet:
+            spent = time.perf_counter() - self.begun
+            self.console.print(Text.assemble((stage.title, "bold"), (f"  ({spent:.0f} s)", "dim")))
+
+    def detail(self, line: str) -> None:
+        """A line about what is under way."""
+        self.say(f"  {line}")
+
+    def verdict(self, sentences: Sequence[str], page: Path) -> None:
+        self.console.print()
+        self.console.print(Text("Findings", style="bold"))
+        for sentence in sentences:
+            self.console.print(Text(f"  • {sentence}"))
+        self.console.print()
+        self.console.print(Text.assemble("Report: ", (str(page.resolve()), "bold")))
+
+    def head_maps(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The map of a model: a dot for every head that is there."""
+        for row in rows:
+            groups = "" if row["kv_heads"] == row["heads"] else f", {row['kv_heads']} key-value groups"
+            size = f"{row['layers']} layers × {row['heads']} heads of size {row['head_dim']}{groups}"
+            self.say(f"{model}: {row['family']}, {row['stack']} stack, {size}")
+            for layer in reversed(range(row["layers"])):
+                dots = " ".join("●" if alive else "·" for alive in row["alive"][layer])
+                self.say(f"  {layer:3d}  {dots}")
+            able = "gate, capture" + (", train single heads, cut" if row["train_and_cut"] else "")
+            self.say(f"  can: {able}")
+            if not row["train_and_cut"]:
+                self.say(
+                    "  cannot: train or cut single heads (their q, k, v slices are not known, or layers share weights)"
+                )
+            self.say(f"  projections: {row['output_projections'][0]} … {row['output_projections'][-1]}")
+            if not row["verified"]:
+                self.say("  unverified: found by name, because no forward could be run")
+            if row["uncovered"]:
+                self.say(f"  attention not covered: {', '.join(row['uncovered'])}")
+
+    def score_map(self, scores: Any, line: str) -> None:
+        """Importance as a shaded map, layer 0 at the bottom."""
+        self.say(line)
+        high = float(scores.nan_to_num(0).max()) or 1.0
+        for layer in reversed(range(len(scores))):
+            cells = [float(x) for x in scores[layer].nan_to_num(0)]
+            self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
+
+    def card(self, found: Mapping[str, Any]) -> None:
+        """One head: bars for what is a share, numbers for the rest."""
+        owner = f", ranks highest for {found['owner']}" if found["owner"] else ""
+        self.console.print(Text(f"head {found['head']}{owner}", style="bold"))
+        beside = found.get("beside", {})
+        for task, row in found["importance"].items():
+            other = f"   second checkpoint: {_rank(beside[task])}" if task in beside else ""
+            self._bar(task, row["share"], f"{_rank(row)}, {_digits(row['score'])}{other}")
+        for title, part in (("encodes", "probes"), ("gate", "gates"), ("looks at", "looks")):
+            if part in found:
+                self.say(title)
+            for name, value in found.get(part, {}).items():
+                if part == "probes":
+                    self._bar(
+                        name, value["accuracy"], f"{_digits(value['accuracy'])}, chance {_digits(value['chance'])}"
+                    )
+                elif name == "entropy":
+                    self.say(f"  entropy {_digits(value)}")
+                else:
+                    self._bar(name, value, _digits(value))
+        near = ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in found["alike"])
+        self.say(f"most alike (distance in standard deviations, 0 is the same): {near}")
+
+    def _bar(self, name: str, share: float | None, words: str) -> None:
+        full = round(20 * min(1.0, max(0.0, share or 0.0)))
+        self.say(f"  {name:<24} {'█' * full}{'·' * (20 - full)}  {words}")
+
+    def task_list(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("name", "kind", "language", "metric", "sizes", "origin")
+        self._table(columns, [[_short(row.get(c)) for c in columns] for row in rows])
+
+    def task(self, shown: Mapping[str, Any]) -> None:
+        about, statistics = shown["about"], shown["statistics"]
+        for name, value in about.items():
+            if value:
+                self.say(f"{name}: {_short(value)}")
+        for name, value in statistics.items():
+            if value is None or value == about.get(name):
+                continue
+            if name == "examples":
+                self.say("examples:")
+                for example in value:
+                    self.say(f"  {_short(example, 300)}")
+            elif name == "lengths":
+                self.say("lengths in words:")
+                self._bars({f"{low}-{high}": count for low, high, count in value})
+            elif isinstance(value, Mapping):
+                self.say(f"{name}:")
+                self._bars(value)
+            else:
+                self.say(f"{name}: {value}")
+
+    def _bars(self, counts: Mapping[str, Any]) -> None:
+        numbers = {str(k): v for k, v in counts.items() if isinstance(v, (int, float))}
+        widest = max((len(k) for k in numbers), default=0)
+        most = max(numbers.values(), default=0) or 1
+        for name, value in list(numbers.items())[:30]:
+            self.say(f"  {name.rjust(widest)}  {'█' * round(40 * value / most)} {value}")
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A plain table of any records with the same fields."""
+        columns = list(rows[0]) if rows else []
+        shown = [
+            [f"{row[c]:.4g}" if isinstance(row[c], float) else _short(row[c], 60) for c in columns] for row in rows
+        ]
+        self._table(columns, shown)
+
+    def records(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        works = [row["work"].rpartition(":")[2] for row in rows]  # without the module of one that is not registered
+        scores = [", ".join(f"{task} {100 * value:.1f}" for task, value in row["scores"].items()) for row in rows]
+        shown = [
+            {**row, "work": work, "what": _short(row["what"], 64), "scores": _short(words, 64)}
+            for row, work, words in zip(rows, works, scores)
+        ]
+        columns = ["key", "work", "what", *(["scores"] if any(scores) else []), "created", "folder"]
+        self._table(columns, [[str(row[c]) for c in columns] for row in shown])
+
+    def scores(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Scores in percent: a row per job, a column per task."""
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [
+            ["" if c not in row else row[c] if c == "job" else f"{100 * row[c]:.1f}" for c in columns] for row in rows
+        ]
+        self._table(columns, cells)
+
+    def differences(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        self._table(("", *keys), [[row["name"], _short(row["a"], 60), _short(row["b"], 60)] for row in rows])
+
+    def jobs(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        columns = ("key", "work", "title")
+        self._table(columns, [[str(row[c]) for c in columns] for row in rows])
+        self.say(f"{len(rows)} jobs")
+
+    def items(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The tables and figures of papers."""
+        columns = ("paper", "item", "shows", "jobs", "hours", "status", "command")
+        cells = [[f"{row[c]:.1f}" if c == "hours" else str(row[c]) for c in columns] for row in rows]
+        self._table(columns, cells)
+        self.say("hours: estimated for this machine, one job at a time")
+
+    def doctor(self, found: Mapping[str, Any]) -> None:
+        for part, values in found.items():
+            self.console.print(Text(part, style="bold"))
+            for name, value in values.items():
+                self.say(f"  {name}: {value}")
+
+    def _table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(*columns, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.console.print(table)
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _rank(row: Mapping[str, Any]) -> str:
+    return f"rank {row['rank']} of {row['of']}" if row["rank"] else "cut"
+
+
+def _digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"

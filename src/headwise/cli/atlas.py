@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.app import app
+from headwise.cli.app import Screen, app, machine
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
@@ -20,7 +20,6 @@ from headwise.cli.options import (
     plain_encoder,
     writable,
 )
-from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError, unknown
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def roles(
         _write(folder, found, record)
     if page:
         from headwise.io.files import write
-        from headwise.reporting.atlas import render_atlas
+        from headwise.reporting.heads import render_atlas
 
         write(page, render_atlas(record))
     _report(found, role, top, record, [path for path in (folder and folder / "roles.csv", page) if path], as_json)

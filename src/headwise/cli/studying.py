@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.app import app
+from headwise.cli.app import Screen, app, machine
 from headwise.cli.options import (
     DataOption,
     DeviceOption,
@@ -26,7 +26,6 @@ from headwise.cli.options import (
     with_settings,
     writable,
 )
-from headwise.cli.screen import Screen, machine
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:

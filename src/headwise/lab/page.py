@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.io.files import finite
 from headwise.reporting import page as report
-from headwise.reporting.palette import RAMP, TASKS, task_rules
+from headwise.reporting.figures import RAMP, TASKS, task_rules
 from headwise.reporting.words import letters, short_names
 
 if TYPE_CHECKING:

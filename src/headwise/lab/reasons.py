@@ -15,8 +15,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager, whole_maps
 from headwise.lab.answers import TOKENS, Answers
-from headwise.lab.asks import Ask
-from headwise.lab.questions import NEXT, Asked, next_logits, scores_of
+from headwise.lab.questions import NEXT, Ask, Asked, next_logits, scores_of
 from headwise.models.subject import Batch
 from headwise.tasks.kinds.choice import Choice
 

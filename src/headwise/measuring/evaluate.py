@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,11 +19,15 @@ from headwise.io.display import Shown, axes, table
 from headwise.measuring.references import Reference, reference_for
 from headwise.measuring.replay import Replay, in_order, worth
 from headwise.measuring.stats import Estimate, bootstrap, change
-from headwise.models.batching import Encoded, Order
+from headwise.models.batching import Encoded, Order, batches
 from headwise.models.device import Budget
 from headwise.models.processes import ALONE, Team
 from headwise.models.subject import Subject
+from headwise.tasks.kinds.classify import encode_texts
 from headwise.tasks.metrics import metrics
+
+if TYPE_CHECKING:
+    from headwise.models.multitask import MultiTaskModel
 
 TOKENS = 2048  # padded tokens per forward on a CPU: larger tensors leave its caches
 
@@ -234,3 +238,20 @@ def chance(golds: Sequence) -> float:
     if not len(golds):
         raise HeadwiseError("chance of no examples", "one or more")
     return float(np.unique(np.asarray(golds), return_counts=True)[1].max() / len(golds))
+
+
+@torch.no_grad()
+def sentence_vectors(model: MultiTaskModel, texts: Sequence[str]) -> np.ndarray:
+    """The pooled vector of each text, (sentences, width), in the order of the texts.
+
+    Example:
+        >>> sentence_vectors(model, ["what a film", "what a day"]).shape
+        (2, 384)
+    """
+    columns = encode_texts([{"text": text} for text in texts], model.tokenizer, model.max_length)
+    data = Encoded(columns, pad=model.tokenizer.pad_token_id or 0, rows=len(texts))
+    out = np.empty((len(texts), model.width), np.float32)
+    with evaluating(model):
+        for items, batch in batches(data, default_tokens(model), model.device):
+            out[items] = model.hidden(batch).pooled.float().cpu().numpy()
+    return out

@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.io.files import digest, write
-from headwise.io.records import Results
+from headwise.io.records import Record, Results
 from headwise.papers.checklist import differences
-from headwise.papers.provenance import provenance
-from headwise.papers.recipe import PaperRecipe
-from headwise.papers.summary import sentence
+from headwise.papers.recipe import PaperRecipe, Part
+from headwise.papers.summary import sentence, table
 from headwise.reporting import tables
 from headwise.reporting.page import render_recipe
 
 if TYPE_CHECKING:
     from headwise.papers.recipe import Part, Recipe
+
+UNKNOWN = "not known here"
+TEXT = """Data and weights are known by their hashes; another copy, or an official one, is not described here. Samples
+stand in where official files could not be had, and scores on them are not comparable with published ones.
+
+Contamination: encoders tuned for sentence similarity have seen public pairs such as MultiNLI's, Quora's and SQuAD's,
+and pretraining data of decoders may hold any public test set. Comparisons on this page are within one model, where this
+is the same on both sides; levels are not to be compared between models."""
+
+
+@cache
+def known() -> dict[str, Any]:
+    """What is known of data and weights, by name: hashes, source, and what the rows or weights are."""
+    return json.loads(Path(__file__).with_name("provenance.json").read_text("utf-8"))
+
+
+def provenance(records: Iterable[Record]) -> Part:
+    """Tables of the data and weights that these records were made with."""
+    data: dict[tuple[str, str], None] = {}
+    weights: dict[tuple[str, str], None] = {}
+    for record in records:
+        data |= dict.fromkeys(_data(record.config))
+        weights |= dict.fromkeys(_weights(record.config))
+    rows = [[name, *_said("data", name, digest, ("source", "rows"))] for name, digest in sorted(data)]
+    models = [[name, *_said("weights", name, digest, ("source", "note"))] for name, digest in sorted(weights)]
+    tables = [table("Data", ["task", "source", "rows"], _once(rows))] if rows else []
+    tables += [table("Weights", ["model", "source", "what they are"], _once(models))] if models else []
+    return Part("Data and weights", TEXT, tables)
+
+
+def _said(what: str, name: str, digest: str, fields: tuple[str, str]) -> list[str]:
+    entry = known()[what].get(name, {})
+    return [entry[field] if digest in entry.get("hashes", ()) else UNKNOWN for field in fields]
+
+
+def _once(rows: list[list[str]]) -> list[list[str]]:
+    return [list(row) for row in dict.fromkeys(map(tuple, rows))]
+
+
+def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and hashes of tasks anywhere in a config."""
+    for field in ("tasks", "pairs", "held"):
+        if isinstance(config.get(field), Mapping):
+            yield from ((name, digest) for name, digest in config[field].items() if isinstance(digest, str))
+    if isinstance(config.get("task"), str) and isinstance(config.get("data"), str):
+        yield config["task"], config["data"]
+    for inner in config.values():
+        if isinstance(inner, Mapping):
+            yield from _data(inner)
+
+
+def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if isinstance(config.get("model"), str) and isinstance(config.get("weights"), str):
+        yield config["model"], config["weights"]
+    for inner in config.values():
+        if isinstance(inner, Mapping):
+            yield from _weights(inner)
+
 
 LONGEST = 100  # characters of a file name
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
@@ -53,14 +112,14 @@ def pages(
     _require_distinct([(file_name(name, models), {"title": name}) for part in parts for name in part.figures])
     tag_of = getattr(recipe, "tag_of", lambda title: "")
     sections = [_drawn(part, folder / recipe.name, models, tag_of) for part in parts]
-    for name, table in tables_of if tables_out else ():
-        write(Path(tables_out or "") / f"{name}.csv", tables.comma_separated(table))
-        write(Path(tables_out or "") / f"{name}.tex", tables.latex(table))
+    for name, each in tables_of if tables_out else ():
+        write(Path(tables_out or "") / f"{name}.csv", tables.comma_separated(each))
+        write(Path(tables_out or "") / f"{name}.tex", tables.latex(each))
     again = _reproduce(records)
     lines = [f"# {recipe.title}", "", recipe.paper, "", " · ".join(_link(each["title"]) for each in sections), ""]
     for section in sections:
         lines += [f"## {section['title']}", "", *(line for text in section["paragraphs"] for line in (text, ""))]
-        lines += [line for table in section["tables"] for line in _markdown(table)]
+        lines += [line for each in section["tables"] for line in _markdown(each)]
         for i, (name, caption, path) in enumerate(section["figures"]):
             lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{path.name})", ""]
             section["figures"][i] = (name, caption, path.read_bytes())
@@ -79,11 +138,11 @@ def _models(records: Sequence[Any]) -> list[str]:
 def _require_distinct(files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Raise an error if two tables, or two figures, would be written to one file."""
     taken: dict[str, str] = {}
-    for file, table in files:
+    for file, titled in files:
         if file in taken:
-            seen = f"{table['title']!r} and {taken[file]!r} would be one file, {file}"
+            seen = f"{titled['title']!r} and {taken[file]!r} would be one file, {file}"
             raise HeadwiseError(seen, "titles that differ")
-        taken[file] = table["title"]
+        taken[file] = titled["title"]
 
 
 def _drawn(part: Part, folder: Path, models: Sequence[str], tag_of: Callable[[str], str]) -> dict[str, Any]:

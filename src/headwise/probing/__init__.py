@@ -13,8 +13,7 @@ from typing import Any
 _PLACES = {  # imported when first asked for
     "measure": ("probe", "Probe"),
     "features": ("Reader", "Features"),
-    "transform": ("HeadFeatures",),
-    "few": ("FewHeads",),
+    "transform": ("FewHeads", "HeadFeatures"),
     "utilization": ("utilize", "table", "effect_of_n", "fine_tune"),
     "roles": ("scatter", "change", "profiles", "across"),
     "parameterfree": ("nearest_centroid", "word_centroids", "relations", "unlearnt"),

@@ -18,32 +18,41 @@ if TYPE_CHECKING:
 COLOURS = "plasma"
 
 
-def heat_maps(maps: Mapping[str, Any], *, ordered: bool = False, shared: bool = False, columns: int = 5) -> Figure:
+def heat_maps(
+    maps: Mapping[str, Any], *, ordered: bool | None = False, shared: bool = False, columns: int = 5
+) -> Figure:
     """One map per name, the first layer at the bottom; cut heads stay white.
 
     Args:
         maps: probes or ``(layers, heads)`` arrays, by title.
-        ordered: sort each layer's heads, best first (Figures 3 and 6); otherwise keep their order (Figure 7).
+        ordered: sort each layer's heads, best first (Figures 3 and 6); False keeps their order (Figure 7); None draws
+            both, sorted maps above.
         shared: use one colour range for all maps (Figure 4).
         columns: maps per row.
     """
     width = min(columns, len(maps))
     rows = -(-len(maps) // width)
-    figure = _figure((2.2 * width, 2.3 * rows))
+    orders = (True, False) if ordered is None else (ordered,)
+    figure = _figure((2.2 * width, 2.3 * rows * len(orders)))
     span = shared_range(list(maps.values())) if shared else (None, None)
-    for number, (title, found) in enumerate(maps.items()):
-        scores = sorted_map(found) if ordered else score_map(found)
-        axis = figure.add_subplot(rows, width, number + 1)
-        # a picture: with a path for each cell the file has three times the size
-        drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1], rasterized=True)
-        axis.set_title(title, fontsize=8)
-        axis.set_xticks([0.5, scores.shape[1] - 0.5], ["", ""] if ordered else ["0", str(scores.shape[1] - 1)])
-        axis.set_yticks([0.5, len(scores) - 0.5], ["0", str(len(scores) - 1)])
-        axis.tick_params(labelsize=7, length=0)
-        axis.set_xlabel("heads, best first" if ordered else "head", fontsize=7)
-        axis.set_ylabel("layer", fontsize=7)
-        figure.colorbar(drawn, ax=axis).ax.tick_params(labelsize=6)
+    for half, best_first in enumerate(orders):
+        for number, (title, found) in enumerate(maps.items(), half * rows * width + 1):
+            axis = figure.add_subplot(rows * len(orders), width, number)
+            _map(figure, axis, found, best_first, span)
+            axis.set_title(title, fontsize=8)
     return figure
+
+
+def _map(figure: Figure, axis: Any, found: Any, ordered: bool, span: tuple[float | None, float | None]) -> None:
+    scores = sorted_map(found) if ordered else score_map(found)
+    # a picture: with a path for each cell the file has three times the size
+    drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1], rasterized=True)
+    axis.set_xticks([0.5, scores.shape[1] - 0.5], ["", ""] if ordered else ["0", str(scores.shape[1] - 1)])
+    axis.set_yticks([0.5, len(scores) - 0.5], ["0", str(len(scores) - 1)])
+    axis.tick_params(labelsize=7, length=0)
+    axis.set_xlabel("heads, best first" if ordered else "head", fontsize=7)
+    axis.set_ylabel("layer", fontsize=7)
+    figure.colorbar(drawn, ax=axis).ax.tick_params(labelsize=6)
 
 
 def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
@@ -65,16 +74,27 @@ def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
     return figure
 
 
-def curves(found: Sequence[EffectOfN]) -> Figure:
-    """Test score against the number of concatenated heads."""
-    figure = _figure((4.5, 3.0))
-    axis = figure.add_subplot()
-    for each in found:
-        axis.plot(each.sizes, each.test, marker=".", linewidth=1, label=each.task)
-    axis.set_xscale("log")
-    axis.set_xlabel("heads")
-    axis.set_ylabel("test score")
-    axis.legend(fontsize=6)
+def curves(found: Mapping[str, Sequence[EffectOfN]], columns: int = 3) -> Figure:
+    """Test score against the number of concatenated heads, one plot per model."""
+    width = min(columns, len(found))
+    rows = -(-len(found) // width)
+    figure = _figure((2.8 * width + 1.4, 2.3 * rows))
+    tasks = list(dict.fromkeys(each.task for effects in found.values() for each in effects))
+    lines = {}
+    for number, (title, effects) in enumerate(found.items()):
+        axis = figure.add_subplot(rows, width, number + 1)
+        for each in effects:
+            colour = f"C{tasks.index(each.task)}"
+            (lines[each.task],) = axis.plot(each.sizes, each.test, marker=".", linewidth=1, color=colour)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(lambda x, place: "")
+        axis.set_title(title, fontsize=8)
+        axis.set_xlabel("heads", fontsize=7)
+        axis.set_ylabel("test score", fontsize=7)
+        axis.tick_params(labelsize=6)
+    names = [task.rpartition(".")[2].replace("_", " ") for task in lines]
+    figure.legend(list(lines.values()), names, fontsize=7, loc="outside right center")
     return figure
 
 

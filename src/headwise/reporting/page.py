@@ -17,7 +17,7 @@ from markupsafe import Markup
 from headwise.errors import HeadwiseError
 from headwise.io.files import finite
 from headwise.reporting import words
-from headwise.reporting.palette import RAMP, TASKS, task_class, task_rules
+from headwise.reporting.figures import RAMP, TASKS, task_class, task_rules
 from headwise.reporting.tables import FORMS, decimals, numeric, shown
 from headwise.study.schema import checked
 from headwise.study.verdict import kind_of

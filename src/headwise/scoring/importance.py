@@ -22,8 +22,8 @@ from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.registry import Registry
 from headwise.scoring import backward
+from headwise.scoring.gradient import sized
 from headwise.scoring.result import Importance
-from headwise.scoring.room import sized
 from headwise.scoring.sample import Loaded, Log, Meter, Sample, frozen, to_stderr
 
 __all__ = ["Importance", "Sample", "estimators", "importance"]

@@ -102,7 +102,7 @@ def _readable(row: Mapping[str, Any]) -> Any:
 
 
 def _curves(study: Study, fractions: tuple[float, ...], scores: Mapping[str, Any]) -> Data:
-    from headwise.dissociation.curve import lesion_curve
+    from headwise.dissociation.lesions import lesion_curve
     from headwise.dissociation.significance import FEWEST
 
     s, found = study.settings, {}

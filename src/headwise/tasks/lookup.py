@@ -18,6 +18,7 @@ import numpy as np
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.io.files import plain
 from headwise.io.identity import file_hash
+from headwise.tasks.builders import copying
 from headwise.tasks.catalog.blimp import blimp
 from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
@@ -25,7 +26,6 @@ from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal
 from headwise.tasks.labels import label_text, row_labels
 from headwise.tasks.metrics import bio_spans
-from headwise.tasks.prompts.copying import copying
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
 from headwise.tasks.readers.harness import PREFIX, harness_task
 from headwise.tasks.readers.shape import row_texts

@@ -20,12 +20,12 @@ from headwise.io.files import plain
 from headwise.io.records import Results
 from headwise.papers.pages import pages
 from headwise.papers.recipe import Scale, recipes
-from headwise.papers.specialization import estimating, figures, news, ours, raised, sweeps, training
+from headwise.papers.specialization import estimating, figures, news, ours, sweeps, training
 from headwise.papers.specialization import published as paper
 from headwise.papers.specialization import tables as apart
 from headwise.papers.specialization.records import LABELS, Records, beside, trained
 from headwise.papers.specialization.settings import CONTROLS, FIVE, GLUE, OWN, RELEASED, SIZES, UNSAID
-from headwise.papers.specialization.similarity import similarity_table
+from headwise.papers.specialization.similarity import similarities, similarity_table
 from headwise.papers.specialization.transfer import Transfer
 from headwise.papers.specialization.works import halve
 from headwise.reporting import tables
@@ -216,7 +216,7 @@ def test_similarity_is_set_against_d_on_accuracy(tmp_path):
     found = {row[0]: row[1:] for row in table["rows"]}
     assert found["overlap"][0] < -0.9 and found["overlap"][1] <= 0.05
     assert found["overlap"][2] > -0.9
-    axis = figures.scatter(Records(results), "bert-base").axes[0]
+    axis = figures.scatter(Records(results), ["bert-base"], "overlap").axes[0]
     assert "accuracy" in axis.get_ylabel() and float(axis.get_title().split()[-1]) == round(found["overlap"][0], 2)
 
 
@@ -269,7 +269,7 @@ def test_a_d_that_no_seed_has_is_an_empty_cell(tmp_path):
     cells = {row[0]: row[1:] for row in apart.mutual_table(records, "bert-base")["rows"]}
     assert all(cells[task][1] is None for task in cells), "QQP has no D against any task"
     assert None not in (cells["QQP"][0], *cells["QQP"][2:]), "the others have theirs against QQP"
-    assert len(figures.scatter(records, "bert-base").axes) == 2  # shared heads and ranks need no other record
+    assert set(similarities(records, "bert-base")) == {"overlap", "rank"}  # these need no other record
 
 
 def test_agreement_of_estimators_is_spearmans_over_tasks_and_seeds(tmp_path):
@@ -494,12 +494,12 @@ def test_d_on_glue_is_set_beside_d_with_important_head_training(tmp_path):
             rows[1, 2] = own
             save_lesions(results, GLUE, rows, seed=seed, method=method, sampling="annealed")
     records = Records(results)
-    table = raised.glue_d_table(records, "bert-base")
+    table = sweeps.glue_d_table(records, "bert-base")
     rows = {row[0]: dict(zip(table["columns"], row)) for row in table["rows"]}
     assert rows["MNLI"]["difference"] == pytest.approx(100 * np.mean([8, 7, 6]) / 80) and rows["MNLI"]["p"] < 0.05
     assert rows["CoLA"]["D plain"] is None and rows["mean"]["seeds"] == 3
     assert rows["mean"]["difference"] == pytest.approx(rows["MNLI"]["difference"] / 7), "CoLA is not in the mean"
-    assert figures.raised(raised.on_glue(records, "bert-base")).axes
+    assert figures.raised(sweeps.on_glue(records, "bert-base")).axes
 
 
 def test_methods_of_our_own_are_set_against_plain_training_and_iat(trainings):

@@ -20,7 +20,7 @@ from headwise.papers.together.foretelling import (
     held_out,
     signals_of,
 )
-from headwise.papers.together.records import Records
+from headwise.papers.together.tables import Records
 
 TASKS = tuple("abcdefgh")
 

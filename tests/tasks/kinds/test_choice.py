@@ -7,8 +7,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.kinds.choice import Choice, Grade, Likelihoods, Pick
-from headwise.tasks.kinds.continuation import Continuation, Reached
-from headwise.tasks.kinds.generation import Generation
+from headwise.tasks.kinds.generation import Continuation, Generation, Reached
 from headwise.tasks.metrics import metrics
 
 TOTAL = torch.tensor([[-2.0, -3.0, 0.0], [-4.0, -1.0, -2.0]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -9,15 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kindlaws import Neighbours, byte_level, letters
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from headwise import tasks as catalog
 from headwise.errors import HeadwiseError
 from headwise.measuring.evaluate import evaluate
-from headwise.models.batching import Encoded
+from headwise.models.batching import Encoded, encode
 from headwise.models.multitask import MultiTaskModel
 from headwise.tasks import Constituents, Dependencies, Frames, Rows, Spans, Tag, Task
 from headwise.tasks.kinds.windows import parts
-from headwise.tasks.kinds.wordlevel import drop_words, encode_words
+from headwise.tasks.kinds.wordlevel import (
+    Biaffine,
+    Projection,
+    cross_entropy,
+    drop_words,
+    encode_words,
+    marked,
+    masked_mean,
+)
 from headwise.testing import tiny, tiny_tokenizer
+from headwise.training import passes
 from headwise.training.loop import fit
 from headwise.training.plan import Plan
 
@@ -175,3 +188,133 @@ def test_words_are_dropped_in_training_alone():
     unknown = model.tokenizer.unk_token_id
     assert {bool((ids[:, 1:-1] == unknown).all()) for training, ids in seen if training} == {True}
     assert {bool((ids == unknown).any()) for training, ids in seen if not training} == {False}
+
+
+def test_scores_are_the_formula_for_every_pair():
+    torch.manual_seed(0)
+    form = Biaffine(3, 4, 2)
+    assert form(torch.randn(1, 2, 3), torch.randn(1, 5, 4)).abs().max() == 0, "no pair is preferred at first"
+    torch.nn.init.normal_(form.weight)
+    left, right = torch.randn(2, 3, 3), torch.randn(2, 5, 4)
+    scores = form(left, right)
+    assert scores.shape == (2, 3, 5, 2)
+    U, a, b, c = form.weight[:, :-1, :-1], form.weight[:, :-1, -1], form.weight[:, -1, :-1], form.weight[:, -1, -1]
+    for example in range(2):
+        for i in range(3):
+            for j in range(5):
+                x, y = left[example, i], right[example, j]
+                torch.testing.assert_close(
+                    scores[example, i, j], torch.stack([x @ u @ y for u in U]) + a @ x + b @ y + c
+                )
+
+
+def test_dropout_takes_the_same_units_at_every_position():
+    torch.manual_seed(0)
+    layer = Projection(8, 64, 0.5).train()
+    dropped = layer(torch.randn(2, 7, 8)) == 0
+    assert dropped.any() and (dropped == dropped[:, :1]).all()
+    assert not (layer.eval()(torch.randn(2, 7, 8)) == 0).any()
+
+
+def test_the_mean_is_over_valid_places_and_zero_where_there_are_none():
+    values, mask = torch.tensor([[1.0, 2.0, 9.0], [5.0, 5.0, 5.0]]), torch.tensor([[1, 1, 0], [0, 0, 0]])
+    assert masked_mean(values, mask).tolist() == [1.5, 0.0]
+
+
+def test_negative_places_are_marked_nowhere():
+    row = marked(torch.tensor([[0, 3, -1]]), torch.tensor([[5, 6, 7]]), 4)
+    assert row.tolist() == [[5, 0, 0, 6]]
+
+
+def test_places_without_a_target_have_no_loss_and_no_gradient():
+    scores = torch.randn(2, 3, 4, requires_grad=True)
+    loss = cross_entropy(scores, torch.tensor([[1, -1, 2], [-1, -1, -1]]))
+    assert loss.shape == (2, 3) and (loss[0, 1], loss[1].sum()) == (0, 0) and loss[0, 0] > 0
+    loss.sum().backward()
+    assert scores.grad[1].abs().sum() == 0
+
+
+RECORDED_KINDS = {name: (f"corpus.{name}", None) for name in ("pos", "ner", "dep", "con", "srl", "qa")}
+RECORDED_KINDS |= {
+    "spans": ("corpus.ner", Spans()),
+    "span scorer": ("corpus.con", Constituents(training="span")),
+    "predicates given": ("corpus.srl", Frames(given=True)),
+}
+CASES = [(name, 64) for name in RECORDED_KINDS] + [("pos", 12), ("con", 12)]  # 12: most rows in windows
+ITEMS = 6
+
+
+@cache
+def rows_of(name: str) -> list[dict]:
+    return catalog.get(name).rows("train")[:120]
+
+
+def built_of_recorded(name: str, max_length: int) -> tuple[MultiTaskModel, Encoded]:
+    known, kind = RECORDED_KINDS[name]
+    task = catalog.get(known)
+    task = Task(name, kind or task.kind, Rows(rows_of(known)), task.metric)
+    torch.manual_seed(0)
+    model = MultiTaskModel(Neighbours(), tiny_tokenizer([f"w{i}" for i in range(9)]), [task], max_length=max_length)
+    for parameter in model.heads.parameters():  # biaffine scores start at zero
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    data = encode(model.tasks[name], "train", model.tokenizer, max_length)
+    return model.eval(), data
+
+
+def slopes(model: MultiTaskModel, name: str, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The losses of a batch and the gradient of their sum."""
+    loss = model(name, batch).loss
+    reached = [p for p in model.parameters() if p.requires_grad]
+    return [loss, *torch.autograd.grad(loss.sum(), reached, allow_unused=True, materialize_grads=True)]
+
+
+def shapes(batch: dict[str, torch.Tensor]) -> tuple:
+    return tuple((name, *value.shape) for name, value in sorted(batch.items()))
+
+
+@pytest.mark.parametrize(("name", "max_length"), CASES)
+def test_training_waits_for_nothing(name, max_length):
+    model, data = built_of_recorded(name, max_length)
+    assert ("window" in data.columns) == (max_length == 12)
+    batch = data.batch(range(ITEMS), 16)
+    with passes._watched(model.encoder) as watch:
+        model.train()(name, batch).loss.sum().backward()
+    assert not watch.seen
+
+
+@pytest.mark.parametrize(("name", "max_length"), CASES)
+def test_nothing_moves_between_devices(name, max_length):
+    """Shapes alone, on a device that has no values: there, reading one fails."""
+    model, data = built_of_recorded(name, max_length)
+    batch = {column: value.to("meta") for column, value in data.batch(range(ITEMS), 16).items()}
+    model.to("meta")
+    with passes._watched(torch.nn.Identity()) as watch:
+        model(name, batch).loss.sum().backward()
+    assert not watch.seen
+
+
+@pytest.mark.parametrize(("name", "max_length"), CASES)
+def test_a_pass_traced_on_one_batch_is_right_for_others_of_its_shape(name, max_length):
+    model, data = built_of_recorded(name, max_length)
+    order = np.argsort(data.lengths, kind="stable")
+    found: dict[tuple, list[dict]] = {}
+    for start in range(0, len(order) - ITEMS, ITEMS):
+        batch = data.batch(order[start : start + ITEMS], 16)
+        found.setdefault(shapes(batch), []).append(batch)
+    one, *others = max(found.values(), key=len)
+    assert others
+    traced = make_fx(lambda batch: slopes(model, name, batch))(one)
+    for other in others[:3]:
+        for mine, right in zip(traced(other), slopes(model, name, other), strict=True):
+            torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "max_length"), CASES)
+def test_wider_padding_changes_no_loss_and_no_gradient(name, max_length):
+    model, data = built_of_recorded(name, max_length)
+    short = np.argsort(data.lengths, kind="stable")[:ITEMS]
+    narrow, wide = data.batch(short), data.batch(short, 16)
+    grown = {column for column in narrow if narrow[column].shape != wide[column].shape}
+    assert grown >= {"input_ids", "attention_mask"} | ({"word_mask"} & set(narrow))
+    for right, mine in zip(slopes(model, name, narrow), slopes(model, name, wide), strict=True):
+        assert (mine - right).abs().max() <= 1e-6 * right.abs().max().clamp(min=1)

@@ -14,9 +14,8 @@ from headwise.tasks.kinds.choice import Choice, Grade
 from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.generation import Generation
 from headwise.tasks.kinds.tag import Tag
-from headwise.tasks.prompts.known import TEMPLATES, known_template
+from headwise.tasks.prompts.known import TEMPLATES, Template, known_template
 from headwise.tasks.prompts.prompted import Halves, options_of, prompted
-from headwise.tasks.prompts.template import Template
 from headwise.tasks.task import Rows, Task
 
 

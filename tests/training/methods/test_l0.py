@@ -11,7 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.heads.gates import Heads, gated
 from headwise.measuring.evaluate import evaluate
-from headwise.scoring.concrete import HardConcrete
+from headwise.scoring.gating import HardConcrete
 from headwise.scoring.importance import importance
 from headwise.testing import planted, toy_model
 from headwise.training.loop import fit

@@ -7,10 +7,11 @@ from functools import partial
 from headwise.papers.anatomy import tables
 from headwise.papers.anatomy.jobs import HUB, SIZES, Build
 from headwise.papers.anatomy.published import ERRATA
-from headwise.papers.anatomy.records import Records, property_of, suite_of
+from headwise.papers.anatomy.tables import Records, property_of, suite_of
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.summary import sentence
 from headwise.probing import figures
+from headwise.probing.utilization import EffectOfN
 
 
 def _inventory(records: Records) -> Part:
@@ -49,8 +50,7 @@ def _maps(records: Records) -> Part:
     drawn = {}
     for model, suite in records.benches():
         maps = {property_of(task): scores for task, scores in records.maps(model, suite).items()}
-        drawn[f"heads sorted {model} {suite}"] = partial(figures.heat_maps, maps, ordered=True)
-        drawn[f"heads {model} {suite}"] = partial(figures.heat_maps, maps)
+        drawn[f"heads {model} {suite}"] = partial(figures.heat_maps, maps, ordered=None)
     for suite in dict.fromkeys(suite for _, suite in records.benches()):
         points = {model: found for (model, other), found in tables.scatters(records).items() if other == suite}
         if points:
@@ -65,10 +65,10 @@ def _maps(records: Records) -> Part:
 
 def _effect(records: Records) -> Part:
     found = [tables.effect_table(records, *bench) for bench in records.benches()]
-    drawn = {
-        f"effect of n {model} {suite}": partial(figures.curves, records.effects(model, suite))
-        for model, suite in records.benches()
-    }
+    by_suite: dict[str, dict[str, list[EffectOfN]]] = {}
+    for model, suite in records.benches():
+        by_suite.setdefault(suite, {})[model] = records.effects(model, suite)
+    drawn = {f"effect of n {suite}": partial(figures.curves, effects) for suite, effects in by_suite.items()}
     text = "From one head to all of them: how many heads to put side by side."
     return Part("How many heads", text, found, drawn)
 
@@ -97,7 +97,7 @@ def _printed(records: Records) -> Part:
 ITEMS = (
     Item("table-1", "the encoders", ("inventory",), ("Table 1",)),
     Item("table-2", "the probing tasks", ("inventory",), ("Table 2",)),
-    Item("figure-3", "every head's accuracy, sorted in its layer", ("probes",), ("heads sorted",)),
+    Item("figure-3", "every head's accuracy, sorted in its layer", ("probes",), ("heads ",)),
     Item("table-3", "last layer, best layer and top heads", ("probes", "converged"), ("Tables 3 and 5",)),
     Item("controls", "top heads beside random ones, values and means", ("controlled",), ("Controls: ",)),
     Item("table-4", "fine-tuning on them", ("tunings",), ("Table 4",)),
@@ -105,7 +105,7 @@ ITEMS = (
         "figure-4", "heads before and after fine-tuning", ("tunings",), ("before and after", "Heads before and after")
     ),
     Item("figure-5", "syntactic against semantic accuracy", ("probes",), ("syntactic and semantic", "Roles of heads")),
-    Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads sorted",)),
+    Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads ",)),
     Item("figure-7", "every head's accuracy in its own order", ("probes",), ("heads ",)),
     Item("table-5", "last layer, best layer and top heads, all encoders", ("probes", "converged"), ("Tables 3 and 5",)),
     Item("table-5-gains", "the printed gains computed again", titles=("The printed Table 5",)),

@@ -17,9 +17,8 @@ from headwise.models.device import default_device
 from headwise.models.loading import load_encoder
 from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
-from headwise.probing.controls import controls
 from headwise.probing.splits import splits
-from headwise.probing.utilization import INPUTS
+from headwise.probing.utilization import INPUTS, controls
 from headwise.training.plan import Plan
 
 SECOND = {"mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman")}  # tasks that Table 4 has two metrics of

@@ -18,8 +18,7 @@ from headwise.papers.mesh.tables import (
     scored_pairs,
     seeds_of,
 )
-from headwise.reporting.figures import INK, house_style
-from headwise.reporting.palette import TASKS
+from headwise.reporting.figures import INK, TASKS, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

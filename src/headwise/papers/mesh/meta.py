@@ -34,8 +34,7 @@ from headwise.heads.gates import Heads
 from headwise.measuring.evaluate import to_device
 from headwise.models.batching import Encoded, Order, Stream
 from headwise.papers.mesh.episodes import Episodes
-from headwise.papers.mesh.gating import HeadGates
-from headwise.papers.mesh.inner import Adapted, Learner, Rates, adapt
+from headwise.papers.mesh.inner import Adapted, HeadGates, Learner, Rates, adapt
 from headwise.papers.mesh.trim import Trim
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.wordlevel import drop_words

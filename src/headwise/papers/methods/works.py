@@ -11,7 +11,7 @@ from headwise.experiments.jobs import Place
 from headwise.experiments.tuning import held_out
 from headwise.experiments.works import method_of, opened, scored
 from headwise.heads.modules import evaluating
-from headwise.measuring.vectors import sentence_vectors
+from headwise.measuring.evaluate import sentence_vectors
 from headwise.models.batching import batches
 from headwise.models.device import default_device
 from headwise.models.multitask import MultiTaskModel

@@ -6,15 +6,123 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from headwise.papers.recipe import PaperRecipe, Part
-from headwise.papers.specialization import estimating, figures, news, ours, raised, sweeps, training
+from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
+from headwise.papers.specialization import estimating, figures, news, ours, sweeps, training
 from headwise.papers.specialization import tables as apart
-from headwise.papers.specialization.headsets import head_set_table
-from headwise.papers.specialization.items import DIFFERENCES, ITEMS, PUBLISHED
+from headwise.papers.specialization.estimating import head_set_table
 from headwise.papers.specialization.jobs import Build
 from headwise.papers.specialization.records import Records
 from headwise.papers.specialization.settings import HUB, SIZES
-from headwise.papers.specialization.similarity import similarity_table
+from headwise.papers.specialization.similarity import similarities, similarity_table
+
+FMRI = "brain recordings of Pereira et al. 2018; with your own: headwise.dissociation.similarity.cnm"
+SERVER = "the labels of GLUE's test sets, which its server alone has: the recipe writes the files to send"
+ITEMS = (
+    Item("table-1", "tasks and their rows", ("inventory",), ("Tasks",)),
+    Item("table-2", "models, their layers and heads", ("inventory",), ("Models",)),
+    Item(
+        "figure-2",
+        "D of every two tasks trained together, by model",
+        ("pairs", "frozen"),
+        ("pairs", "Mean D over pairs"),
+    ),
+    Item("table-3", "performance of five tasks under each other's lesions", ("five",), ("All tasks under lesions",)),
+    Item("table-4", "AG against AG-Pair", ("paired_news",), ("AG against AG-Pair",)),
+    Item("figure-3", "similarity of tasks by brain recordings (CNM) against D", missing=FMRI),
+    Item(
+        "table-5",
+        "GLUE's test sets, annealed sampling",
+        ("singles", "ticket_share", "annealed", "distilled", "submission", "mtdnn"),
+        ("GLUE, annealed sampling", "Test sets of GLUE, annealed sampling"),
+        SERVER,
+    ),
+    Item("table-6", "few-shot transfer to SciTail and IMDB", ("few_shot",), ("Few-shot transfer", "few-shot")),
+    Item(
+        "table-7",
+        "which heads to train, or prune, in the last tenth",
+        ("annealed", "prune_least", "variants", "strict"),
+        ("What the last tenth",),
+    ),
+    Item("table-8", "4-shot transfer by start", ("few_shot",), ("Few-shot transfer", "few-shot")),
+    Item("table-9", "D_A and D_B of every two tasks", ("pairs", "frozen"), ("D after",)),
+    Item("table-10", "D of every two of five tasks trained together", ("five",), ("D of every two tasks",)),
+    Item("figure-4", "top heads by layer", ("five",), ("Top heads per layer", "layers")),
+    Item("table-11", "top heads that tasks share", ("five",), ("Overlap of top heads",)),
+    Item("figure-5", "DSE similarity against D", ("five", "alike"), ("Similarity of tasks", "similarity")),
+    Item("figure-6", "AHP similarity against D", ("five", "alike"), ("Similarity of tasks", "similarity")),
+    Item("figure-7", "CRA similarity against D", ("five", "alike"), ("Similarity of tasks", "similarity")),
+    Item("figure-8", "D of GLUE's tasks with and without IAT", ("glue_lesions",), ("D on GLUE",)),
+    Item("figure-9", "IAT by δ", ("annealed", "sweep_delta"), ("IAT by δ", "sweeps")),
+    Item("figure-10", "IAT by α", ("annealed", "sweep_alpha"), ("IAT by α", "sweeps")),
+    Item("appendix-f", "IAT over the grid of δ and α", ("annealed", "grid"), ("IAT over the grid",)),
+    Item(
+        "table-12",
+        "GLUE's test sets, proportional sampling",
+        ("proportional", "submission"),
+        ("GLUE, proportional sampling", "Test sets of GLUE, proportional sampling"),
+        SERVER,
+    ),
+    Item("table-13", "GLUE's development sets, both samplings", ("annealed", "proportional"), ("GLUE, ",)),
+    Item(
+        "release",
+        "the released program step by step, and its settings that the paper does not name",
+        ("annealed", "released", "unsaid"),
+        ("The released code", "Settings of the release"),
+    ),
+    Item(
+        "estimators",
+        "importance estimators side by side",
+        ("five", "estimators", "permutation", "rounds"),
+        ("Importance estimators", "Agreement of estimators", "Pruning in rounds", "Permutation test"),
+    ),
+    Item(
+        "beyond",
+        "methods and conditions beyond the paper",
+        ("annealed", "own", "conditions", "five_iat", "compared"),
+        ("IAT under other conditions", "Methods over all models", "D of the five tasks with"),
+    ),
+)
+PUBLISHED = {  # Appendix A and the released scripts
+    **{"epochs": 5, "lr": 2e-5, "batch_size": 32, "warmup": 0.1, "schedule": "linear", "clip": None},
+    **{"optimizer": "adamw", "weight_decay": 0.0, "precision": "fp32", "max_examples": None, "head_lr": None},
+    **{"seeds": (0, 1, 2), "max_length": 256, "few_seeds": 30},
+}
+DIFFERENCES = (
+    Difference(
+        "output heads",
+        "BERT's pretrained pooler under each head, RoBERTa's classification head (release)",
+        "one linear layer on the first token's last state",
+        "release",
+    ),
+    Difference(
+        "STS-B", "trained on grades from 0 to 5 (release)", "grades scaled to 0–1: its loss weighs 1/25", "release"
+    ),
+    Difference("warm-up", "0.1 of the steps (paper); none (release)", "0.1 of the steps", "release"),
+    Difference(
+        "batches",
+        "each drawn anew, with replacement (release); an epoch does not cover the data",
+        "every row once an epoch",
+        "release",
+    ),
+    Difference(
+        "released program",
+        "leaks gradients, turns dropout off, scores per token",
+        "as the paper describes it; these departures one after another, without the four above",
+        "release",
+    ),
+    Difference("α and δ of IAT", "the best of a grid for each model", "α = 0.3, δ = 0.1 for all", "appendix-f"),
+    Difference("held rows of IAT", "query, key and value (release)", "the same; with the output rows", "table-7"),
+    Difference("tests", "paired bootstrap over 30 draws of rows", "Student's t over trained models", "table-6"),
+    Difference("GLUE test sets", "marked by the server", "files to send; development sets here", "table-5"),
+    Difference(
+        "TinyBERT",
+        "distilled under a tuned BERT base, 2 + 3 epochs; IAT in that distillation",
+        "the same, without IAT; for other models a student of every second layer",
+        "table-5",
+    ),
+    Difference("CNM", "brain recordings", "not run: the recordings are not here"),
+)
+
 
 WORDS = {
     "Tasks and models": """What was trained on, and what was trained. Published numbers stand beside ours
@@ -67,14 +175,13 @@ def _pairs(records: Records) -> Part:
 
 
 def _five(records: Records) -> Part:
-    tables, drawn = [], {}
+    tables: list[dict[str, Any] | None] = []
+    five = {model: found for model in records.models() if (found := records.five(model))}
     for model in records.models():
         tables += [apart.five_table(records, model), apart.five_table(records, model, frozen=True)]
         tables += [make(records, model) for make in (apart.mutual_table, apart.share_table)]
         tables += [make(records, model) for make in (apart.overlap_table, apart.layer_table)]
-        if found := records.five(model):
-            drawn[f"layers {model}"] = partial(figures.layers, found)
-            drawn[f"shares {model}"] = partial(figures.shares, found)
+    drawn = {"layers": partial(figures.layers, five), "shares": partial(figures.shares, five)} if five else {}
     return _part("All tasks", [*tables, head_set_table(records), estimating.permutation_table(records)], drawn)
 
 
@@ -85,7 +192,13 @@ def _paired_news(records: Records) -> Part:
 
 def _similarity(records: Records) -> Part:
     models = [model for model in records.models() if records.five(model)]
-    drawn = {f"similarity {model}": partial(figures.scatter, records, model) for model in models}
+    measures = {model: similarities(records, model) for model in models}
+    drawn = {
+        f"similarity by {by}": partial(
+            figures.scatter, records, [model for model in models if by in measures[model]], by
+        )
+        for by in dict.fromkeys(by for each in measures.values() for by in each)
+    }
     return _part("Similarity of tasks", [similarity_table(records, model) for model in models], drawn)
 
 
@@ -97,15 +210,15 @@ def _glue(records: Records) -> Part:
         tables += [*ours.own_tables(records, model), ours.direct_table(records, model)]
         tables += [training.released_table(records, model), training.unsaid_table(records, model)]
         tables += [*sweeps.sweep_tables(records, model), sweeps.grid_table(records, model)]
-        tables.append(raised.glue_d_table(records, model))
+        tables.append(sweeps.glue_d_table(records, model))
         base, swept = sweeps.sweep_points(records, model)
-        if d := raised.on_glue(records, model):
+        if d := sweeps.on_glue(records, model):
             drawn[f"D on GLUE {model}"] = partial(figures.raised, d)
         if found := training.method_gaps(records, model):
             drawn[f"methods {model}"] = partial(figures.gains, found)
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
-    tables = [table for table in (*tables, ours.pooled_table(records), raised.raised_table(records)) if table]
+    tables = [table for table in (*tables, ours.pooled_table(records), sweeps.raised_table(records)) if table]
     return _part("Training important heads", [*tables, *training.server_tables()] if tables else [], drawn)
 
 

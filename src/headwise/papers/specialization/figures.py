@@ -15,32 +15,60 @@ from headwise.papers.specialization.sweeps import Axis
 from headwise.papers.specialization.tables import in_order, pairwise_d
 from headwise.papers.specialization.training import gaps
 from headwise.papers.specialization.transfer import Transfer
-from headwise.reporting.figures import INK, house_style
-from headwise.reporting.palette import RAMP, TASKS
+from headwise.reporting.figures import INK, RAMP, TASKS, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from headwise.dissociation.similarity import Similarity
 
-def _sheet(columns: int, width: float, height: float) -> tuple[Figure, list[Any]]:
+
+def _sheet(columns: int, width: float, height: float, rows: int = 1) -> tuple[Figure, list[Any]]:
+    """A figure and its axes, row by row."""
     with house_style() as plots:
-        figure = plots.figure.Figure(figsize=(columns * width, height), layout="constrained")
-        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+        figure = plots.figure.Figure(figsize=(columns * width, rows * height), layout="constrained")
+        return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
-def layers(found: Sequence[Lesioned]) -> Figure:
-    """Figure 4: top heads per layer, one line per task, their mean in ink."""
-    tasks = in_order(found[0].trained.tasks)
-    counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in found], 0)
-    figure, (axis,) = _sheet(1, 3.6, 2.3)
-    x = np.arange(1, counts.shape[1] + 1)
-    for task, line, colour in zip(tasks, counts, TASKS):
-        axis.plot(x, line, color=colour, label=label(task))
-    axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
-    axis.set_xticks(x[:: 1 + len(x) // 15])  # the numbers of more would touch
-    axis.set_xlabel("layer")
-    axis.set_ylabel("top heads")
-    _legend_beside(axis)
+def _models(names: Sequence[str], xlabel: str, ylabel: str) -> tuple[Figure, dict[str, Any]]:
+    """A figure and one panel for each model, three in a row."""
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = _sheet(columns, 2.6 if len(names) > 1 else 3.6, 2.0 if len(names) > 1 else 2.3, rows)
+    for place, axis in enumerate(axes):
+        axis.set_visible(place < len(names))
+        axis.set_xlabel(xlabel if place + columns >= len(names) else "")
+        axis.set_ylabel(ylabel if place % columns == 0 else "")
+    panels = dict(zip(names, axes))
+    for name, axis in panels.items():
+        axis.set_title(name)
+    return figure, panels
+
+
+def _colours(five: Mapping[str, Sequence[Lesioned]]) -> dict[str, str]:
+    """A task has one colour in all panels."""
+    tasks = [task for found in five.values() for task in found[0].trained.tasks]
+    return dict(zip(in_order(list(dict.fromkeys(tasks))), TASKS))
+
+
+def _legend_of_all(figure: Figure) -> None:
+    lines = {line.get_label(): line for axis in figure.axes for line in axis.get_legend_handles_labels()[0]}
+    figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right center")
+
+
+def layers(five: Mapping[str, Sequence[Lesioned]]) -> Figure:
+    """Figure 4: top heads per layer, one line per task, their mean in ink; a panel for each model."""
+    figure, panels = _models(list(five), "layer", "top heads")
+    colours = _colours(five)
+    for model, axis in panels.items():
+        tasks = in_order(five[model][0].trained.tasks)
+        counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in five[model]], 0)
+        x = np.arange(1, counts.shape[1] + 1)
+        for task, line in zip(tasks, counts):
+            axis.plot(x, line, color=colours[task], label=label(task))
+        axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
+        axis.set_xticks(x[:: 1 + len(x) // 10])  # the numbers of more would touch
+    _legend_of_all(figure)
     return figure
 
 
@@ -67,42 +95,43 @@ def _legend_beside(axis: Any) -> None:
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def shares(found: Sequence[Lesioned]) -> Figure:
-    """D of every task against the share of heads closed, means over seeds and their spread."""
-    tasks = in_order(found[0].trained.tasks)
-    entries = [one.result["dissociation"]["D"] for one in found]
-    x = [100 * entry["fraction"] for entry in entries[0]]
-    figure, (axis,) = _sheet(1, 3.6, 2.3)
-    axis.axhline(0, color=INK, linewidth=0.6)
-    for task, colour in zip(tasks, TASKS):
-        values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
-        percent = 100 * np.array(values, float)
-        mean, sd = percent.mean(0), percent.std(0, ddof=min(1, len(percent) - 1))
-        axis.plot(x, mean, color=colour, label=label(task))
-        axis.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-    axis.set_xlabel("share of heads closed, %")
-    axis.set_ylabel("D, percentage points")
-    _legend_beside(axis)
+def shares(five: Mapping[str, Sequence[Lesioned]]) -> Figure:
+    """D of every task against the share of heads closed, means over seeds and their spread; a panel for each model."""
+    figure, panels = _models(list(five), "heads closed, %", "D, points")
+    colours = _colours(five)
+    for model, axis in panels.items():
+        entries = [one.result["dissociation"]["D"] for one in five[model]]
+        x = [100 * entry["fraction"] for entry in entries[0]]
+        axis.axhline(0, color=INK, linewidth=0.6)
+        for task in in_order(five[model][0].trained.tasks):
+            values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
+            percent = 100 * np.array(values, float)
+            mean, sd = percent.mean(0), percent.std(0, ddof=min(1, len(percent) - 1))
+            axis.plot(x, mean, color=colours[task], label=label(task))
+            axis.fill_between(x, mean - sd, mean + sd, color=colours[task], alpha=0.15, linewidth=0)
+    _legend_of_all(figure)
     return figure
 
 
-def scatter(records: Records, model: str) -> Figure:
-    """Figures 3 and 5 to 7: D of each pair, on accuracy, against their similarity, one panel per measure."""
-    measures, d = similarities(records, model), pairwise_d(records.five(model), "accuracy")
-    figure, axes = _sheet(len(measures), 2.3, 2.2)
-    for axis, (by, one) in zip(axes, measures.items()):
-        x, y = np.array([[alike, 100 * d[pair]] for pair, alike in one.pairs().items() if pair in d]).reshape(-1, 2).T
-        axis.plot(x, y, "o", color=RAMP[3], markersize=4)
-        axis.set_xlabel(by)
-        try:
-            fit = one.against(d).fit
-        except HeadwiseError:  # all pairs alike, or one without D: no line
-            continue
-        ends = np.array([min(x), max(x)])
-        axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)
-        axis.set_title(f"r = {fit.r:.2f}")
-    axes[0].set_ylabel("D on accuracy, percentage points")
+def scatter(records: Records, models: Sequence[str], by: str) -> Figure:
+    """Figures 3 and 5 to 7: D of each pair of tasks, on accuracy, against its similarity; a panel for each model."""
+    figure, panels = _models(models, by, "D on accuracy, points")
+    for model, axis in panels.items():
+        _against(axis, similarities(records, model)[by], pairwise_d(records.five(model), "accuracy"), model)
     return figure
+
+
+def _against(axis: Any, measure: Similarity, d: Mapping[Any, float], title: str) -> None:
+    """One panel: the pairs of tasks, and the line through them."""
+    x, y = np.array([[alike, 100 * d[pair]] for pair, alike in measure.pairs().items() if pair in d]).reshape(-1, 2).T
+    axis.plot(x, y, "o", color=RAMP[3], markersize=4)
+    try:
+        fit = measure.against(d).fit
+    except HeadwiseError:  # all pairs alike, or one without D: no line
+        return
+    ends = np.array([min(x), max(x)])
+    axis.plot(ends, 100 * (fit.intercept + fit.slope * ends), "--", color=INK, linewidth=1)
+    axis.set_title(f"{title}, r = {fit.r:.2f}")
 
 
 def sweeps(base: Mapping[int, float], swept: Mapping[Axis, Mapping[float, Mapping[int, float]]]) -> Figure:

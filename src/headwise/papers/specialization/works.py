@@ -20,8 +20,7 @@ from headwise.experiments.works import opened, scored, short, small
 from headwise.heads.gates import Heads
 from headwise.heads.selection import top
 from headwise.io.files import file_digest
-from headwise.measuring.evaluate import evaluate
-from headwise.measuring.vectors import sentence_vectors
+from headwise.measuring.evaluate import evaluate, sentence_vectors
 from headwise.models.batching import encode
 from headwise.models.device import default_device
 from headwise.models.loading import load_encoder

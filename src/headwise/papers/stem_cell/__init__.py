@@ -6,10 +6,10 @@ from functools import partial
 
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.stem_cell import figures, tables
-from headwise.papers.stem_cell.every import every_table, published_table
 from headwise.papers.stem_cell.jobs import HUB, SIZES, Build
 from headwise.papers.stem_cell.published import ERRATA, STAGES, TASKS
 from headwise.papers.stem_cell.records import ALL, Records, alike
+from headwise.papers.stem_cell.tables import every_table, published_table
 from headwise.papers.summary import sentence
 
 

@@ -12,7 +12,7 @@ from headwise.papers.stem_cell.published import STAGES, TASKS
 from headwise.papers.stem_cell.records import ALL, best_heads, between_runs
 from headwise.papers.stem_cell.stages import Profile
 from headwise.reporting.figures import INK, house_style
-from headwise.reporting.palette import TASKS as COLOURS
+from headwise.reporting.figures import TASKS as COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from headwise.papers.recipe import Item, PaperRecipe, Part
 from headwise.papers.specialization.settings import HUB
 from headwise.papers.together import tables
 from headwise.papers.together.jobs import SIZES, Build
-from headwise.papers.together.records import Records
+from headwise.papers.together.tables import Records
 
 
 def _foretold(records: Records) -> Part:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headwise.errors import unknown
-from headwise.tasks.catalog.known import Known
-from headwise.tasks.catalog.layouts import parquet, sizes
+from headwise.tasks.catalog.known import Known, parquet, sizes
 
 ROWS = 1000  # pairs of a paradigm
 PHENOMENA = {

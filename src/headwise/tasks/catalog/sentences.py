@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from headwise.registry import Registry
 from headwise.tasks.catalog.blimp import blimp
-from headwise.tasks.catalog.known import Known
-from headwise.tasks.catalog.layouts import PACKED, glue, hub, one, parquet, per_split, sizes, table, two
+from headwise.tasks.catalog.known import PACKED, Known, glue, hub, one, parquet, per_split, sizes, table, two
 from headwise.tasks.catalog.words import PROBES, QUESTIONS, WORDS
 from headwise.tasks.readers.sources import Layout
 from headwise.tasks.task import Task

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headwise.tasks.catalog.known import Known
-from headwise.tasks.catalog.layouts import by_index, hub, one, parquet, per_split, sizes, table
+from headwise.tasks.catalog.known import Known, by_index, hub, one, parquet, per_split, sizes, table
 from headwise.tasks.metrics import answer_f1
 from headwise.tasks.readers.sources import Layout
 

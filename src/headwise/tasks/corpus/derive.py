@@ -7,16 +7,107 @@ from random import Random
 from typing import Any, NamedTuple
 
 from headwise.tasks.corpus import lexicon
-from headwise.tasks.corpus.breaks import disagree, disorder
-from headwise.tasks.corpus.english import English
+from headwise.tasks.corpus.english import BE, DO, English
 from headwise.tasks.corpus.entailment import BLOCKS, JUDGED
-from headwise.tasks.corpus.lexicon import BELIEVED, LIKED, LOATHED, NOUNS, TOPIC, VERBS
-from headwise.tasks.corpus.meaning import Event, Joined, Meaning, atoms, split_of
+from headwise.tasks.corpus.lexicon import ADJECTIVES, BELIEVED, LIKED, LOATHED, NOUNS, TOPIC, VERBS
+from headwise.tasks.corpus.meaning import GAP, Event, Joined, Meaning, Thing, atoms, split_of
 from headwise.tasks.corpus.paraphrase import FORMS, graded
 from headwise.tasks.corpus.sampler import Sampler, draw
 from headwise.tasks.corpus.sentence import Sentence, spell
-from headwise.tasks.corpus.spanish import Spanish
+from headwise.tasks.corpus.spanish import DETERMINERS, ERA, ESTAR, SER, Spanish
 from headwise.tasks.task import Row
+
+# never grammatical the other way round, in either language
+FIXED_ORDERS = {("DET", "NOUN"), ("DET", "ADJ"), ("ADP", "DET"), ("ADP", "PROPN"), ("SCONJ", "DET"), ("NUM", "NOUN")}
+
+
+def _both_ways(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    return {a: b for one, other in pairs for a, b in ((one, other), (other, one)) if a != b}
+
+
+def _numbers(*tables: dict[tuple[bool, bool], str]) -> list[tuple[str, str]]:
+    return [(table[past, False], table[past, True]) for table in tables for past in (False, True)]
+
+
+OTHER_NUMBER = {
+    "en": _both_ways([*_numbers(BE, DO), *((verb.en[1], verb.en[0]) for verb in VERBS.values())]),
+    "es": _both_ways(
+        [*_numbers(SER, ERA, ESTAR), *(pair for verb in VERBS.values() for pair in (verb.es[:2], verb.es[2:4]))]  # type: ignore[misc]
+    ),
+}
+OTHER_GENDER = _both_ways(
+    [pair for key in ("the", "a", "this", "some", "many") for pair in (DETERMINERS[key][:2], DETERMINERS[key][2:])]
+    + [pair for adjective in ADJECTIVES.values() for pair in (adjective.es[:2], adjective.es[2:])]
+)
+SEXLESS = {form for noun in NOUNS.values() if noun.kind not in ("person", "PER", "animal") for form in noun.es}
+
+
+def disagree(sentence: Sentence, rng: Random) -> list[str] | None:
+    """The words with one agreement violated: the number of the main verb or a demonstrative, or in Spanish a gender."""
+    ways = [way for way in (_verb(sentence), _demonstrative(sentence), _gender(sentence, rng)) if way is not None]
+    if not ways:
+        return None
+    index, word = rng.choice(ways)
+    return _with(sentence.words, {index: word})
+
+
+def _with(words: tuple[str, ...], new: dict[int, str]) -> list[str]:
+    found = [new.get(i, word) for i, word in enumerate(words)]
+    found[0] = found[0][0].upper() + found[0][1:]
+    return found
+
+
+def _verb(sentence: Sentence) -> tuple[int, str] | None:
+    """The verb form that agrees with the subject of the sentence, in the other number."""
+    root = sentence.heads.index(0)
+    helpers = [i for i, head in enumerate(sentence.heads) if head == root + 1 and sentence.upos[i] == "AUX"]
+    finite = helpers[0] if helpers else root
+    past = sentence.properties["tense"] == "past"
+    if sentence.language == "en" and past and sentence.words[finite] not in ("was", "were"):
+        return None
+    other = OTHER_NUMBER[sentence.language].get(sentence.words[finite])
+    return None if other is None else (finite, other)
+
+
+def _demonstrative(sentence: Sentence) -> tuple[int, str] | None:
+    """``this nurse`` as ``these nurse``."""
+    other = {"this": "these", "these": "this", "este": "estos", "estos": "este", "esta": "estas", "estas": "esta"}
+    for i, word in enumerate(sentence.words):
+        if word.lower() in other and sentence.upos[i] == "DET":
+            return i, other[word.lower()]
+    return None
+
+
+def _gender(sentence: Sentence, rng: Random) -> tuple[int, str] | None:
+    """``la mesa`` as ``el mesa``, ``la mesa roja`` as ``la mesa rojo``; words for people can have either gender."""
+    if sentence.language != "es":
+        return None
+    found = [
+        (i, OTHER_GENDER[word.lower()])
+        for i, word in enumerate(sentence.words)
+        if sentence.deprels[i] in ("det", "amod")
+        and word.lower() in OTHER_GENDER
+        and sentence.words[sentence.heads[i] - 1] in SEXLESS
+    ]
+    return rng.choice(found) if found else None
+
+
+def disorder(sentence: Sentence, rng: Random) -> list[str] | None:
+    """The words with two neighbours swapped into an order that is never grammatical."""
+    upos = sentence.upos
+    places = [i for i in range(len(upos) - 1) if (upos[i], upos[i + 1]) in FIXED_ORDERS]
+    return swapped(sentence, rng.choice(places)) if places else None
+
+
+def swapped(sentence: Sentence, i: int) -> list[str]:
+    """The words with the i-th and the next swapped; the first letter stays a capital."""
+    words = list(sentence.words)
+    if i == 0 and sentence.upos[0] != "PROPN":
+        words[0] = words[0].lower()
+    words[i], words[i + 1] = words[i + 1], words[i]
+    words[0] = words[0][0].upper() + words[0][1:]
+    return words
+
 
 GRAMMARS = {"en": English, "es": Spanish}
 SENTIMENT = ("negative", "positive")
@@ -162,3 +253,87 @@ def _selection(draft: Draft, good: bool) -> Row | None:
     if not good:
         event = event._replace(subject=thing, object=person)
     return draft.row(ACCEPTABILITY[good], event)
+
+
+ASKED = {"who": "subject", "what": "object", "where": "place"}
+ROLES = {"subject": "A0", "object": "A1", "place": "AM-LOC"}
+
+
+def answer(draft: Draft, label: str) -> Row | None:
+    """A paragraph, a question about one of its sentences, and the position of the answer."""
+    asked = ASKED[label]
+    target = _fact(draft)
+    if split_of(_left(target, asked)) != draft.split:
+        return None
+    facts = [target, _rival(draft, target, asked)]
+    used = {atom for fact in facts for atom in atoms(fact)}
+    while len(facts) < 4:
+        fact = _fact(draft)
+        if not used & set(atoms(fact)):
+            facts.append(fact)
+            used |= set(atoms(fact))
+    draft.rng.shuffle(facts)
+    return _row(draft, facts, target, asked)
+
+
+def _fact(draft: Draft) -> Event:
+    """An event with subject, object and place, in the split."""
+    while True:
+        sampler = draft.sampler()
+        verb = sampler.verb(sampler.rng.choice(("person", "thing", "thing")))
+        fact = Event(verb, sampler.someone(), _theme(sampler, verb), place=sampler.place())
+        if sampler.fits(fact):
+            return fact
+
+
+def _theme(sampler: Sampler, verb: str) -> Thing:
+    persons = VERBS[verb].object == ("person",)
+    return sampler.someone() if persons else sampler.thing(*VERBS[verb].object, det="the")
+
+
+def _rival(draft: Draft, target: Event, asked: str) -> Event:
+    """A distractor: the same action elsewhere, with the roles swapped, by someone else or to something else."""
+    assert target.object is not None
+    while True:
+        sampler = draft.sampler()
+        if VERBS[target.verb].object == ("person",):
+            rival = target._replace(subject=target.object, object=target.subject)
+        elif asked == "subject" or (asked == "place" and sampler.chance(0.5)):
+            rival = target._replace(subject=sampler.someone())
+        else:
+            rival = target._replace(object=_theme(sampler, target.verb))
+        rival = rival._replace(place=sampler.place())
+        if rival.place != target.place and rival[1:3] != target[1:3] and sampler.fits(rival):
+            return rival
+
+
+def _left(event: Event, asked: str) -> Event:
+    """The content that the question itself states."""
+    if asked == "subject":
+        return event._replace(subject=GAP)
+    return event._replace(object=None) if asked == "object" else event._replace(place=None)
+
+
+def _row(draft: Draft, facts: list[Event], target: Event, asked: str) -> Row:
+    context, start, text = "", 0, ""
+    for fact in facts:
+        sentence = draft.sentence(fact)
+        context += " " if context else ""
+        if fact is target:
+            begin, text = _span(sentence, asked)
+            start = len(context) + begin
+        context += sentence.text
+    question = GRAMMARS[draft.language]().question(target, asked)
+    return {"question": question, "context": context, "answers": [text], "starts": [start]}
+
+
+def _span(sentence: Sentence, asked: str) -> tuple[int, str]:
+    """Where the answer starts in the sentence, and its words without a preposition."""
+    spoken, starts = spell(sentence.words)
+    root = sentence.heads.index(0)
+    frame = next(frame for frame in sentence.frames if frame["predicate"] == root)
+    first, last = next((start, end) for start, end, role in frame["arguments"] if role == ROLES[asked])
+    while sentence.upos[first] == "ADP" or sentence.deprels[first] == "case":
+        first += 1
+    end = starts[last - 1] + len(sentence.words[last - 1])
+    return starts[first], spoken[starts[first] : end]

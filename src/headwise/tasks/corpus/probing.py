@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headwise.tasks.corpus import lexicon
-from headwise.tasks.corpus.breaks import swapped
-from headwise.tasks.corpus.derive import Draft
+from headwise.tasks.corpus.derive import Draft, swapped
 from headwise.tasks.corpus.lexicon import HELD, NOUNS, SYNONYM, VERBS
 from headwise.tasks.corpus.meaning import Event, Joined, Meaning, Thing, atoms, events, main, split_of, substitute
 from headwise.tasks.corpus.sampler import PLURALS, SINGULARS, Sampler, draw

@@ -10,8 +10,7 @@ from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.tasks.corpus import derive, entailment, paraphrase, probing
-from headwise.tasks.corpus.answers import ASKED, answer
-from headwise.tasks.corpus.derive import GRAMMARS, Draft
+from headwise.tasks.corpus.derive import ASKED, GRAMMARS, Draft, answer
 from headwise.tasks.corpus.lexicon import NOUNS, TOPICS
 from headwise.tasks.corpus.meaning import Meaning
 from headwise.tasks.corpus.sampler import draw

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.columns import Columns, Ragged
-from headwise.tasks.kinds.biaffine import cross_entropy
+from headwise.tasks.kinds.wordlevel import cross_entropy
 from headwise.tasks.predictions import Answered
 from headwise.tasks.task import Hidden, Row
 

@@ -14,14 +14,16 @@ from torch.nn import functional as F
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.columns import Columns, Ragged
-from headwise.tasks.kinds.biaffine import cross_entropy, marked, masked_mean
 from headwise.tasks.kinds.tag import flat
 from headwise.tasks.kinds.wordlevel import (
     Batch,
     check_known,
     check_pool,
     check_words,
+    cross_entropy,
     encode_words,
+    marked,
+    masked_mean,
     numbered,
     word_counts,
     words,

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.columns import Columns, Ragged
-from headwise.tasks.kinds.biaffine import Biaffine, cross_entropy, marked, masked_mean
 from headwise.tasks.kinds.wordlevel import (
     Batch,
+    Biaffine,
     check_known,
     check_pool,
     check_words,
+    cross_entropy,
     encode_words,
+    marked,
+    masked_mean,
     numbered,
     word_counts,
     words,

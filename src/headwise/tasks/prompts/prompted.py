@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.tasks.prompts.known import known_template
-from headwise.tasks.prompts.template import Template
+from headwise.tasks.prompts.known import Template, known_template
 from headwise.tasks.readers.sources import halves
 from headwise.tasks.task import Row, Source, Task
 

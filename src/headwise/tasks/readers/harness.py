@@ -138,8 +138,7 @@ class HarnessRows:
     def kind(self) -> tuple[Any, str]:
         """The kind and the metric."""
         from headwise.tasks.kinds.choice import Choice
-        from headwise.tasks.kinds.continuation import Continuation
-        from headwise.tasks.kinds.generation import Generation
+        from headwise.tasks.kinds.generation import Continuation, Generation
         from headwise.tasks.kinds.reading import Reading
 
         form, reading = self.task.OUTPUT_TYPE, Reading(delimiter="")

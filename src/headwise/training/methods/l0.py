@@ -14,7 +14,7 @@ from torch import nn
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads
-from headwise.scoring.concrete import HardConcrete, Price, cut
+from headwise.scoring.gating import HardConcrete, Price, cut
 from headwise.training.methods.iat import check_share
 from headwise.training.methods.method import Method
 

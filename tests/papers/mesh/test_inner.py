@@ -1,0 +1,141 @@
+"""Gates and masks: what a pair sees, what a newcomer gets, and which heads a trim closes or frees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.heads.gates import Heads, gated
+from headwise.models.batching import encode
+from headwise.papers.mesh.inner import HeadGates
+from headwise.papers.mesh.trim import Trim, together
+from headwise.testing import tiny, toy_model, toy_tasks
+
+HEADS = Heads.of(tiny("bert"))
+
+
+def pairs() -> list:
+    one, two = toy_tasks(2, rows=8)
+    names = [("nli_en", "en", one), ("nli_es", "es", one), ("ner_en", "en", two), ("ner_es", "es", two)]
+    return [replace(task, name=name, language=language) for name, language, task in names]
+
+
+@pytest.mark.parametrize(("each", "sets"), [("shared", 1), ("task", 2), ("language", 2), ("pair", 4)])
+def test_sets_of_gates(each, sets):
+    gates = HeadGates(HEADS, pairs(), "sigmoid", each)
+    gates.logits.data[:] = torch.arange(sets)[:, None, None].float()
+    assert gates.logits.shape == (sets, 2, 4)
+    values = {name: gates.values(name)[0, 0].item() for name in gates.keys}
+    assert len(set(values.values())) == sets
+    assert (values["nli_en"] == values["nli_es"]) == (each in ("shared", "task"))
+    assert (values["nli_en"] == values["ner_en"]) == (each in ("shared", "language"))
+
+
+def test_a_model_runs_under_gates_times_mask():
+    model = toy_model(2, rows=8).eval()
+    batch = encode(model.tasks["toy0"], "train", model.tokenizer, model.max_length).batch(range(4))
+    gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), "sigmoid", "pair")
+    gates.logits.data.normal_(generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(2, 4, dtype=torch.bool)
+    mask[1, 2] = True
+    gates.close({"toy0": mask})
+    for task, place in (("toy0", 0), ("toy1", 1)):
+        wanted = torch.sigmoid(gates.logits[place]) * (~mask if place == 0 else torch.ones(2, 4))
+        with gates.on(model), torch.no_grad():
+            found = model(task, batch).scores
+        with gated(model.encoder, wanted.detach()), torch.no_grad():
+            assert torch.equal(found, model(task, batch).scores)
+    assert gates.closed["toy0"].equal(mask) and not gates.closed["toy1"].any()
+
+
+def test_without_a_form_there_is_the_mask_alone():
+    gates = HeadGates(HEADS, pairs())
+    assert gates.logits is None and (gates.values("nli_en") == 1).all()
+    concrete = HeadGates(HEADS, pairs(), "concrete")
+    assert (concrete.values("nli_en") == 1).all()  # settled, and open at the start
+    torch.manual_seed(0)
+    assert not torch.equal(concrete.values("nli_en", drawn=True), concrete.values("nli_en", drawn=True))
+
+
+def test_a_newcomer_gets_the_gates_and_the_mask_of_its_kind():
+    known = [task for task in pairs() if task.name != "nli_es"]
+    (new,) = [task for task in pairs() if task.name == "nli_es"]
+    gates = HeadGates(HEADS, known, "sigmoid", "task")
+    gates.logits.data[:] = torch.tensor([-1.0, 2.0])[:, None, None]
+    masks = {task.name: torch.zeros(2, 4, dtype=torch.bool) for task in known}
+    masks["ner_es"][0, 0] = True
+    for name in masks:
+        masks[name][1, 1] = True
+    gates.close(masks, "language")
+    made = gates.newcomer(new)
+    assert torch.allclose(made.logits, torch.tensor(-1.0))  # its task's
+    assert made.closed["nli_es"].equal(masks["ner_es"])  # its language's
+    gates.close(masks, "shared")
+    assert made.closed["nli_es"].sum() == 2 and gates.newcomer(new).closed["nli_es"].sum() == 1  # what all close
+    other = HeadGates(HEADS, known, "sigmoid", "pair")
+    other.logits.data[:] = torch.tensor([0.0, 1.0, 2.0])[:, None, None]
+    assert torch.allclose(other.newcomer(new).logits, torch.tensor(1.0))  # the mean
+
+
+# -- which heads
+
+
+def scores(layers: int = 6, heads: int = 4) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {task.name: torch.rand(layers, heads, generator=generator) for task in pairs()}
+
+
+def test_thirds_part_the_layers():
+    for layers in range(3, 30):
+        found = [list(range(layers))[Trim(where=where).third(layers)] for where in ("bottom", "middle", "top")]
+        assert [*found[0], *found[1], *found[2]] == list(range(layers)) and min(map(len, found)) >= layers // 3
+
+
+@pytest.mark.parametrize("where", ["bottom", "middle", "top", "all"])
+@pytest.mark.parametrize("prune_by", ["least", "most", "random"])
+def test_a_trim_closes_what_it_says(where, prune_by):
+    found, names = scores(), dict.fromkeys(scores(), "all")
+    trim = Trim(prune=0.25, prune_by=prune_by, where=where, train=0.25)
+    closed = trim.closed(found, names, seed=0)
+    mask = closed["nli_en"]
+    assert all(torch.equal(mask, other) for other in closed.values()) and int(mask.sum()) == 6
+    inside = torch.zeros(6, dtype=torch.bool)
+    inside[trim.third(6)] = True
+    assert not mask[~inside].any()
+    joint = together(list(found.values()))
+    if prune_by == "least":
+        assert joint[mask].max() < joint[inside][~mask[inside]].min()
+    if prune_by == "most":
+        assert joint[mask].min() > joint[inside][~mask[inside]].max()
+    for pair, free in trim.movable(found, closed, seed=0).items():
+        assert int(free.sum()) == 6 and not (free & mask).any()
+        assert found[pair][free].min() > found[pair][~free & ~mask].max()
+
+
+def test_masks_by_language_differ_between_languages_alone():
+    found = scores()
+    keys = {task.name: task.language for task in pairs()}
+    closed = Trim(prune=0.3, each="language").closed(found, keys, seed=0)
+    assert torch.equal(closed["nli_es"], closed["ner_es"]) and torch.equal(closed["nli_en"], closed["ner_en"])
+    assert not torch.equal(closed["nli_en"], closed["nli_es"])
+
+
+def test_random_heads_are_a_function_of_the_seed():
+    trim, found, keys = Trim(prune=0.3, prune_by="random", train=0.3, train_by="random"), scores(), scores().keys()
+    names = {name: name for name in keys}
+    one, two, other = (trim.closed(found, names, seed) for seed in (0, 0, 1))
+    assert all(torch.equal(one[n], two[n]) for n in names) and not all(torch.equal(one[n], other[n]) for n in names)
+    assert not torch.equal(one["nli_en"], one["nli_es"])
+    assert all((trim.movable(found, one, 0)[n] & one[n]).sum() == 0 for n in names)
+
+
+def test_a_third_has_no_more_heads_than_it_has():
+    with pytest.raises(HeadwiseError, match="at most the 8 free ones"):
+        Trim(prune=0.5, where="top").closed(scores(), dict.fromkeys(scores(), "all"), 0)
+    with pytest.raises(HeadwiseError, match="form of gates"):
+        HeadGates(HEADS, pairs(), "softmax")
+    with pytest.raises(HeadwiseError, match="nli_en"):
+        HeadGates(HEADS, pairs()).values("nli_e")
