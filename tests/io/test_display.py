@@ -7,11 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from headwise.dissociation.lesions import LesionCurve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.atlas.result import Roles
+from headwise.dissociation.lesions import LesionCurve
 from headwise.dissociation.result import Dissociation
 from headwise.dissociation.similarity import Similarity
 from headwise.errors import HeadwiseError

@@ -26,7 +26,8 @@ def test_a_head_that_one_task_needs_is_that_tasks():
     start = toy_model().encoder
     state = start.state_dict()
     heads = Heads.of(start)
-    vectors = [{n: torch.full_like(v, value) for n, v in state.items() if v.is_floating_point()} for value in (1.0, -1.0)]
+    floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+    vectors = [{name: torch.full_like(tensor, value) for name, tensor in floats.items()} for value in (1.0, -1.0)]
     needed = [torch.ones(heads.shape), torch.ones(heads.shape)]
     needed[1][1, 2] = 1e-9
     needed[1] *= 1 / needed[1].mean()

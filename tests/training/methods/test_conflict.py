@@ -59,7 +59,7 @@ def test_rows_are_the_tasks_own_gradients():
 
 
 def test_heads_are_combined_by_themselves():
-    """Every entry of the gradient is in one block, a head's rows in one of their own; the mean of blocks is the mean."""
+    """Every entry of the gradient is in one block, a head's rows in their own; the mean of blocks is the mean."""
     model = toy_model()
     parameters = [p for p in model.encoder.parameters()]
     blocks = blocks_of(model.encoder, parameters)

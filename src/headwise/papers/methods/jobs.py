@@ -91,7 +91,7 @@ class Build(recipe.Build):
         return [self._confirmed(SINGLE, self._tuned(SINGLE, [task]), [task]) for task in self.size.tasks]
 
     def rivals(self) -> list[Job]:
-        """Low-rank updates per head or layer, and conflicting gradients combined; MT-DNN with plain training's settings."""
+        """Low-rank updates per head or layer, combined gradients, and MT-DNN with plain training's settings."""
         made = [self._confirmed(name, self._tuned(name, self.size.tasks), self.size.tasks) for name in RIVALS]
         return [*made, self._confirmed(MTDNN, self._tuned("plain", self.size.tasks), self.size.tasks)]
 

@@ -1,4 +1,4 @@
-"""Low-rank updates of the output projection, for every head and task: tasks share a head but write its output elsewhere.
+"""Low-rank updates of the output projection for every head and task: tasks share a head, its output goes elsewhere.
 
 Legend: B examples, T tokens, H heads of a layer, D head size, E width, R rank.
 """
@@ -25,8 +25,8 @@ PER = ("head", "layer")
 class Updates(Scales):
     """Factors of heads, and beside them an update of W_O for every task: rank one for each head.
 
-    A task adds u (v · z) to what a head with the output z writes. ``per="layer"`` is the control with at
-    least as many parameters, and LoRA's way: one update of the whole projection, of a higher rank. Updates start at zero.
+    A task adds u (v · z) to what a head with the output z writes. ``per="layer"`` is the control with at least as
+    many parameters, and LoRA's way: one update of the whole projection, of a higher rank. Updates start at zero.
 
     Example:
         >>> fit(model, Plan(epochs=3), Updates())
@@ -99,10 +99,8 @@ class Written(nn.Module):
         def add(_: nn.Module, given: tuple[torch.Tensor, ...], out: torch.Tensor) -> torch.Tensor:
             key = self._key(self.task, site.layer)
             into, write = self.into[key], self.out[key]
-            if self.per == "head":
-                read = (site.heads_of(given[0]) * into).sum(-1)  # (B, T, H)
-            else:
-                read = given[0] @ into.mT  # (B, T, R)
+            one_each = self.per == "head"
+            read = (site.heads_of(given[0]) * into).sum(-1) if one_each else given[0] @ into.mT  # (B, T, H or R)
             return out + (read @ write).to(out.dtype)
 
         return add

@@ -54,7 +54,7 @@ def _mtdnn(place: Place, chosen: dict[str, Any]) -> MultiTaskModel:
 
 
 def merged(place: Place) -> dict[str, Any]:
-    """Single-task models of tuned settings merged in several ways; how far to go is chosen on held-out training rows."""
+    """Merge single-task models of tuned settings in several ways; held-out training rows choose how far to go."""
     c = place.config
     models, vectors, needed, fisher = {}, [], [], []
     start: dict[str, torch.Tensor] = {}

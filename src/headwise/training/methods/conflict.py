@@ -41,7 +41,7 @@ class Conflict(Method):
                 from a matrix (tasks, parameters) to one gradient. Aggregators with state (NashMTL) are reset when a run
                 starts or resumes.
             per: model combines whole gradients; heads combines the rows of every head (of its query, key, value and
-                output) by themselves, and everything else together: tasks may agree in one head and conflict in another.
+                output) by themselves, and the rest together: tasks may agree in one head and conflict in another.
             options: options of the aggregator.
         """
         if per not in PER:
@@ -83,7 +83,8 @@ class Conflict(Method):
         self.rows = {}
 
     def describe(self) -> dict[str, Any]:
-        return {"method": self.name, "by": self.by, **({"per": self.per} if self.per != "model" else {}), **self.options}
+        per = {"per": self.per} if self.per != "model" else {}
+        return {"method": self.name, "by": self.by, **per, **self.options}
 
     def _combined(self, matrix: torch.Tensor) -> torch.Tensor:
         """One gradient from the tasks' (T, n), block by block."""
