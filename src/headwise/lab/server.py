@@ -25,7 +25,7 @@ from headwise.lab import page
 from headwise.lab.opening import Opened
 from headwise.lab.requests import Desk
 from headwise.lab.worker import Busy, Late, Replaced
-from headwise.reporting.atlas import render_atlas
+from headwise.reporting.heads import render_atlas
 from headwise.reporting.page import render
 
 PORT = 8642

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headwise.io.files import read_json, write
-from headwise.reporting.atlas import render_atlas
+from headwise.reporting.heads import render_atlas
 from headwise.reporting.page import render
 
 
