@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from headwise.atlas.cards import SINK
 from headwise.errors import HeadwiseError
-from headwise.io.files import finite, write_json
+from headwise.io.files import finite, write, write_json
 from headwise.io.records import about
-from headwise.reporting import page, report
+from headwise.reporting import page
 from headwise.reporting.figures import RAMP, TASKS, task_rules
 from headwise.study.schema import checked
 
@@ -172,7 +172,7 @@ def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, An
     }
     write_json(Path(folder) / "probes.json", finite(probes))
     write_json(Path(folder) / "study.json", finite(study))
-    return report(study, Path(folder) / "report.html")
+    return write(Path(folder) / "report.html", page.render([study]))
 
 
 def _row(record: Mapping[str, Any]) -> list[Any]:
