@@ -91,7 +91,7 @@ class Roles(Shown):
     def lift(self) -> np.ndarray:
         """What a head gives to a role's targets beyond the control, of what the control leaves: 1 is all attention.
 
-        Where the control leaves less than a tenth, the gain is a share of a tenth: next to nothing of nothing is no role.
+        Where the control leaves less than a tenth, the gain is a fraction of a tenth: no role comes of next to nothing.
         """
         return (self.score - self.control) / np.maximum(1 - self.control, LEAST)
 
