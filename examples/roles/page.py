@@ -92,8 +92,9 @@ def _copied(name: str, part: dict[str, Any]) -> str:
     """The fewest retrieval heads that end copying while random ones do not."""
     curve = part["curves"]["retrieval"]
     row = next((r for r in curve if r["copied"] < 0.1 * curve[0]["copied"]), curve[-1])
+    closed = f"{row['heads']} best retrieval heads" if row["heads"] > 1 else "best retrieval head"
     return (
-        f"With its {row['heads']} best retrieval heads closed, {name} copies {row['copied']:.2f} of a needle's tokens; "
+        f"With its {closed} closed, {name} copies {row['copied']:.2f} of a needle's tokens; "
         f"with as many random heads closed, {row['random']:.2f} "
         f"({row['below_random']:.2f} {ranged(row['below_low'], row['below_high'])} more)."
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 from headwise.errors import HeadwiseError
 from headwise.pruning.kv_policy import (
@@ -107,6 +109,32 @@ def test_files_are_those_of_duo_attention(tmp_path):
     assert np.array_equal(again.scores, policy.scores) and (again.sink, again.recent) == (2, 8)
     (tmp_path / "scores.json").unlink()
     assert (KVPolicy.load(tmp_path).streaming(0.5) == policy.streaming(0.5)).all()
+
+
+def test_kvpress_reads_the_files_and_generates_the_same(tmp_path, monkeypatch):
+    """Where kvpress is installed: its press closes the same heads, and the next token is as likely."""
+    duo = pytest.importorskip("kvpress.presses.duo_attention_press")
+    model = tiny("llama", auto="AutoModelForCausalLM", num_key_value_heads=2)
+    policy = KVPolicy(np.array([[0.3, -0.1], [0.0, 2.0]]), np.zeros((2, 2)), sink=2, recent=4)
+    text = {file.name: file.read_text() for file in policy.save(tmp_path).iterdir()}
+    read = lambda url: (lambda t: SimpleNamespace(text=t, json=lambda: json.loads(t)))(text[url.rpartition("/")[2]])  # noqa: E731
+    monkeypatch.setattr(duo, "requests", SimpleNamespace(get=read))
+    monkeypatch.setitem(duo.PATTERNS_DICT, model.config.name_or_path, "ours")
+    press = duo.DuoAttentionPress(head_compression_ratio=0.5)
+    press.post_init_from_model(model)
+    assert (press.streaming_mask.numpy() == policy.streaming(0.5)).all()
+    ids = torch.randint(5, 60, (1, 20), generator=torch.Generator().manual_seed(0))
+    pressed, full = DynamicCache(), DynamicCache()
+    with torch.no_grad(), press(model):
+        model(input_ids=ids[:, :-1], past_key_values=pressed, cache_position=torch.arange(19))
+    with torch.no_grad():
+        theirs = model(input_ids=ids[:, -1:], past_key_values=pressed).logits
+        for layer in model.model.layers:
+            layer.self_attn.masked_key_indices = None
+        model(input_ids=ids[:, :-1], past_key_values=full)
+        with streaming(model, policy.streaming(0.5), policy.sink, policy.recent + 1):  # the window then ends one later
+            ours = model(input_ids=ids[:, -1:], past_key_values=full).logits
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
 
 
 def test_a_curve_compares_the_same_memory():
