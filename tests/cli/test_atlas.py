@@ -68,3 +68,8 @@ def test_two_models_make_one_page_with_what_tasks_need(run, tmp_path):
 def test_what_makes_no_sense_is_refused(run, line, why):
     with pytest.raises(HeadwiseError, match=why):
         run(line)
+
+
+def test_a_task_may_be_a_file(run):
+    rows = json.loads(run("--task reviews=reviews.csv:text,label --examples 30 --role previous --json").output)
+    assert rows[0]["texts"] == 30

@@ -41,6 +41,13 @@ def test_a_head_of_the_same_rank_for_two_tasks_is_owned_by_neither(study):
     assert card(study | {"importance": twice}, "5.7")["owner"] is None
 
 
+def test_the_roles_that_a_head_holds_are_on_its_card(study, capsys):
+    found = card(study, "0.0")
+    assert found["roles"] == {"previous": pytest.approx(0.82)} and "roles" not in card(study, "0.1")
+    Screen().card(found)
+    assert "roles\n  previous" in capsys.readouterr().out
+
+
 def test_a_twin_is_most_alike(study, capsys):
     twins = {name: part for name, part in copy.deepcopy(study).items() if name not in ("probes", "gates")}
     for found in twins["importance"].values():

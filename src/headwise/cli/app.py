@@ -189,7 +189,7 @@ class Screen:
         for task, row in found["importance"].items():
             other = f"   second checkpoint: {_rank(beside[task])}" if task in beside else ""
             self._bar(task, row["share"], f"{_rank(row)}, {_digits(row['score'])}{other}")
-        for title, part in (("encodes", "probes"), ("gate", "gates"), ("looks at", "looks")):
+        for title, part in (("encodes", "probes"), ("gate", "gates"), ("roles", "roles"), ("looks at", "looks")):
             if part in found:
                 self.say(title)
             for name, value in found.get(part, {}).items():

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 def roles(
     model: ModelArg,
     task: Annotated[
-        str | None, typer.Option(help="measure on a task's training rows, such as ud.en_ewt.dep (default: corpus.dep)")
+        str | None,
+        typer.Option(help="training rows to measure on: ud.en_ewt.dep, or name=file:columns (default: corpus.dep)"),
     ] = None,
     texts: Annotated[Path | None, typer.Option(help="measure on a file with one text per line")] = None,
     by: Annotated[
@@ -151,6 +152,7 @@ def _text(row: Any) -> str:
 
 
 def _rows(task: str | None, texts: Path | None, data: Path | None, examples: int) -> list:
+    from headwise.tasks import own
     from headwise.tasks.lookup import get
 
     if task and texts:
@@ -160,7 +162,7 @@ def _rows(task: str | None, texts: Path | None, data: Path | None, examples: int
             raise HeadwiseError(f"no file {texts}", "a text file with one text per line")
         rows: list = [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     else:
-        known = get(task or "corpus.dep", data)
+        known = own(task) if task and "=" in task else get(task or "corpus.dep", data)
         rows = list(known.rows("train" if "train" in known.splits else known.splits[0]))
         if not any(name in rows[0] for name in ("words", "text", "context")):
             expected = "rows of text, of words, or of a question and a context"

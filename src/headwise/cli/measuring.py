@@ -269,5 +269,7 @@ def head(
     from headwise.reporting.heads import card
     from headwise.study.schema import read_study
 
+    if Path(name).exists():
+        raise HeadwiseError(f"{name} in place of a head", "layer.head first", f"headwise head {study.name} {name}")
     found = card(read_study(study), name, read_study(beside) if beside else None)
     print(machine(found)) if as_json else Screen().card(found)

@@ -21,7 +21,7 @@ from headwise.study.schema import checked
 
 
 def card(study: Mapping, name: str, beside: Mapping | None = None, alike: int = 5) -> dict[str, Any]:
-    """One head's numbers for all tasks, what it encodes, where it looks, and the heads most like it.
+    """One head's numbers for all tasks, what it encodes and does, where it looks, and the heads most like it.
 
     Args:
         study: as `headwise.reporting.report` takes it.
@@ -47,6 +47,8 @@ def card(study: Mapping, name: str, beside: Mapping | None = None, alike: int = 
         found["gates"] = {task: gates[layer][head] for task, gates in data["gates"].items()}
     if looks := (data.get("attention") or {}).get(found["head"]):
         found["looks"] = looks
+    if held := ((data.get("roles") or {}).get("heads") or {}).get(found["head"]):
+        found["roles"] = {each["role"]: each["score"] for each in held}
     found["alike"] = _alike(data, layer, head, alike)
     if beside is not None:
         other = checked(beside)
