@@ -1,6 +1,6 @@
 """Pictures for the docs: ``python tests/support/screenshots.py FOLDER [report.html] [http://127.0.0.1:8642/token/]``.
 
-Of the page of a study, and of a lab that serves it.
+Of the page of a study, and of a lab that serves it; the lab's steps become lab.gif.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from chromium import Chromium
+from PIL import Image
 
 TEXT = "Although the song was bad, Clara said the races in Lisbon were perfect."
 SHOTS = (  # name, width, height, dark, vision, fragment, selector at the top
@@ -37,6 +38,7 @@ def take_lab(window: Chromium, address: str, folder: Path) -> None:
     """The lab step by step, as one picture after another, and its faces."""
     press = "document.querySelector(arguments[0]).click()"
     steps = ("", ".chip", "[data-do=open]", "[data-do=why]", "[data-do=flip]", "[data-do=use]")
+    steps_taken: list[Path] = []
     window.size(1200, 860)
     window.open(address, f"#t={TEXT.replace(' ', '+')}")
     for number, selector in enumerate(steps):
@@ -45,7 +47,8 @@ def take_lab(window: Chromium, address: str, folder: Path) -> None:
         time.sleep(12 if selector == "[data-do=flip]" else 5)
         if "flip" in selector or "use" in selector:
             window.run("scrollTo(0, 420)")
-        print(window.look(folder / f"lab-step-{number}.png"))
+        steps_taken.append(window.look(folder / f"lab-step-{number}.png"))
+    animate(steps_taken, folder / "lab.gif")
     for name, width, height, dark, vision in (
         ("lab-desktop", 1440, 900, False, "none"),
         ("lab-dark", 1440, 900, True, "none"),
@@ -58,6 +61,13 @@ def take_lab(window: Chromium, address: str, folder: Path) -> None:
         window.run(press, ".chip")
         time.sleep(8)
         print(window.look(folder / f"{name}.png", dark=dark, vision=vision))
+
+
+def animate(pictures: list[Path], file: Path) -> Path:
+    """One picture after another, three seconds each."""
+    frames = [Image.open(path).convert("RGB").quantize(96, dither=Image.Dither.NONE) for path in pictures]
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=3000, loop=0, optimize=True)
+    return file
 
 
 def take(folder: Path, places: list[str]) -> None:
