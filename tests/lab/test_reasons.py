@@ -7,13 +7,17 @@ import base64
 import numpy as np
 import pytest
 import torch
+from kindlaws import letters
 
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager
 from headwise.lab.answers import Answers
 from headwise.lab.questions import NEXT, Ask
 from headwise.lab.reasons import Reasons
-from headwise.testing import toy_language_model, toy_model
+from headwise.models.multitask import MultiTaskModel
+from headwise.tasks.lookup import kind_class
+from headwise.tasks.task import Rows, Task
+from headwise.testing import tiny, toy_language_model, toy_model
 
 TEXT = "w1 m0a w3 w4 w5"
 
@@ -74,6 +78,25 @@ def test_the_next_word_has_effects_too():
     assert found["margin"] > 0 and np.isfinite(np.array(found["effects"])).all()
     choice = Ask.read({"text": "w1 w2", "choices": ["w3", "w4 w5"]}, reasons.heads.shape)
     assert np.abs(np.array(reasons.effects(choice, "short")["effects"])).max() > 0
+
+
+def test_a_question_has_the_next_best_span_to_be_ahead_of():
+    rows = [{"question": "who barks", "context": "the dog barks a cat", "answers": ["dog"], "starts": [4]}] * 4
+    task = Task("qa", kind_class("answer")(), Rows(train=rows, dev=rows), "answer_f1")
+    torch.manual_seed(0)
+    model = MultiTaskModel(tiny("bert", vocab_size=128), letters(), [task], max_length=48).eval()
+    with torch.no_grad():
+        for name, parameter in model.encoder.named_parameters():
+            parameter.mul_(8 if "attention.output.dense.weight" in name or "value" in name else 1)
+    reasons = Reasons(Answers(model))
+    texts = {"text": rows[0]["question"], "other": rows[0]["context"]}
+    *steps, last = reasons.flipping(Ask.read(texts, reasons.heads.shape), "qa")
+    assert last["found"] and steps[0]["margin"] > 0 >= steps[-1]["margin"]
+    gates = torch.ones(reasons.heads.shape)
+    for layer, head in last["found"]:
+        gates[layer, head] = 0
+    found = reasons.answers.both(Ask.read({**texts, "gates": gates.tolist()}, reasons.heads.shape))
+    assert found["before"]["qa"]["answer"] != found["after"]["qa"]["answer"]
 
 
 def test_answers_without_a_single_number_are_refused():

@@ -13,7 +13,6 @@ from pathlib import Path
 from chromium import Chromium
 from PIL import Image
 
-TEXT = "Although the song was bad, Clara said the races in Lisbon were perfect."
 SHOTS = (  # name, width, height, dark, vision, fragment, selector at the top
     ("report-desktop", 1440, 900, False, "none", "", ""),
     ("report-head", 1440, 900, False, "none", "#head=5.9", ""),
@@ -40,7 +39,7 @@ def take_lab(window: Chromium, address: str, folder: Path) -> None:
     steps = ("", ".chip", "[data-do=open]", "[data-do=why]", "[data-do=flip]", "[data-do=use]")
     steps_taken: list[Path] = []
     window.size(1200, 860)
-    window.open(address, f"#t={TEXT.replace(' ', '+')}")
+    window.open(address)
     for number, selector in enumerate(steps):
         if selector:
             window.run(press, selector)
@@ -56,7 +55,7 @@ def take_lab(window: Chromium, address: str, folder: Path) -> None:
         ("lab-phone", 390, 844, False, "none"),
     ):
         window.size(width, height)
-        window.open(address, f"#t={TEXT.replace(' ', '+')}")
+        window.open(address)
         time.sleep(3)
         window.run(press, ".chip")
         time.sleep(8)

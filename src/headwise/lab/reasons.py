@@ -17,6 +17,7 @@ from headwise.heads.attention import eager, whole_maps
 from headwise.lab.answers import TOKENS, Answers
 from headwise.lab.questions import NEXT, Ask, Asked, next_logits, scores_of
 from headwise.models.subject import Batch
+from headwise.tasks.kinds.answer import Answer
 from headwise.tasks.kinds.choice import Choice
 
 TRIED = 8  # heads whose closing is measured in each step, of those with the largest effect to first order
@@ -28,9 +29,11 @@ def margins(scores: Any, asked: Asked, batch: Batch, label: int | None = None) -
     """By how much the answer is ahead of the next best, (B,), and which it is; grades have their value."""
     if isinstance(asked.kind, Choice):
         scores = asked.kind.scores_of(scores, batch)
+    if isinstance(asked.kind, Answer) and len(asked.data) == 1:  # ahead of every other span
+        scores = asked.kind.spans(scores, batch)[0].flatten(1)
     if not isinstance(scores, torch.Tensor) or scores.ndim > 3 or len(asked.data) > 1:
         seen = f"no single number behind an answer of kind {type(asked.kind).__name__}"
-        raise HeadwiseError(seen, "a label, a grade, tags or a choice")
+        raise HeadwiseError(seen, "a label, a grade, tags, a choice or a span of a short text")
     if scores.shape[-1] == 1:
         return scores.flatten(1)[:, 0].float(), 0
     if scores.ndim == 3:  # tags: the mean over words, each ahead by its own margin

@@ -105,7 +105,8 @@ class Answer:
     def loss(self, scores: Ends, batch: Batch) -> Tensor:
         return (cross_entropy(scores.start, batch["start"]) + cross_entropy(scores.end, batch["end"])) / 2
 
-    def decode(self, scores: Ends, batch: Batch) -> list[Found]:
+    def spans(self, scores: Ends, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The score of every span as the answer, (B, T, A), and its last sub-word, (T, A); -inf for what is no answer."""
         size = scores.start.shape[1]
         context = batch["offsets"][..., 0] >= 0
         first = torch.arange(size, device=context.device)[:, None]
@@ -113,7 +114,11 @@ class Answer:
         inside, last = last < size, last.clamp(max=size - 1)
         worth = scores.start[:, :, None] + scores.end[:, last]
         allowed = context[:, :, None] & context[:, last] & inside
-        score, at = worth.masked_fill(~allowed, -torch.inf).flatten(1).max(1)
+        return worth.masked_fill(~allowed, -torch.inf), last
+
+    def decode(self, scores: Ends, batch: Batch) -> list[Found]:
+        worth, last = self.spans(scores, batch)
+        score, at = worth.flatten(1).max(1)
         row = torch.arange(len(at), device=at.device)
         start = batch["offsets"][row, at // last.shape[1], 0]
         end = batch["offsets"][row, last.flatten()[at], 1]
