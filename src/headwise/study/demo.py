@@ -74,7 +74,7 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
         matched=0,
         dev=48,
         probes=PROBES[:1] if quick else PROBES,
-        probe_rows=500 if quick else 1000,
+        probe_rows=500,
         roles=20 if quick else 40,
         max_length=64,
         pooling="mean",
