@@ -26,6 +26,7 @@ CLOCK = CLOCKS[os.environ.get("BENCH_CLOCK", "wall")]  # on a busy machine: one 
 PEERS = {
     "captum": "captum",
     "TransformerLens": "transformer-lens",
+    "nnsight": "nnsight",
     "scikit-learn": "scikit-learn",
     "Torch-Pruning": "torch-pruning",
     "Trainer": "transformers",

@@ -126,13 +126,7 @@ def lens_rows(lm: LanguageModel, tokens: int, device: str, repeats: int) -> list
     what = "TransformerLens / importance, prompts"
     if find_spec("transformer_lens") is None:
         return [{"what": what, "skipped": "TransformerLens is not installed"}]
-    from transformer_lens import TransformerBridge  # pyright: ignore[reportMissingImports]
-
-    model, data = deepcopy(lm.model), lm.encode("short", "train")
-    with tempfile.TemporaryDirectory() as folder:  # it reads a tokenizer from files alone
-        lm.tokenizer.save_pretrained(folder)
-        how: dict[str, Any] = {"tokenizer": AutoTokenizer.from_pretrained(folder), "device": device}
-        bridge: Any = TransformerBridge.boot_transformers("llama", hf_model=model, **how)
+    bridge, data = bridge_of(lm, device), lm.encode("short", "train")
     rows, floor = [], "1 (operations)"
     for attention, words in (("sdpa", ""), ("eager", ", both eager")):
         lm.model.set_attn_implementation(attention)
@@ -144,6 +138,16 @@ def lens_rows(lm: LanguageModel, tokens: int, device: str, repeats: int) -> list
         rows.append(row(what + words, slow / fast, "", floor, same=same, peer="TransformerLens"))
     lm.model.set_attn_implementation("sdpa")
     return rows
+
+
+def bridge_of(lm: LanguageModel, device: str) -> Any:
+    """A copy of the model in TransformerLens."""
+    from transformer_lens import TransformerBridge  # pyright: ignore[reportMissingImports]
+
+    with tempfile.TemporaryDirectory() as folder:  # it reads a tokenizer from files alone
+        lm.tokenizer.save_pretrained(folder)
+        how: dict[str, Any] = {"tokenizer": AutoTokenizer.from_pretrained(folder), "device": device}
+        return TransformerBridge.boot_transformers("llama", hf_model=deepcopy(lm.model), **how)
 
 
 def rows_of(device: str, examples: int, repeats: int) -> list[Row]:

@@ -11,19 +11,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, missing_extra
-from headwise.experiments.jobs import Job, perform
+from headwise.experiments.jobs import Job, is_done, perform
 from headwise.io import system
 from headwise.io.files import plain
 from headwise.registry import Registry
 
 # One thread per job: the same sums on every machine, and no competition for cores. No bars in logs.
 ALONE = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"}
+LOST = "its worker was lost: "  # what the error of a job begins with that may not be the reason for it
+UNBEGUN = "not begun"  # the error of a job that waited behind another one on a worker that was lost
+MOMENT, MOST = 0.5, 64  # seconds and jobs of a bundle
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # fraction of an accelerator's processors; only read under NVIDIA MPS
 ROUND = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # TF32 products; only on NVIDIA
 
@@ -80,9 +84,19 @@ def work(record: Mapping[str, Any], root: str, device: str | None) -> str:
     return ""
 
 
+_released = 0.0
+
+
 def release_memory() -> None:
-    """Free the memory of a job: this process runs the next job, and others share the accelerator."""
+    """Free the memory of a job: this process runs the next job, and others share the accelerator.
+
+    It takes as long as many a small job, so jobs within a moment share one release.
+    """
+    global _released
+    if time.monotonic() - _released < MOMENT:
+        return
     gc.collect()  # models, optimizers and recordings are in reference cycles
+    _released = time.monotonic()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -208,7 +222,11 @@ def _serve(pipe: Any, root: str, device: str | None, parent: int) -> None:
 
 
 class Ray:
-    """Tasks on a Ray cluster: the one at ``address``, or a temporary one."""
+    """Tasks on a Ray cluster: the one at ``address``, or a temporary one.
+
+    Jobs that take less than a moment are sent in bundles. Processes are reused, on accelerators too, so that a bundle
+    finds the model that the one before loaded. A lost worker is nobody's fault: see `LOST` and `UNBEGUN`.
+    """
 
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
         try:
@@ -222,23 +240,41 @@ class Ray:
             ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
         share = 0.0 if device == "cpu" or not ray.cluster_resources().get("GPU") else 1 / workers
         around = {"env_vars": surroundings(workers)}
-        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=0, runtime_env=around)(work)
-        self.task, self.busy = task, {}
+        how = {"num_cpus": 1, "num_gpus": share, "max_retries": 0, "max_calls": 0, "runtime_env": around}
+        self.task = ray.remote(**how)(work_all)
+        self.waiting: list[Job] = []
+        self.busy: dict[Any, list[Job]] = {}
+        self.bundle = 1
 
     def free(self) -> bool:
-        return len(self.busy) < self.workers
+        return len(self.waiting) < (self.workers - len(self.busy)) * self.bundle
 
     def submit(self, job: Job) -> None:
-        self.busy[self.task.remote(plain(job.to_record()), str(self.root), self.device)] = job
+        self.waiting.append(job)
 
     def finished(self) -> Iterator[tuple[Job, str]]:
+        self._send()
         ready, _ = self.ray.wait(list(self.busy), timeout=1.0) if self.busy else ([], [])
         for reference in ready:
-            job = self.busy.pop(reference)
+            jobs = self.busy.pop(reference)
             try:
-                yield job, self.ray.get(reference)
+                errors, seconds = self.ray.get(reference)
+                self.bundle = max(1, min(MOST, round(MOMENT * len(errors) / max(seconds, 1e-3)), 4 * self.bundle))
             except self.ray.exceptions.RayError as lost:  # a worker or node was lost
-                yield job, f"{type(lost).__name__}: {str(lost).splitlines()[0]}"
+                errors = self._told(jobs, f"{type(lost).__name__}: {str(lost).splitlines()[0]}")
+            yield from zip(jobs, [*errors, *[UNBEGUN] * (len(jobs) - len(errors))])
+
+    def _send(self) -> None:
+        while self.waiting and len(self.busy) < self.workers:
+            each = min(self.bundle, -(-len(self.waiting) // (self.workers - len(self.busy))))
+            jobs, self.waiting = self.waiting[:each], self.waiting[each:]
+            records = [plain(job.to_record()) for job in jobs]
+            self.busy[self.task.remote(records, str(self.root), self.device)] = jobs
+
+    def _told(self, jobs: list[Job], why: str) -> list[str]:
+        """The errors of a lost bundle: none of jobs that had ended, `LOST` of the one under way."""
+        ended = list(takewhile(lambda job: is_done(job, self.root), jobs))
+        return [*[""] * len(ended), *([f"{LOST}{why}"] if len(ended) < len(jobs) else [])]
 
     def stop(self) -> None:
         for reference in self.busy:
@@ -247,6 +283,16 @@ class Ray:
             self.ray.wait(list(self.busy), num_returns=len(self.busy), timeout=30)
         if self.started:
             self.ray.shutdown()
+
+
+def work_all(records: Sequence[Mapping[str, Any]], root: str, device: str | None) -> tuple[list[str], float]:
+    """Run jobs one after the other: their errors, of those that were begun, and the seconds they took."""
+    errors, began = [], time.perf_counter()
+    for record in records:
+        errors.append(work(record, root, device))
+        if errors[-1].startswith("KeyboardInterrupt"):
+            break
+    return errors, time.perf_counter() - began
 
 
 engines: Registry[Callable[[Path, int, str | None, str | None], Engine]] = Registry("engine")

@@ -177,6 +177,7 @@ class Works(Registry[Work]):
 works = Works()
 works.add("train", "headwise.experiments.works:train")
 works.add("lesions", "headwise.experiments.works:lesions", version=2)  # version 1 tested development rows only
+works.add("importance", "headwise.experiments.works:scores")
 works.add("study", "headwise.experiments.works:study")
 works.add("tune", "headwise.experiments.tuning:tune")
 
@@ -207,6 +208,12 @@ def perform(job: Job, root: str | Path, device: str | None = None) -> str:
             about = {"seconds": round(time.perf_counter() - began, 3), "kept": place.kept.is_dir()}
             place.results.save(job.work, job.config, result, arrays, about, works.version(job.work))
     return job.key
+
+
+def is_done(job: Job, root: str | Path) -> bool:
+    """Whether a job has a record, and the model it kept."""
+    place = Place(job, root)
+    return job.key in place.results and not place.lost(place.results[job.key])
 
 
 def grid(config: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

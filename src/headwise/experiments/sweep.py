@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.experiments.executors import Engine, engines, log_of
+from headwise.experiments.executors import LOST, UNBEGUN, Engine, engines, log_of
 from headwise.experiments.jobs import Job, Place, grid, in_order
 from headwise.io.display import Shown, plot_curves
 from headwise.io.files import locked, write_json
 from headwise.io.records import Results, scores_of
 from headwise.io.system import raised
 from headwise.io.text import read_toml
+
+LOSSES = 10  # workers of a cluster that a job may lose before that counts as its failure
 
 OnChange = Callable[[Job, str, str], None]
 """Called when a job changes state: the job, one of `STATES`, and a detail."""
@@ -76,7 +79,8 @@ def run(
         out: folder for records, models, logs and failures.
         engine: "local" (processes) or "ray".
         workers: parallel jobs (default: one per core, or eight sharing an accelerator).
-        retries: how often a job is retried after its process died or it failed for a reason other than its input.
+        retries: how often a job is retried after its process died or it failed for a reason other than its input. On
+            Ray, jobs also survive ten lost workers or nodes each.
         device: "cpu" keeps jobs off the accelerator.
         address: of a running Ray cluster (default: a temporary one is started).
         keep: the models to keep once no job needs them: all, none, or the best of those trained on the same tasks, by
@@ -108,7 +112,7 @@ def _work_off(
     pool: Engine, queue: _Queue, root: Path, retries: int, swept: Swept, tidying: Tidying, on_change: OnChange
 ) -> None:
     """Run the jobs of a queue."""
-    tries, finished = dict.fromkeys(queue.left, 0), {job.key for job in swept.done}
+    tries, lost, finished = Counter[str](), Counter[str](), {job.key for job in swept.done}
     with ExitStack() as stack:
         stack.callback(pool.stop)
         stack.enter_context(raised())
@@ -118,8 +122,10 @@ def _work_off(
                 on_change(job, "running", "")
             for job, error in pool.finished():
                 crowded = len(queue.running) > 1 and "OutOfMemoryError" in _last_line(error)
-                tries[job.key] += not crowded
-                if error and tries[job.key] <= retries and not _final(error):
+                lost[job.key] += error.startswith(LOST)
+                free = error == UNBEGUN or (error.startswith(LOST) and lost[job.key] <= LOSSES)
+                tries[job.key] += not crowded and not free
+                if error and (free or tries[job.key] <= retries) and not _final(error):
                     on_change(job, "again", _last_line(error))
                     queue.later(job) if crowded else queue.again(job)
                     continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ import numpy as np
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseError, unknown
 from headwise.experiments.jobs import Job, Place, task_named, work_named
-from headwise.io.files import plain
+from headwise.io.files import digest, plain
 from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.io.identity import data
 from headwise.measuring.evaluate import evaluate
 from headwise.models.causality import pooling_by_name
 from headwise.models.device import default_device
 from headwise.models.multitask import MultiTaskModel
+from headwise.models.opening import open_subject
 from headwise.reporting import report
 from headwise.scoring.importance import importance
 from headwise.study.stages import Settings
@@ -111,8 +112,10 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     """A job from user input: task names and some fields of a plan; hashes and defaults are filled in."""
     work_named(work)  # unknown works raise before anything runs
     given = dict(config)
-    if work not in ("train", "study", "tune"):
+    if work not in ("train", "study", "tune", "importance"):
         return Job(work, given, dict(at))
+    if work == "importance":
+        return _scoring(given, at)
     for name in ("model", "tasks"):
         if not given.get(name):
             raise HeadwiseError(f"the config of {work} has no {name}", 'model = "…" and tasks = ["…", "…"]')
@@ -134,6 +137,15 @@ def asked(work: str, config: Mapping[str, Any], at: Mapping[str, str]) -> Job:
     _check_names(given, [f.name for f in fields(Settings) if f.name != "plan"])
     full = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     return Job("study", {**full, "plan": plain(asdict(plan)), **given}, dict(at))
+
+
+def _scoring(given: Mapping[str, Any], at: Mapping[str, str]) -> Job:
+    """The job that scores a model's heads for one task."""
+    for name in ("model", "task"):
+        if not isinstance(given.get(name), str):
+            raise HeadwiseError(f"{name} = {given.get(name)!r}", "a name", 'model = "…" and task = "…"')
+    model, task = given["model"], given["task"]
+    return Job("importance", {**given, "weights": weights_of(model, at), "data": data_of(task, at)}, dict(at))
 
 
 def _tuning(training: Job, axes: Mapping[str, Any] | None = None, rungs: Sequence[float] = RUNGS, seed: int = 0) -> Job:
@@ -165,6 +177,7 @@ def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> M
 def train(place: Place) -> dict[str, Any]:
     """Train, save the model, and evaluate it on the development data of every task."""
     config = place.config
+    _loaded.clear()  # its memory is needed
     made = opened(place, config, config.get("start"))
     method = method_of(config["method"])
     marks = [float(share) for share in place.at.get("marks", "").split(",") if share]
@@ -262,12 +275,34 @@ def lesioning(
 def lesions(place: Place) -> dict[str, Any]:
     """Compute importance for every task and the lesion matrix."""
     c = place.config
-    model = opened(place, c["training"], c["of"] if c["trained"] else None)
+    key = c["of"] if c["trained"] else None
+    what = str(place.root.absolute()), key or digest(c["training"]), place.device
+    model = shared(what, lambda: opened(place, c["training"], key))
     results = {n: importance(model, n, c["by"], examples=c["examples"], seed=c["seed"]) for n in model.tasks}
     how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     dissociation = dissociate(model, results, c["fractions"], undefined="leave", **how)
     scores = {name: result.to_record() | {"split_half": result.split_half()} for name, result in results.items()}
     return short(plain({"importance": scores, "dissociation": dissociation.to_record()}))
+
+
+_loaded: dict[tuple[Any, ...], Any] = {}
+
+
+def shared(what: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """The model that the job before loaded, if this one measures the same; a worker keeps one."""
+    if what not in _loaded:
+        _loaded.clear()
+        _loaded[what] = load()
+    return _loaded[what]
+
+
+def scores(place: Place) -> dict[str, Any]:
+    """Importance of one task in a model as it is; config has ``model``, ``task`` and options of `importance`."""
+    config = dict(place.config)
+    name, task = config.pop("model"), place.task(config.pop("task"))
+    what = name, config.pop("weights"), task.name, config.pop("data"), place.device
+    load = lambda: open_subject(place.encoder(name), [task]).to(default_device(place.device))  # noqa: E731
+    return short(plain(importance(shared(what, load), task.name, log=place.log, **config).to_record()))
 
 
 def study(place: Place) -> dict[str, Any]:

@@ -220,14 +220,19 @@ def code_version() -> str:
 
 def about() -> dict[str, Any]:
     """Versions and time."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    return {"versions": dict(_versions()), "created": now, "machine": platform.machine(), **_accelerated()}
+
+
+@cache
+def _versions() -> dict[str, str]:
     versions = {"headwise": code_version(), "python": platform.python_version()}
     for package in ("torch", "transformers", "accelerate", "numpy", "scipy", "scikit-learn"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "absent"
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    return {"versions": plain(versions), "created": now, "machine": platform.machine(), **_accelerated()}
+    return versions
 
 
 def _accelerated() -> dict[str, str]:
