@@ -12,7 +12,8 @@ import pytest
 from handiwork import job, notes
 
 from headwise.errors import HeadwiseError
-from headwise.experiments.executors import ROUND, SHARE, Local
+from headwise.experiments.executors import LOST, ROUND, SHARE, Local, Ray
+from headwise.experiments.jobs import perform
 from headwise.experiments.sweep import run
 
 ENGINES = [
@@ -72,6 +73,25 @@ def test_workers_round_float32_products_unless_told_not_to(tmp_path, monkeypatch
     monkeypatch.setenv(ROUND, asked) if asked else monkeypatch.delenv(ROUND, raising=False)
     (record,) = run([job("around")], tmp_path, workers=1).results
     assert (record.result["environment"][ROUND], record.result["products"]) == found
+
+
+@pytest.mark.skipif(not find_spec("ray"), reason="the extra ray is absent")
+def test_small_jobs_in_bundles_survive_lost_workers(tmp_path):
+    """A lost worker costs no try of a job, least of all of those that waited behind the one under way."""
+    jobs = [job("die_at_times", n, every=9) for n in range(60)]
+    swept = run(jobs, tmp_path, "ray", workers=2, retries=0)
+    assert not swept.failed and len(swept.results) == 60
+    assert notes(tmp_path) == sorted(f"done {n}" for n in range(60))
+    assert len(list((tmp_path / "deaths").iterdir())) == 7
+
+
+def test_of_a_lost_bundle_the_first_job_without_a_record_is_to_blame(tmp_path):
+    jobs = [job("square", n) for n in range(4)]
+    perform(jobs[0], tmp_path)
+    pool = object.__new__(Ray)
+    pool.root = tmp_path
+    assert pool._told(jobs, "why") == ["", f"{LOST}why"]
+    assert pool._told(jobs[:1], "why") == [""]
 
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import Place, in_order, perform, task_named
 from headwise.experiments.works import _thinned, asked, lesioning, small, training
 from headwise.io.records import Results
+from headwise.models.opening import open_subject
 from headwise.testing import playground
 from headwise.training.plan import Plan
 
@@ -167,3 +168,20 @@ def test_a_job_that_dies_after_its_training_does_not_train_again(place, monkeypa
     monkeypatch.setattr("headwise.training.loop._step", dies)
     perform(job, place / "out")
     assert not list((place / "out" / "work" / job.key / "checkpoints").iterdir())
+
+
+def test_scores_of_many_tasks_and_estimators_share_a_loaded_model(place, monkeypatch):
+    job = training("tiny", TASKS, PLAN, at=AT)
+    perform(job, place / "out")
+    model, opened = str(place / "out" / "models" / job.key), []
+    counted = lambda *args: opened.append(args) or open_subject(*args)  # noqa: E731
+    monkeypatch.setattr("headwise.experiments.works.open_subject", counted)
+    how = [{"by": "gradient", "examples": 8}, {"by": "ablation", "examples": 8}, {"by": "ablation", "examples": 9}]
+    jobs = [asked("importance", {"model": model, "task": TASKS[0], **each}, {}) for each in how]
+    for one in jobs:
+        perform(one, place / "scores")
+    assert len(opened) == 1
+    found = [Results(place / "scores" / "records")[one.key].result for one in jobs]
+    assert [each["examples"] for each in found] == [8, 8, 9] and np.shape(found[0]["scores"]) == (2, 4)
+    with pytest.raises(HeadwiseError, match="task = None"):
+        asked("importance", {"model": model}, {})
