@@ -11,7 +11,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from headwise.dissociation.result import Counts, Dissociation
-from headwise.dissociation.significance import draws_for, mean_defined, pairwise, per_task, verdict
+from headwise.dissociation.significance import draws_for, mean_defined, pairwise, verdict
 from headwise.errors import HeadwiseError
 from headwise.measuring.stats import above_zero
 from headwise.papers.specialization import published
@@ -319,7 +319,7 @@ def test_the_mean_over_draws_has_the_tasks_of_the_mean():
     rare[:3, 0], rare[:1, 0, 2] = [1, 0, 1], 1  # three right answers: a draw in twenty has none
     b = np.stack([rare[..., [0, 2, 1]], np.ones_like(rare)], -1)
     found = Dissociation.of(["a", "b"], counts=[Counts(c, accuracy) for c in (a, b)], resamples=2000, undefined="leave")
-    draws = per_task(pairwise(found.rows.samples[:, 0]))
+    draws = found.rows.drawn[:, 0]
     assert np.isnan(draws[:, 1]).any() and not np.isnan(draws[:, 0]).any()
     both = draws[~np.isnan(draws).any(1)].mean(1)
     entry = found.to_record()["D"][0]["mean"]

@@ -144,7 +144,7 @@ class Dissociation(Shown):
     def _measured_by(self, counts: Sequence[Counts | None], matched: np.ndarray, how: tuple) -> Dissociation:
         """The same lesions by other metrics, for tasks that are significantly above zero without a lesion."""
         values, rows = _measured(None, counts, *how)
-        doubtful = (rows.samples[..., 0] <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
+        doubtful = (rows.whole <= 0).mean(0) > 0.025  # (fractions, tasks), of the whole model
         kept = np.where(doubtful[..., None], np.nan, values)
         return replace(self, performance=kept, rows=rows, matched=matched, on={})
 
@@ -184,7 +184,7 @@ class Dissociation(Shown):
         f = self.at(fraction)
         d, (a, b) = pairwise(self.performance[f]), np.triu_indices(len(self.tasks), 1)
         heads, layers = self._heads(f)
-        tests = {"p": heads.pairs, "p_rows": self.rows.pairs(d, f), "p_layers": layers.pairs}
+        tests = {"p": heads.pairs, "p_rows": self.rows.pairs(f), "p_layers": layers.pairs}
         joint = {name: adjust(self._testable(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
         pairs_of = {}
         for number, (i, j) in enumerate(zip(a, b)):

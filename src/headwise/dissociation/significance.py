@@ -92,12 +92,17 @@ def over_random(rp: np.ndarray) -> HeadTests:
     tasks, sets = rp.shape
     if sets - tasks < NEEDED:
         return _unknown(tasks)
-    drawn = gaps(rp[:, _deals(tasks, sets)].swapaxes(0, 1))
+    deals = _deals(tasks, sets)
+    drawn = np.concatenate([_drawn(rp[:, part].swapaxes(0, 1)) for part in _blocks(deals, tasks**2)])
     pairs = np.full((tasks, tasks), np.nan)
-    for a, b in permutations(range(tasks), 2):
-        scores = rp[a, [b, a, *range(tasks, sets)]]
-        apart = scores[:, None] - scores
-        pairs[a, b] = _reached(scores[0] - scores[1], apart[~np.eye(len(apart), dtype=bool)])
+    for a in range(tasks):
+        others = np.flatnonzero(np.arange(tasks) != a)
+        for part in _blocks(others, (sets - tasks + 2) ** 2):
+            beside = np.broadcast_to(rp[a, [a, *range(tasks, sets)]], (len(part), 1 + sets - tasks))
+            scores = np.concatenate([rp[a, part][:, None], beside], 1)
+            apart = scores[:, :, None] - scores[:, None]
+            apart = apart[:, ~np.eye(apart.shape[-1], dtype=bool)]
+            pairs[a, part] = _all_reached(scores[:, 0] - scores[:, 1], apart)
     return _tested(rp[:, :tasks], drawn, pairs)
 
 
@@ -111,16 +116,30 @@ def over_layers(rp: np.ndarray, matched: np.ndarray) -> HeadTests:
         return _unknown(tasks)
     scores = np.concatenate([rp[..., None], matched], -1)  # (T, T, 1 + M)
     chosen = _choices(tasks, 1 + sets)  # (N, T)
-    drawn = gaps(scores[:, np.arange(tasks), chosen].swapaxes(0, 1))
+    parts = _blocks(chosen, tasks**2)
+    drawn = np.concatenate([_drawn(scores[:, np.arange(tasks), part].swapaxes(0, 1)) for part in parts])
     pairs = np.full((tasks, tasks), np.nan)
-    for a, b in permutations(range(tasks), 2):
-        apart = scores[a, b][:, None] - scores[a, a]
-        pairs[a, b] = _reached(rp[a, b] - rp[a, a], apart.ravel())
+    for a in range(tasks):
+        others = np.flatnonzero(np.arange(tasks) != a)
+        for part in _blocks(others, (1 + sets) ** 2):
+            apart = (scores[a, part][:, :, None] - scores[a, a]).reshape(len(part), -1)
+            pairs[a, part] = _all_reached(rp[a, part] - rp[a, a], apart)
     return _tested(rp, drawn, pairs)
 
 
-def _tested(rp: np.ndarray, drawn: np.ndarray, pairs: np.ndarray) -> HeadTests:
-    own, drawn_own = per_task(gaps(rp)), per_task(drawn)
+def _blocks(rows: np.ndarray, each: int) -> list[np.ndarray]:
+    """Rows in parts, so that ``each`` numbers for every row of a part fit into a few dozen megabytes."""
+    size = max(1, CELLS // each)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _drawn(rp: np.ndarray) -> np.ndarray:
+    """Every task's D_i of assignments ``(N, T, T)``, as (N, T)."""
+    return per_task(gaps(rp))
+
+
+def _tested(rp: np.ndarray, drawn_own: np.ndarray, pairs: np.ndarray) -> HeadTests:
+    own = per_task(gaps(rp))
     each = np.array([_reached(d, null) for d, null in zip(own, drawn_own.T)])
     return HeadTests(pairs, each, float(_reached(mean_defined(own), mean_defined(drawn_own))))
 
@@ -130,6 +149,12 @@ def _reached(observed: np.ndarray, null: np.ndarray) -> float:
     if np.isnan(observed) or np.isnan(null).any():
         return math.nan
     return float((null >= observed - 1e-12).mean())
+
+
+def _all_reached(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
+    """The same of many observations ``(N,)``, each with its own assignments ``(N, M)``."""
+    missing = np.isnan(observed) | np.isnan(null).any(1)
+    return np.where(missing, np.nan, (null >= observed[:, None] - 1e-12).mean(1))
 
 
 def _unknown(tasks: int) -> HeadTests:
@@ -172,7 +197,9 @@ class RowTests:
     n: np.ndarray  # (T,)
     low: np.ndarray  # (F, T, K): of performance
     high: np.ndarray
-    samples: np.ndarray  # (R, F, T, 1 + T): performance whole and under every task's lesion, over bootstrap draws
+    whole: np.ndarray  # (R, F, T): performance without a lesion, over bootstrap draws
+    drawn: np.ndarray  # (R, F, T): D_i over the same draws
+    above: np.ndarray  # (F, T, T): one-sided p of every D_A(B)
     change: np.ndarray  # (4, F, T, T): by a lesion: value, low, high, two-sided p
 
     @classmethod
@@ -180,10 +207,10 @@ class RowTests:
         """For performances ``(F, T, K)`` without rows."""
         fractions, tasks, _ = performance.shape
         blank = np.full(performance.shape, np.nan)
-        samples = np.empty((0, fractions, tasks, 1 + tasks))
+        none, unknown = np.empty((0, fractions, tasks)), np.full((fractions, tasks, tasks), np.nan)
         moved = performance[..., 1 : 1 + tasks] - performance[..., :1]
         changes = np.stack([moved, *np.full((3, *moved.shape), np.nan)])
-        return cls(np.zeros(tasks, int), blank, blank, samples, changes)
+        return cls(np.zeros(tasks, int), blank, blank, none, none, unknown, changes)
 
     @classmethod
     def of(
@@ -193,16 +220,17 @@ class RowTests:
         known = [task for task in counts if task is not None]
         blank = [np.full(shape, np.nan) for shape in _shapes(known[0].counts.shape[1:3], len(counts), resamples)]
         parts = [
-            blank if task is None else _of_task(task, len(counts), resamples, [seed, i], level)
+            blank if task is None else _of_task(task, i, len(counts), resamples, [seed, i], level)
             for i, task in enumerate(counts)
         ]
-        values, low, high, samples, changes = (np.stack(grid, -2) for grid in zip(*parts))
+        values, low, high, changes, above = (np.stack(grid, -2) for grid in list(zip(*parts))[:5])
+        whole, drawn = (np.stack(grid, -1) for grid in list(zip(*parts))[5:])
         n = np.array([0 if task is None else len(task.counts) for task in counts])
-        return values, cls(n, low, high, samples, changes)
+        return values, cls(n, low, high, whole, drawn, above, changes)
 
     def tasks(self, d: np.ndarray, base: np.ndarray, at: int, level: float) -> Estimate:
         """Every D_i ``(T,)`` at a fraction, with its interval and the one-sided p-value of the bootstrap."""
-        draws = per_task(pairwise(self.samples[:, at]))
+        draws = self.drawn[:, at]
         if not len(draws):
             return Estimate(d, *np.full((3, len(d)), np.nan))
         n, reach = np.maximum(self.n, 1), 1 / np.where(base > 0, base, np.nan)
@@ -213,19 +241,18 @@ class RowTests:
     def mean(self, d: np.ndarray, base: np.ndarray, at: int, level: float) -> Estimate:
         """Mean D over the tasks that have one, as `tasks`."""
         known, value = ~np.isnan(d), float(mean_defined(d))
-        if not known.any() or not len(self.samples):
+        if not known.any() or not len(self.drawn):
             return Estimate(value, math.nan, math.nan, math.nan)
-        draws = per_task(pairwise(self.samples[:, at]))[:, known].mean(-1)
+        draws = self.drawn[:, at][:, known].mean(-1)
         few, reach = int(self.n[known].min()), 1 / base[known].min() / math.sqrt(known.sum())
         ends = interval(draws, widened(level, few * int(known.sum())))
         low, high = of_alike(np.array(value), ends, few, level, reach=reach, signed=True)
         p = math.nan if self.few[known].any() else float(above_zero(value, draws))
         return Estimate(value, float(low), float(high), p)
 
-    def pairs(self, d: np.ndarray, at: int) -> np.ndarray:
+    def pairs(self, at: int) -> np.ndarray:
         """The one-sided p-value of every D_A(B), ``(T, T)``."""
-        p = above_zero(d, pairwise(self.samples[:, at]))
-        return np.where(self.few[:, None] | self.few, np.nan, p)
+        return np.where(self.few[:, None] | self.few, np.nan, self.above[at])
 
     @property
     def few(self) -> np.ndarray:
@@ -236,18 +263,30 @@ class RowTests:
 def _shapes(cells: tuple[int, int], tasks: int, resamples: int) -> list[tuple[int, ...]]:
     """From the results of `_of_task`."""
     fractions = cells[0]
-    return [cells, cells, cells, (resamples, fractions, 1 + tasks), (4, fractions, tasks)]
+    return [cells, cells, cells, (4, fractions, tasks), (fractions, tasks), *[(resamples, fractions)] * 2]
 
 
-def _of_task(task: Counts, tasks: int, resamples: int, seed: list[int], level: float) -> list[Any]:
-    """One task: values, low, high (F, K), samples (R, F, 1 + T), changes (4, F, T)."""
+def _of_task(task: Counts, own: int, tasks: int, resamples: int, seed: list[int], level: float) -> list[Any]:
+    """One task, number ``own``: values, low, high (F, K), changes (4, F, T), p of its D (F, T), draws (R, F) twice.
+
+    What a task's draws are of is its own performance alone, so they go when it is done.
+    """
     counts, value = np.asarray(task.counts, float), task.value
     cells = bootstrap(counts, value, resamples, seed, level)
     named = counts[:, :, : 1 + tasks]
-    whole = np.broadcast_to(named[:, :, :1], named[:, :, 1:].shape)
-    moved = change(named[:, :, 1:], whole, value, _exchanges(tasks), seed, level)
+    before = np.broadcast_to(named[:, :, :1], named[:, :, 1:].shape)
+    moved = change(named[:, :, 1:], before, value, _exchanges(tasks), seed, level)
     changes = np.array([moved.value, moved.low, moved.high, moved.p], float)
-    return [cells.value, cells.low, cells.high, value(resample(named, resamples, seed)), changes]
+    samples = value(resample(named, resamples, seed))  # (R, F, 1 + T)
+    observed, drawn = (_apart(each, own) for each in (cells.value[:, : 1 + tasks], samples))
+    above = above_zero(observed, drawn)
+    return [cells.value, cells.low, cells.high, changes, above, samples[..., 0], per_task(drawn)]
+
+
+def _apart(performance: np.ndarray, own: int) -> np.ndarray:
+    """D_A(B) of task A, number ``own``, over all B, from its performance whole and under every lesion."""
+    rp = relative(performance)[..., 1:]
+    return rp - rp[..., own : own + 1]
 
 
 def _exchanges(tasks: int) -> int:
