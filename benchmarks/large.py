@@ -103,10 +103,8 @@ def drawn(model: Any, size: int, length: int, count: int) -> list[dict[str, Any]
 VARIANTS = {  # parts whose backward pass is one kernel, and whether attention is cuDNN's
     "own": (set(), False),
     "norms": ({"norms"}, False),
-    "norms, compiled": ({"norms", "compiled"}, False),
     "norms, products": ({"norms", "products"}, False),
     "all": ({"norms", "products", "rotations"}, False),
-    "all, norms compiled": ({"norms", "products", "rotations", "compiled"}, False),
     "own, cudnn": (set(), True),
     "all, cudnn": ({"norms", "products", "rotations"}, True),
 }
@@ -245,7 +243,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--count", type=int, default=8, help="batches")
-    parser.add_argument("--parts", help="parts whose backward pass is one kernel (default: all)")
+    parser.add_argument("--parts", help="parts whose backward pass is one kernel (default: norms)")
     parser.add_argument("--variants", action="store_true", help="compare such parts, and kernels of attention")
     parser.add_argument("--lengths", default="512,4096", help="of rows, with --variants")
     parser.add_argument("--profile", action="store_true", help="print the kernels of both")

@@ -11,6 +11,11 @@ from headwise.scoring.importance import importance
 from headwise.testing import layers_run_again, tiny, tiny_batch
 
 
+@pytest.fixture(autouse=True)
+def every_part(monkeypatch):
+    monkeypatch.setattr(backward, "PARTS", {"norms", "products", "rotations"})
+
+
 @pytest.fixture
 def everywhere(monkeypatch):
     monkeypatch.setattr(backward, "DEVICES", {"cpu"})

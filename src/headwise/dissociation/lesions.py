@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,15 +85,14 @@ def dissociate(
     layered = layer_masks(maps, default, matched, seed)  # (T, M, L, H)
     closed = torch.cat([masks.flatten(0, 1), layered.flatten(0, 1)])
     gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
-    measured, beside = {}, {}
+    found = {}
     for task in tasks:
         scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
-        split_at = len(gates) - len(tasks) * matched
-        measured[task], beside[task] = scores_of[:split_at], scores_of[split_at:]
+        found[task] = _Measured.of(scores_of, len(grid), len(tasks), matched)
         log(f"{scores_of[0]}; {len(gates) - 1} lesions")
     tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
     how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
-    return _assembled(measured, beside, grid, how)
+    return _assembled(found, grid, how)
 
 
 def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
@@ -116,41 +115,53 @@ def layer_masks(maps: list[torch.Tensor], fraction: float, matched: int, seed: i
     return drawn
 
 
-def _assembled(
-    found: dict[str, list[Score]], beside: dict[str, list[Score]], grid: list[float], how: dict[str, Any]
-) -> Dissociation:
-    """The dissociation of every task's scores under all lesions, ``beside`` them those under sets matched by layer."""
-    tasks = list(found)
-    counts = [lesion_counts(found[task], len(grid)) for task in tasks]
-    collapsed = np.stack([_laid([s.collapsed for s in found[task]], len(grid)) for task in tasks], 1)
-    result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, matched=_matched(beside), **how)
-    classes = [all(isinstance(p, int) for p in found[task][0].predictions) for task in tasks]
-    if not any(classes):
-        return result
-    accuracy = [lesion_counts(found[t], len(grid), "accuracy") if ok else None for t, ok in zip(tasks, classes)]
-    floors = [chance(found[t][0].golds) if ok else np.nan for t, ok in zip(tasks, classes)]
-    floors = [floor if floor < 1 else np.nan for floor in floors]  # with one class there is nothing above chance
+class _Measured(NamedTuple):
+    """What is kept of a task's answers under all lesions: counts by metric, a byte or so for each row and lesion."""
+
+    metric: str
+    counts: dict[str, Counts]
+    matched: dict[str, np.ndarray]  # (T, M): performance under sets matched by layer
+    collapsed: np.ndarray  # (F, K)
+    chance: float
+
+    @classmethod
+    def of(cls, scores: list[Score], fractions: int, tasks: int, matched: int) -> _Measured:
+        split_at = len(scores) - tasks * matched
+        own, beside, first = scores[:split_at], scores[split_at:], scores[0]
+        classes = all(isinstance(p, int) for p in first.predictions)
+        margins = all(hasattr(p, "margin") for p in first.predictions)
+        names = dict.fromkeys([first.metric, *["accuracy"] * classes, *["margin"] * margins])
+        floor = chance(first.golds) if classes else np.nan  # with one class there is nothing above chance
+        return cls(
+            first.metric,
+            {name: lesion_counts(own, fractions, name) for name in names},
+            {name: _values(beside, name).reshape(tasks, matched) for name in names},
+            _laid([score.collapsed for score in own], fractions),
+            floor if floor < 1 else np.nan,
+        )
+
+    def by(self, metric: str) -> tuple[Counts | None, np.ndarray]:
+        """By another metric; of a task that it does not fit, no counts and the matched sets by its own."""
+        return self.counts.get(metric), self.matched.get(metric, self.matched[self.metric])
+
+
+def _values(scores: list[Score], metric: str) -> np.ndarray:
+    return np.array([score.value if score.metric == metric else score.on(metric).value for score in scores], float)
+
+
+def _assembled(found: dict[str, _Measured], grid: list[float], how: dict[str, Any]) -> Dissociation:
+    """The dissociation of every task's scores under all lesions."""
+    tasks, each = list(found), list(found.values())
+    counts, matched = [one.counts[one.metric] for one in each], np.stack([one.matched[one.metric] for one in each])
+    collapsed = np.stack([one.collapsed for one in each], 1)
+    result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, matched=matched, **how)
     draws = {"resamples": how["resamples"], "seed": how["seed"]}
-    sets = _matched_on("accuracy", beside, classes)
-    result = result.beside(counts=accuracy, chance=floors, matched=sets, **draws)
-    scored = [all(hasattr(p, "margin") for p in found[task][0].predictions) for task in tasks]
-    if not any(scored):
+    accuracy, sets = zip(*(one.by("accuracy") for one in each))
+    if not any(accuracy):
         return result
-    margins = [lesion_counts(found[t], len(grid), "margin") if ok else None for t, ok in zip(tasks, scored)]
-    return result.beside_margins(margins, _matched_on("margin", beside, scored), **draws)
-
-
-def _matched_on(metric: str, beside: dict[str, list[Score]], known: Sequence[bool]) -> np.ndarray:
-    """`_matched` by another metric, for the tasks that have it."""
-    on = [[s.on(metric) for s in scores] if ok else scores for scores, ok in zip(beside.values(), known)]
-    return _matched(dict(zip(beside, on)))
-
-
-def _matched(beside: dict[str, list[Score]]) -> np.ndarray:
-    """Performances of every task under the matched sets of every task, (T, T, M)."""
-    return np.array([[score.value for score in scores] for scores in beside.values()]).reshape(
-        len(beside), len(beside), -1
-    )
+    result = result.beside(counts=accuracy, chance=[one.chance for one in each], matched=np.stack(sets), **draws)
+    margins, sets = zip(*(one.by("margin") for one in each))
+    return result.beside_margins(margins, np.stack(sets), **draws) if any(margins) else result
 
 
 def _laid(values: list, fractions: int) -> np.ndarray:
@@ -168,7 +179,13 @@ def lesion_counts(scores: list[Score], fractions: int, name: str | None = None) 
         golds = scores[0].golds
         every = metric.counts([p for score in scores for p in score.predictions], golds * len(scores))
         each = list(every.reshape(len(scores), len(golds), -1))
-    return Counts(np.moveaxis(_laid(each, fractions), 2, 0), metric.value)
+    return Counts(_small(np.moveaxis(_laid(each, fractions), 2, 0)), metric.value)
+
+
+def _small(counts: np.ndarray) -> np.ndarray:
+    """Whole numbers in the smallest type that holds them."""
+    whole = counts.size and (counts >= 0).all() and (counts == counts.round()).all()
+    return counts.astype(np.min_scalar_type(int(counts.max()))) if whole else counts
 
 
 def null_matrices(

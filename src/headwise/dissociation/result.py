@@ -34,6 +34,9 @@ from headwise.io.display import table as html_table
 from headwise.io.files import finite
 from headwise.measuring.stats import FEW, adjust, p_value
 
+MANY = 100  # tasks from which on a record keeps the matrices alone, and of the pairs those with the largest D
+SHOWN = 1000
+
 
 @dataclass(frozen=True)
 class Dissociation(Shown):
@@ -174,8 +177,8 @@ class Dissociation(Shown):
         """D (Eq. 7)."""
         return float(mean_defined(self.scores(fraction)))
 
-    def pairs(self, fraction: float | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-        """Every pair's D_A, D_B, D (Eq. 6), verdict, and p-values of "no double dissociation".
+    def pairs(self, fraction: float | None = None, most: int | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+        """Every pair's D_A, D_B, D (Eq. 6), verdict, and p-values of "no double dissociation"; or the ``most`` largest.
 
         ``p`` is over random head sets of the same size, ``p_layers`` over sets with as many heads of each layer,
         ``p_rows`` over examples. Each is the larger of the two one-sided ones (both must be above zero),
@@ -187,7 +190,8 @@ class Dissociation(Shown):
         tests = {"p": heads.pairs, "p_rows": self.rows.pairs(f), "p_layers": layers.pairs}
         joint = {name: adjust(self._testable(f, np.maximum(p, p.T))[a, b]) for name, p in tests.items()}
         pairs_of = {}
-        for number, (i, j) in enumerate(zip(a, b)):
+        for number in _largest((d[a, b] + d[b, a]) / 2, most):
+            i, j = a[number], b[number]
             pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
             pair |= {name: p[number] for name, p in joint.items()}
             words = {"verdict": verdict(d[i, j], d[j, i])}
@@ -287,7 +291,7 @@ class Dissociation(Shown):
             "low": finite(self.rows.low),
             "high": finite(self.rows.high),
             "collapsed": self.collapsed.tolist(),
-            "cells": [self._cells(f) for f in range(len(self.fractions))],
+            "cells": [self._cells(f) for f in range(len(self.fractions))] if len(self.tasks) <= MANY else None,
             "D": [self._d(fraction) for fraction in self.fractions],
             "on": {name: [other._d(fraction) for fraction in self.fractions] for name, other in self.on.items()},
         }
@@ -305,6 +309,7 @@ class Dissociation(Shown):
     def _d(self, fraction: float) -> dict[str, Any]:
         f = self.at(fraction)
         d, base, (heads, layers) = self.scores(fraction), self.performance[f, :, 0], self._heads(f)
+        most = SHOWN if len(self.tasks) > MANY else None
         each, mean = self.rows.tasks(d, base, f, self.level), self.rows.mean(d, base, f, self.level)
         p, silent = self._testable(f, heads.tasks), (self.rows.few | self.tied[f])[~np.isnan(d)].any()
         columns = [d, each.low, each.high, p, adjust(p), self._testable(f, each.p), self._testable(f, layers.tasks)]  # type: ignore[arg-type]
@@ -315,7 +320,7 @@ class Dissociation(Shown):
             "fraction": fraction,
             "tasks": {t: dict(zip(names, finite(row))) for t, row in zip(self.tasks, np.stack(columns, -1))},
             "mean": total,
-            "pairs": [{"a": a, "b": b} | finite(pair) for (a, b), pair in self.pairs(fraction).items()],
+            "pairs": [{"a": a, "b": b} | finite(pair) for (a, b), pair in self.pairs(fraction, most).items()],
         }
 
     def __str__(self) -> str:
@@ -363,6 +368,13 @@ def _measured(performance: Any, counts: Any, resamples: int, seed: int, level: f
     values = np.asarray(performance, float)
     values = values[None] if values.ndim == 2 else values
     return values, RowTests.unknown(values)
+
+
+def _largest(d: np.ndarray, most: int | None) -> list[int]:
+    """The places of the largest numbers, in their order; of all, if no number is given."""
+    if most is None or len(d) <= most:
+        return list(range(len(d)))
+    return sorted(np.argsort(-np.nan_to_num(d, nan=-np.inf), kind="stable")[:most].tolist())
 
 
 def _lifted(task: Counts | None, chance: float) -> Counts | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headwise.io.files import read_json, write
+from headwise.reporting.groups import MOST, grouped
 from headwise.reporting.heads import render_atlas
 from headwise.reporting.page import render
 
@@ -15,7 +16,8 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
 
     The form of a study is described in ``headwise.study.schema``; every part but ``model``, ``tasks`` and
     ``importance`` may be missing, and the page leaves out what is. A study's ``atlas.json`` beside the page becomes
-    ``atlas.html``, to which the page links.
+    ``atlas.html``, to which the page links. A study of more than forty tasks becomes a page of groups of tasks that
+    behave alike, and beside it a folder with a page for each group.
 
     Example::
 
@@ -27,4 +29,11 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     roles, link = path.with_name("atlas.json"), ""
     if len(studies) == 1 and studies[0].get("roles") and roles.is_file():
         link = write(path.with_name("atlas.html"), render_atlas(read_json(roles))).name
-    return write(path, render(studies, atlas=link))
+    if len(studies) != 1 or len(studies[0].get("tasks", ())) <= MOST:
+        return write(path, render(studies, atlas=link))
+    overview, groups = grouped(studies[0])
+    pages = {name: f"{path.stem}-groups/{number}.html" for number, name in enumerate(groups, 1)}
+    for name, part in groups.items():
+        report(part, path.parent / pages[name])
+    sizes = {name: [task["name"] for task in part["tasks"]] for name, part in groups.items()}
+    return write(path, render([overview], atlas=link, groups=[(name, pages[name], sizes[name]) for name in groups]))

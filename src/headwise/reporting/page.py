@@ -29,18 +29,21 @@ SCORE_DIGITS, DIGITS = 9, 5
 EXAMPLE_BYTES = 800_000
 
 
-def render(studies: Sequence[Mapping], lab: str = "", atlas: str = "") -> str:
+def render(
+    studies: Sequence[Mapping], lab: str = "", atlas: str = "", groups: Sequence[tuple[str, str, list[str]]] = ()
+) -> str:
     """The page of one or several studies as text; the same studies give the same bytes.
 
     Args:
         studies: one or more, each as `headwise.study.schema` describes it.
         lab: where a running lab is, for a link to it; a page that lies in a file has none.
         atlas: where the page of all roles is, for a link to it.
+        groups: of tasks, as (name, page, tasks), where the study is one of groups.
     """
     if not studies:
         raise HeadwiseError("no study", "one study or a list of them")
     try:
-        return _rendered(_compared(_told_apart([prepared(study) for study in studies])), lab, atlas)
+        return _rendered(_compared(_told_apart([prepared(study) for study in studies])), lab, atlas, groups)
     except (
         LookupError,
         TypeError,
@@ -56,12 +59,13 @@ def render(studies: Sequence[Mapping], lab: str = "", atlas: str = "") -> str:
         raise HeadwiseError(f"a study of another form ({type(error).__name__}: {error})", form) from error
 
 
-def _rendered(clean: list[dict[str, Any]], lab: str, atlas: str) -> str:
+def _rendered(clean: list[dict[str, Any]], lab: str, atlas: str, groups: Sequence[tuple[str, str, list[str]]]) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
     return template().render(
         studies=clean,
         lab=lab,
         atlas=atlas,
+        groups=groups,
         policy=policy(style, script),
         style=Markup(style),
         script=Markup(script),

@@ -2,7 +2,7 @@
 
 In Llama and its relatives these are chains of some five operations each, and autograd's backward pass of them reads and
 writes as much as a fifth of a forward. Their forward pass stays as it is, bit for bit; the gradient comes from the
-inputs alone. A part is replaced only if both gradients agreed on random numbers.
+inputs alone. A part is replaced only if both gradients agreed on random numbers, and only norms unless `PARTS` says so.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 from headwise.heads.gates import unwrap
 
 DEVICES = {"cuda"}  # where one kernel is faster than several
-PARTS = {"norms", "products", "rotations"}
-COMPILED = {"cuda"}
+PARTS = {"norms"}  # or products and rotations too, whose gain on an accelerator has not been measured
+COMPILED = {"cuda"}  # where the formulas of those are compiled to one kernel
 EPSILONS = ("variance_epsilon", "eps")
 ROTATION = "apply_rotary_pos_emb"
 _proofs: dict[tuple[Any, ...], bool] = {}
@@ -30,7 +30,7 @@ _proofs: dict[tuple[Any, ...], bool] = {}
 
 @contextmanager
 def fused(model: nn.Module) -> Iterator[None]:
-    """Inside the block, gradients pass through norms, gated products and rotations in one kernel each."""
+    """Inside the block, gradients pass through the parts named in `PARTS` in one kernel each."""
     with ExitStack() as stack:
         for module in unwrap(model).modules():
             forward = _forward_of(module)
@@ -93,18 +93,10 @@ def _normed(own: Callable, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _norm_gradient(epsilon: float, x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor]:
-    if "compiled" in PARTS:
-        return (_run(_norm_formula, x, weight, gradient, epsilon),)
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         y = nn.functional.rms_norm(x, weight.shape, weight, epsilon)
     return torch.autograd.grad(y, x, gradient)
-
-
-def _norm_formula(x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
-    wide, g = x.float(), gradient.float() * weight.float()
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-    return (scale * (g - wide * scale.square() * (g * wide).mean(-1, keepdim=True))).to(x.dtype)
 
 
 def _epsilon(module: nn.Module) -> Any:
