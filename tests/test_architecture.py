@@ -51,7 +51,6 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "pruning.verify": "pruning/test_export",
     "reporting.words": "reporting/test_page",
     "scoring.result": "scoring/test_importance",
-    "study.evidence": "study/test_language_study",
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
     "tasks.catalog.blimp": "tasks/prompts/test_prompts",
@@ -64,7 +63,7 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
 NO_TORCH = [
     *("io.files", "io.system", "io.records", "io.identity"),
     *("tasks", "tasks.metrics", "tasks.catalog.sentences", "tasks.corpus"),
-    *("measuring.baseline", "measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
+    *("measuring.intervals", "measuring.stats", "measuring.correlation", "reporting"),
     *("dissociation.significance", "dissociation.result", "study.schema", "study.stages", "study.verdict"),
 ]
 ONLY = {
@@ -76,6 +75,9 @@ ONLY = {
 
 # modules named in a text: of a registry's entry, of `import_module`, of a plug-in
 NAMED = re.compile(r'(?<=")headwise\.[\w.]+(?=:\w+"|",\)  # plug-ins)|(?<=import_module\(")headwise\.[\w.]+')
+
+
+PASSED_OVER = re.compile(r"(#|//|/?\*|import |from \S+ import )")
 
 
 def module_name(path: Path) -> str:
@@ -216,6 +218,18 @@ def test_no_pickle_and_no_remote_code():
         text = path.read_text()
         for word in ("import pickle", "torch.load(", "trust_remote_code=True", "shell=True", " eval("):
             assert word not in text, f"{path.name} has {word!r}"
+
+
+def test_no_two_places_share_twelve_lines():
+    """Imports, comments and lone punctuation do not count, nor white space."""
+    places: dict[tuple[str, ...], str] = {}
+    for path in sorted(file for file in SOURCE.rglob("*") if file.suffix in (".py", ".js", ".css", ".j2")):
+        numbered = ((n, " ".join(line.split())) for n, line in enumerate(path.read_text().splitlines(), 1))
+        lines = [(n, line) for n, line in numbered if re.search(r"\w", line) and not PASSED_OVER.match(line)]
+        for start in range(len(lines) - 11):
+            run = tuple(line for _, line in lines[start : start + 12])
+            here = f"{path.relative_to(SOURCE)}:{lines[start][0]}"
+            assert places.setdefault(run, here) == here, f"{here} repeats {places[run]}"
 
 
 def test_no_grab_bags():

@@ -164,8 +164,8 @@ class Study:
 
     def intact(self, seed: int) -> None:
         def make() -> Any:
-            from headwise.measuring.baseline import against_baseline
             from headwise.measuring.evaluate import evaluate
+            from headwise.study.evidence import against_baseline
 
             subject, found = self.subject(seed), {}
             for task in subject.tasks:

@@ -15,12 +15,12 @@ from headwise.errors import HeadwiseError
 from headwise.heads.cutting import prune
 from headwise.io.identity import checkpoint as checkpoint_hash
 from headwise.io.records import Results
-from headwise.measuring.baseline import against_baseline
 from headwise.models.loading import load_encoder
 from headwise.models.multitask import MultiTaskModel
 from headwise.reporting import report
 from headwise.reporting.page import render
 from headwise.scoring.importance import importance
+from headwise.study.evidence import against_baseline
 from headwise.study.stages import STAGES, Settings
 from headwise.study.study import Study
 from headwise.tasks import Rows, own
@@ -38,7 +38,7 @@ VERBS = {  # where a study finds what its stages call
     "attention_patterns": "headwise.heads.attention.attention_patterns",
     "trials": "headwise.pruning.cost.trials",
     "evaluate": "headwise.measuring.evaluate.evaluate",
-    "against_baseline": "headwise.measuring.baseline.against_baseline",
+    "against_baseline": "headwise.study.evidence.against_baseline",
 }
 COSTLY = ("fit", "importance", "dissociate", "attention_patterns")
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, TemplateError
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
 from markupsafe import Markup
 
 from headwise.errors import HeadwiseError
@@ -61,7 +61,9 @@ def render(
 
 def _rendered(clean: list[dict[str, Any]], lab: str, atlas: str, groups: Sequence[tuple[str, str, list[str]]]) -> str:
     style, script = asset("page.css") + task_rules(), "".join(asset(name) for name in SCRIPTS)
+    more = f" and {len(clean) - 1} more" if len(clean) > 1 else ""
     return template().render(
+        title=f"{clean[0]['title']}{more}",
         studies=clean,
         lab=lab,
         atlas=atlas,
@@ -179,13 +181,15 @@ def asset(name: str) -> str:
 
 @lru_cache
 def template(name: str = "page.html.j2") -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(words.FILTERS)
     environment.globals.update(task_class=task_class, forms=FORMS, decimals=decimals, numeric=numeric)
     environment.globals.update(as_shown=shown, json=_indented)
     environment.globals.update(repeated=words.repeated, average=words.average)
     environment.globals.update(sections=words.sections, trust_rows=words.trust_rows, summary=words.summary)
-    return environment.from_string(asset(name))
+    return environment.get_template(name)
 
 
 def _indented(value: Any) -> str:

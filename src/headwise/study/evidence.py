@@ -6,7 +6,8 @@ stable head sets, random lesions, collapse, leakage and ties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from headwise.scoring.importance import Importance
 from headwise.scoring.stability import Blocks, stability, top_probability
 from headwise.study.verdict import tied
 from headwise.tasks.leakage import leakage
+from headwise.tasks.metrics import metrics
 from headwise.tasks.task import Task
 
 if TYPE_CHECKING:
+    from headwise.measuring.evaluate import Score
     from headwise.study.study import Study
-
 
 Data = dict[str, Any]
 
@@ -175,3 +177,39 @@ def _lesions(part: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
         fallen += [f"{task} {how}" for how, mark in zip(closed, marks) if mark]
     found = {"collapsed": list(dict.fromkeys(fallen))}  # several random lesions are one line
     return found | ({"random_band": bands} if bands else {})
+
+
+TAGS = ("tag_accuracy", "span_f1")
+ARCS = ("las", "uas", "las_punct", "uas_punct")
+
+
+def best_constant(metric: str, golds: Sequence[Any]) -> float:
+    """The best score of answers that are the same for every input; 0 where no such answer is worth anything.
+
+    Example:
+        >>> best_constant("accuracy", [1, 1, 0])
+        0.6666666666666666
+    """
+    return max((metrics[metric](answers, golds) for answers in _constants(metric, golds)), default=0.0)
+
+
+def against_baseline(score: Score) -> dict[str, Any]:
+    """A score with its interval and baseline; ``learned`` where the whole interval is above the baseline."""
+    low, high = score.interval()
+    baseline = best_constant(score.metric, score.golds)
+    compared = {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
+    return compared | {"baseline": baseline, "learned": bool(low > baseline)}
+
+
+def _constants(metric: str, golds: Sequence[Any]) -> Iterator[list[Any]]:
+    """Answers of one class, one grade or one tag throughout; trees that hang every word on the word before it."""
+    if metric in TAGS and golds and all(isinstance(tag, str) for gold in golds for tag in gold):
+        for tag, _ in Counter(tag for gold in golds for tag in gold).most_common(20):
+            yield [[tag] * len(gold) for gold in golds]
+    elif metric in ARCS:
+        labels = Counter(label for gold in golds for _, label in gold)
+        label = labels.most_common(1)[0][0] if labels else ""
+        yield [[(place, label) for place in range(len(gold))] for gold in golds]
+    elif all(isinstance(gold, int) for gold in golds):
+        for answer in sorted(set(golds)):
+            yield [answer] * len(golds)

@@ -170,8 +170,8 @@ def importance(study: Study, data: Data) -> Data:
 
 def _intact(study: Study) -> Data:
     """Every task's score with all heads, and whether the task was learned."""
-    from headwise.measuring.baseline import against_baseline
     from headwise.measuring.evaluate import evaluate
+    from headwise.study.evidence import against_baseline
 
     dev = study.settings.dev
 

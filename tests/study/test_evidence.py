@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.measuring.baseline import against_baseline, best_constant
 from headwise.measuring.evaluate import Score
+from headwise.study.evidence import against_baseline, best_constant
 from headwise.tasks.metrics import metrics
 
 
