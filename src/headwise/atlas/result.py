@@ -176,7 +176,7 @@ class Roles(Shown):
             values = {"score": self.score, "control": self.control, "lift": lift, "p": self.p}
             found = {name: float(array[r, layer, head]) for name, array in values.items()}
             heads.setdefault(f"{layer}.{head}", []).append({"role": self.names[r], **found})
-        about = {name: line for name, line, any_ in zip(self.names, self.about, holds.any((1, 2))) if any_}
+        about = {name: line for name, line, any_ in zip(self.names, self.about, np.any(holds, (1, 2)).tolist()) if any_}
         return {"about": about, "heads": heads}
 
     def plot(self, role: str, ax: Any = None) -> Any:

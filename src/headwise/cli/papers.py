@@ -155,10 +155,10 @@ def _chosen(recipe: Any, scale: Any, only: list[str]) -> list[Any]:
 def _list_items(name: str, scale: Any, records: Path | None, pages: Path | None, as_json: bool) -> None:
     """The tables and figures of a paper, or of all, with command, jobs and hours; as a page with ``pages``."""
     from headwise.papers.checklist import checklist, listed
-    from headwise.papers.recipe import recipes
+    from headwise.papers.recipe import PaperRecipe, recipes
 
     chosen = [recipes[each] for each in (recipes if name == "all" else [name])]
-    rows = [row for each in chosen for row in listed(each, scale, records)]
+    rows = [row for each in chosen if isinstance(each, PaperRecipe) for row in listed(each, scale, records)]
     if pages:
         path = checklist(rows, writable(pages))
         Screen(quiet=as_json).say(f"page: {path}")

@@ -195,7 +195,7 @@ def _proven_site(model: nn.Module, layer: int, placed: Placed | None) -> Site:
         return Site(layer, "", None, None, (), {})
     module = model.get_submodule(placed.name)
     attention = module if placed.inside else model.get_submodule(placed.name.rpartition(".")[0])
-    about = {"head_dim": placed.head_dim, "start": placed.start, "inside": placed.inside}
+    about: dict[str, Any] = {"head_dim": placed.head_dim, "start": placed.start, "inside": placed.inside}
     return Site(layer, placed.name, module, attention, tuple(range(placed.heads)), {}, **about)
 
 

@@ -78,9 +78,9 @@ def refit(
             seen = f"{site.name} is a {type(site.module).__name__}"
             raise HeadwiseError(seen, "heads whose outputs go straight into a projection, to refit it")
         require_plain(Part(site.module, 0, torch.empty(0)), site.name)
-    found = on if isinstance(on, dict) else moments(model, on, stack, [site.layer for site in sites])
+    known: Any = on if isinstance(on, dict) else moments(model, on, stack, [site.layer for site in sites])
     for site in sites:
-        _refit(site, gone[site.layer], found[site.layer])
+        _refit(site, gone[site.layer], known[site.layer])
     return model
 
 
@@ -100,8 +100,9 @@ def moments(
         def touch(layer: int, z_BTHD: torch.Tensor, shown: Any = shown) -> None:
             if layer in found:
                 z = z_BTHD.flatten(-2)
-                fits = shown is not None and shown.shape == z.shape[:-1]
-                found[layer].add(z[shown.bool()] if fits else z.flatten(0, -2))
+                if shown is not None and shown.shape == z.shape[:-1]:
+                    z = z[shown.bool()]
+                found[layer].add(z.flatten(0, -2))
 
         with evaluating(model), touched(model, touch, heads):
             model(**inputs)

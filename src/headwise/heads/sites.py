@@ -127,6 +127,7 @@ class Site:
         if hasattr(given, "placements"):
             from torch.distributed.tensor import DTensor
 
+            assert isinstance(given, DTensor)
             return DTensor.from_local(own, given.device_mesh, given.placements, run_check=False)
         if given.shape[-1] == own.shape[-1]:
             return own
@@ -211,7 +212,7 @@ def by_origin(model: nn.Module, stack: str, members: list[tuple[str, Origin]]) -
         _, attention = origin.attention(model, name)
         kept = tuple(getattr(module, "headwise_kept", range(origin.heads)))
         parts = origin.parts_of(attention, kept) if kept else {}
-        about = {"head_dim": origin.head_dim, "start": origin.start, "group": origin.group}
+        about: dict[str, Any] = {"head_dim": origin.head_dim, "start": origin.start, "group": origin.group}
         sites[origin.layer] = Site(origin.layer, name, module, attention, kept, parts, **about)
     sizes = {"num_layers": first.layers, "num_heads": first.most_heads, "num_kv_heads": first.most_groups}
     about = {"head_dim": first.most_size, "stack": stack, "exact": True, "shared": False, "verified": True}

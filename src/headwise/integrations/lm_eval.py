@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from headwise.heads.gates import Heads, gated
 from headwise.models.subject import Subject
 
 try:
-    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+    HFLM: Any = import_module("lm_eval.models.huggingface").HFLM
 except ImportError:
     raise missing_extra("lm-eval", "lm-eval", "an evaluation by lm-evaluation-harness") from None
 

@@ -131,7 +131,11 @@ def axes(ax: Any = None, size: tuple[float, float] = (4.0, 3.0)) -> Any:
 
 
 def plot_curves(
-    x: Sequence[float], curves: Mapping[str, Sequence[float]], band: Any = None, ax: Any = None, **labels: str
+    x: Sequence[float] | Sequence[str],
+    curves: Mapping[str, Sequence[float]],
+    band: Any = None,
+    ax: Any = None,
+    **labels: str,
 ) -> Any:
     """Curves over x by name; ``band`` is (name, low, high), a shaded range. Returns the axes."""
     ax = axes(ax, (5.0, 3.2))

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -339,7 +340,8 @@ def _keys_of(path: Path) -> np.ndarray:
 def _candidates(file: Any, wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of a part in whose text every wanted value stands behind its name."""
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
 
     texts = file.read(columns=["work", "config"])
     keep = pa.chunked_array([pa.array([True] * texts.num_rows)]) if texts.num_rows else None

@@ -259,7 +259,7 @@ class DevelopmentScores:
 
     @torch.no_grad()
     def _predicted(self, name: str, rows: Sequence[Row], ask: Ask | None) -> list[Any]:
-        kind = self.subject.tasks[name].kind
+        kind: Any = self.subject.tasks[name].kind
         data = self.answers.encoded(name, rows)
         reference = self._reference(ask, name, data)
         items: list[Any] = [None] * len(data)
@@ -291,7 +291,7 @@ class DevelopmentScores:
         counts = [metric.counts(each, golds) for each in (changed, intact)]
         if counts[0].shape != counts[1].shape:
             counts = np.split(metric.counts([*changed, *intact], [*golds, *golds]), 2)
-        apart = change(*counts, metric.value, resamples=RESAMPLES)
+        apart = change(counts[0], counts[1], metric.value, resamples=RESAMPLES)
         low, high = _interval(counts[0], metric.value)
         report = {"task": name, "metric": self.subject.tasks[name].metric, "value": score.value, "intact": base.value}
         report |= {"low": low, "high": high, "change": [float(apart.value), float(apart.low), float(apart.high)]}

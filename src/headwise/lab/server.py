@@ -154,7 +154,7 @@ async def _streamed(desk: Desk, name: str, data: dict[str, Any]) -> Any:
         except Exception as error:
             yield json.dumps({"error": _told(error)}) + "\n"
         finally:
-            await results.aclose()
+            await results.aclose()  # type: ignore[attr-defined]
 
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=HEADERS)
 

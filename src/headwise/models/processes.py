@@ -208,7 +208,7 @@ def _together(model: nn.Module) -> tuple[bool, int]:
 
     wraps = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
     dealt = any(isinstance(module, wraps) for module in model.modules())
-    meshes = {p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh")}
+    meshes = {mesh for p in model.parameters() if (mesh := getattr(p, "device_mesh", None)) is not None}
     if not meshes:
         return dealt, 1
     mesh = max(meshes, key=lambda each: each.ndim)

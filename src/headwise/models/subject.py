@@ -209,7 +209,7 @@ def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict
     best: list[Any] = [None] * len(rows)
     with evaluating(subject):
         for items, batch in batches(data, tokens, subject.device):
-            numbers = items if owner is None else owner[items]
+            numbers: Any = items if owner is None else owner[items]
             scores = subject(task, batch).scores
             _require_numbers(task, scores)
             for row, found in zip(numbers, kind.predictions(scores, batch, [rows[int(i)] for i in numbers])):

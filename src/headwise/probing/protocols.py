@@ -95,8 +95,8 @@ def mdl(
     bits = x.new_full((len(x), len(l2)), ends[0] * uniform, dtype=torch.float64)
     for end, further in pairwise(ends):
         probe = _solved(x[:, :end], y[None, :end], l2, labels.classes)
-        told = probe.at(x[:, end:further])[:, 0].double().softmax(2)  # (P, K, C, n)
-        right = told.gather(2, y[end:further].expand(*told.shape[:2], 1, -1))
+        predicted = probe.at(x[:, end:further])[:, 0].double().softmax(2)  # (P, K, C, n)
+        right = predicted.gather(2, y[end:further].expand(*predicted.shape[:2], 1, -1))
         bits -= ((end * right + 1 / labels.classes) / (end + 1)).log2().sum((2, 3))
     code = bits.amin(1) + math.log2(len(l2))
     result = sklearn(vectors, labels, l2, standardize=False)  # done above

@@ -370,7 +370,7 @@ def repair_batches(repair: Any, model: Any, tokenizer: Any) -> Iterator[dict[str
         torch.Size([2, 4])
     """
     corpus = (sentence.text for sentence in islice(sentences("en"), SENTENCES))
-    given = list(corpus if repair is True else repair)
+    given: list[Any] = list(corpus if repair is True else repair)
     if not all(isinstance(each, str) for each in given):
         yield from given
         return

@@ -92,7 +92,7 @@ def _normed(own: Callable, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _Part.apply(partial(_norm_gradient, _epsilon(module)), own, (args[0], weight), args[0])
 
 
-def _norm_gradient(epsilon: float, x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor]:
+def _norm_gradient(epsilon: float, x: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         y = nn.functional.rms_norm(x, weight.shape, weight, epsilon)
@@ -175,7 +175,7 @@ def _product_formula(gate: Tensor, up: Tensor, gradient: Tensor) -> tuple[Tensor
 
 
 def _is_gated_product(module: nn.Module) -> bool:
-    parts = [module._modules.get(name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")]
+    parts: list[Any] = [module._modules.get(name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn")]
     gate: Any = parts[0]
     if any(part is None for part in parts) or module._parameters or not isinstance(gate, nn.Linear):
         return False

@@ -36,7 +36,7 @@ def head_gradients(sample: Sample, batch: Any, per_token: bool, reference: torch
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         values_BTHD = z_BTHD.detach()  # a hook that holds z itself creates a reference cycle that is never freed
         if reference is not None:
-            own = sample.model.fitted(reference, values_BTHD.shape[1])
+            own: Any = sample.model.fitted(reference, values_BTHD.shape[1])
             values_BTHD = values_BTHD - reference_of(own, sites[layer], values_BTHD)
 
         def score(grad_BTHD: torch.Tensor) -> None:

@@ -67,7 +67,7 @@ def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: i
     settings = Settings(
         plan,
         alpha=ALPHA,
-        close="mean",  # zero would drive questions to chance whatever heads are ablated
+        close=("mean",),  # zero would drive questions to chance whatever heads are ablated
         examples=128 if quick else 256,
         fractions=(ALPHA,),
         random=20 if quick else 60,  # a pair's smallest p is about 1 / random

@@ -118,7 +118,8 @@ def _source(entry: Known, data: str | Path | None, sources: tuple[str, ...]) -> 
     """Where a task's rows are: its own files, or those of the task that it is made from."""
     found = Finder(entry, data_folder(data), tuple(sources))
     if entry.made_from and found.origin == NOT_FOUND:
-        return Paired(Finder(catalog[entry.made_from], found.data, found.order), entry.labels)
+        original: Any = catalog[entry.made_from]
+        return Paired(Finder(original, found.data, found.order), entry.labels)
     return found
 
 

@@ -167,9 +167,9 @@ class Build(recipe.Build):
         trims += [{"prune": self.size.thirds, "where": where} for where in ("bottom", "middle", "top")]
         found = []
         for trim in trims:
-            told = " ".join(str(value) for value in trim.values())
+            name = " ".join(str(value) for value in trim.values())
             method = {"algorithm": "multitask", "trim": self._trim(**trim, delta=1.0)}
-            found.append(self._train("recovery", told, self.pairs, plan, method, start=base))
+            found.append(self._train("recovery", name, self.pairs, plan, method, start=base))
         return found
 
     def meta_tests(self) -> list[Job]:

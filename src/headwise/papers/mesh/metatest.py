@@ -84,8 +84,8 @@ class MetaTest:
 
     def to_record(self) -> dict[str, Any]:
         rows = [self._row(shots) for shots in (0, *self.scores)]
-        told = {"pair": self.pair, "language": self.language, "metric": self.metric, "seen": self.seen}
-        return {**told, "n": len(next(iter(self.scores.values()))[0].golds), "shots": rows}
+        about = {"pair": self.pair, "language": self.language, "metric": self.metric, "seen": self.seen}
+        return {**about, "n": len(next(iter(self.scores.values()))[0].golds), "shots": rows}
 
     def _row(self, shots: int) -> dict[str, Any]:
         found = self.estimate(shots)

@@ -60,8 +60,8 @@ class Records:
     def sources(self, model: str) -> str:
         """Where the rows came from: in every table's note."""
         sources = {record.config["source"] for record in self.trained if record.config["model"] == model}
-        told = {"corpus": "the embedded corpus", "samples": "small published files (see the table of pairs)"}
-        return " and ".join(told.get(s, "the published training files") for s in sorted(sources))
+        names = {"corpus": "the embedded corpus", "samples": "small published files (see the table of pairs)"}
+        return " and ".join(names.get(s, "the published training files") for s in sorted(sources))
 
 
 def _percent(records: Sequence[Record], pairs: Sequence[str], key: str = "scores") -> np.ndarray:
@@ -115,9 +115,9 @@ def table_one(records: Records, model: str) -> Table | None:
         mean, sd = mean_sd(scores.mean(1))
         rows.append([name, *scores.mean(0), mean, sd, *_gain(found, base, name), len(found)])
         known = paper.TABLE_1.get(name) if found[0].config["source"] != "corpus" else None
-        theirs = dict(zip(paper.PAIRS, known or ()))
+        theirs: dict[str, Any] = dict(zip(paper.PAIRS, known or ()))
         mean_of = np.mean(known) if known and set(pairs) == set(theirs) else None
-        published.append([None, *map(theirs.get, pairs), mean_of, *[None] * 4])
+        published.append([None, *(theirs.get(pair) for pair in pairs), mean_of, *[None] * 4])
     if not rows:
         return None
     columns = ["heads", *map(label, pairs), "mean", "sd", "gain", "p", "seeds"]
@@ -208,8 +208,8 @@ def models_table(records: Records) -> Table | None:
     for key in dict.fromkeys(key for found in models.values() for key in found):
         kept = [_kept(bases[model], found[key]) if key in found else None for model, found in models.items()]
         rows.append([key[0], key[1], round(100 * key[2]), *kept])
-    told = ", ".join(f"{model} {seeds_of(found)}" for model, found in models.items())
-    note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {told}."
+    seeds = ", ".join(f"{model} {seeds_of(found)}" for model, found in models.items())
+    note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {seeds}."
     return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
 
 
@@ -295,10 +295,10 @@ def groups_table(records: Records) -> Table | None:
                 values = 100 * np.array([m["value"] for m in mean])
                 above = sum((m["low"] or 0) > 0 for m in mean)
                 each = {n: mean_sd([100 * e["tasks"][n]["value"] for e in entries])[0] for n in names}
-                told = ", ".join(f"{n} {value:.1f}" for n, value in each.items() if value is not None)
+                languages = ", ".join(f"{n} {value:.1f}" for n, value in each.items() if value is not None)
                 p = max((m["p"] for m in mean if m["p"] is not None), default=None)
                 cells = [mean_sd(values)[0], *student(values), f"{above} of {len(mean)}", p]
-                rows.append([model, f"{by}s", *cells, told, len(entries)])
+                rows.append([model, f"{by}s", *cells, languages, len(entries)])
     if not rows:
         return None
     columns = ["model", "between", "D", "low", "high", "above 0", "p", "D of each", "seeds"]

@@ -52,8 +52,8 @@ def _colours(five: Mapping[str, Sequence[Lesioned]]) -> dict[str, str]:
 
 
 def _legend_of_all(figure: Figure) -> None:
-    lines = {line.get_label(): line for axis in figure.axes for line in axis.get_legend_handles_labels()[0]}
-    figure.legend(lines.values(), lines.keys(), fontsize=7, loc="outside right center")
+    lines = {str(line.get_label()): line for axis in figure.axes for line in axis.get_legend_handles_labels()[0]}
+    figure.legend(list(lines.values()), list(lines), fontsize=7, loc="outside right center")
 
 
 def layers(five: Mapping[str, Sequence[Lesioned]]) -> Figure:

@@ -235,9 +235,9 @@ class Build(recipe.Build):
         return self._with_mismatched([job for name in UNSAID for job in self._unsaid(name)])
 
     def _unsaid(self, name: str) -> list[Job]:
-        told, plan = UNSAID[name], self._glue_plan().with_(**UNSAID[name].get("plan", {}))
-        common = {"name": "released_settings", "examples": self.size.examples, **told.get("method", {})}
-        shape, made = told.get("shape", {}), list[Job]()
+        setting, plan = UNSAID[name], self._glue_plan().with_(**UNSAID[name].get("plan", {}))
+        common = {"name": "released_settings", "examples": self.size.examples, **setting.get("method", {})}
+        shape, made = setting.get("shape", {}), list[Job]()
         for what, alpha in (("plain", 1.0), ("IAT", 0.3)):
             branch = {"branch": made[0]} if made else {"marks": (0.1,)}
             method = {**common, "alpha": alpha, **({"delta": 0.1} if made else {})}
@@ -263,9 +263,9 @@ class Build(recipe.Build):
         """Plain training and important-head training with a changed plan."""
         if not change:
             return self._main("annealed")
-        plan, told = self._glue_plan().with_(**change), _named(change)
-        plain_job = self.train(f"glue{told} plain", self.size.glue, plan, marks=(0.1,))
-        held = self.train(f"glue{told} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
+        plan, suffix = self._glue_plan().with_(**change), _named(change)
+        plain_job = self.train(f"glue{suffix} plain", self.size.glue, plan, marks=(0.1,))
+        held = self.train(f"glue{suffix} IAT", self.size.glue, plan, method=self._iat(), branch=plain_job)
         return [plain_job, held]
 
     def _with_mismatched(self, jobs: Iterable[Job]) -> list[Job]:

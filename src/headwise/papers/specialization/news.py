@@ -74,7 +74,8 @@ def news_test(records: Records, model: str) -> Table | None:
             names, test = [label(a) for a in sides], over_seeds(paired, single)
             cells = [test.value, test.low, test.high, test.p] if test else [None] * 4
             printed = [paper.TABLE_4.get((name, label(other)), ((), (), (None,) * 3))[2][2] for name in names]
-            gap = None if None in printed or not of_base(model) else printed[1] - printed[0]
+            single_text, pairs = printed
+            gap = None if single_text is None or pairs is None or not of_base(model) else pairs - single_text
             rows.append([label(other), *cells, len(single.keys() & paired.keys()), gap])
     if not rows:
         return None

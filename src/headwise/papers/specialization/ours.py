@@ -35,8 +35,8 @@ def own_tables(records: Records, model: str) -> list[Table]:
         found = by_method(records, model, "annealed", setting)
         names = [name for name in OWN if name in found]
         if "multi" in found and names:
-            told = "" if clipped(setting) == UNCLIPPED else f", gradients clipped at {clipped(setting)}"
-            made.append(table(f"Methods of our own{told}, {model}", *_own_rows(found, names)))
+            suffix = "" if clipped(setting) == UNCLIPPED else f", gradients clipped at {clipped(setting)}"
+            made.append(table(f"Methods of our own{suffix}, {model}", *_own_rows(found, names)))
     return made
 
 
@@ -61,8 +61,8 @@ def direct_table(records: Records, model: str) -> Table | None:
     for setting in records.usual.get(model, {}):
         found = by_method(records, model, "annealed", setting)
         if BEST in found:
-            tasks, told = columns_of(found[BEST]), clipped(setting)
-            means |= {(name, told): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
+            tasks, clip = columns_of(found[BEST]), clipped(setting)
+            means |= {(name, clip): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
     pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
     tests = [(clip, b, means[name, clip], means[b]) for (name, clip), b in pairs]
     rows = [[clip, *b, *against(mine, other), len(gaps(mine, other))] for clip, b, mine, other in tests]

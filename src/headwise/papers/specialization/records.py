@@ -87,9 +87,9 @@ def method_name(method: Mapping[str, Any] | None, output_heads: str = "linear") 
 
 def _unsaid(method: Mapping[str, Any], output_heads: str) -> str:
     """Which of the settings that the paper does not name a training has."""
-    asked = {"shape": {} if output_heads == "linear" else {"output_heads": output_heads}}
+    asked: dict[str, dict[str, Any]] = {"shape": {} if output_heads == "linear" else {"output_heads": output_heads}}
     asked["method"] = {name: True for name in ("grades", "redraw") if method.get(name)}
-    same = (n for n, told in UNSAID.items() if all(told.get(part, {}) == one for part, one in asked.items()))
+    same = (n for n, setting in UNSAID.items() if all(setting.get(part, {}) == one for part, one in asked.items()))
     return next(same, "other settings")
 
 

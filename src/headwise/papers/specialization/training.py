@@ -173,10 +173,10 @@ def released_table(records: Records, model: str) -> Table | None:
     means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
     rows, before = [], dict[int, float]()
     for name in (name for name in names if name in means):
-        mine, told = means[name], name.removeprefix("released: ")
-        step = (None, None) if told in CONTROLS else against(mine, before)
+        mine, step_name = means[name], name.removeprefix("released: ")
+        step = (None, None) if step_name in CONTROLS else against(mine, before)
         alike = records.same_start(model, "annealed", name)
-        rows.append([told, *mean_sd(mine.values()), *against(mine, means["multi"]), *step, len(mine), alike])
+        rows.append([step_name, *mean_sd(mine.values()), *against(mine, means["multi"]), *step, len(mine), alike])
         before = mine
     for row, holm in zip(rows, after_holm(row[4] for row in rows)):
         row.insert(5, holm)

@@ -297,7 +297,7 @@ def xnli_translated(language: str) -> Known:
     return text(
         f"xnli_translated_{language}",
         NLI,
-        translations("XNLI", language, **names),
+        translations("XNLI", language, (), **names),
         table(original, two("premise", "hypo"), names=names),
         xtreme("xnli", language),
         hub=hub("facebook/xnli", language, two("premise", "hypothesis"), files={"train": "train"}),

@@ -29,8 +29,8 @@ class Template:
 
     def prompt(self, row: Row, shots: Sequence[tuple[Row, str]] = (), delimiter: str = " ") -> str:
         """A row's prompt, after examples with their answers."""
-        told = [f"{self._fill(shot)}{delimiter}{answer}{self.between}" for shot, answer in shots]
-        return "".join([*told, self._fill(row)])
+        shown = [f"{self._fill(shot)}{delimiter}{answer}{self.between}" for shot, answer in shots]
+        return "".join([*shown, self._fill(row)])
 
     def _fill(self, row: Row) -> str:
         if missing := [name for name in self.fields if row.get(name) is None]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from importlib import import_module
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, overload
@@ -90,7 +91,7 @@ class TextTable(Sequence):
 
     def lengths(self) -> np.ndarray:
         """The number of words of every row, over its texts."""
-        total = sum(_words(column) for column in self.texts.values())
+        total = np.sum([_words(column) for column in self.texts.values()], axis=0)
         return total if self.index is None else total[self.index]
 
     @cached_property
@@ -105,7 +106,7 @@ def text_table(
     """Files as one table, where they are large and nothing in them is out of the ordinary; else None."""
     import pyarrow as pa
 
-    fields = [columns.get(field) for field in ("text", "text_b", "label") if field in columns]
+    fields: list[Any] = [columns.get(field) for field in ("text", "text_b", "label") if field in columns]
     plain = kind in KINDS and form in READERS and set(columns) <= {"text", "text_b", "label"}
     if not plain or not all(isinstance(name, str) for name in fields) or len(set(fields)) < len(fields):
         return None
@@ -179,7 +180,7 @@ class _Unusual(Exception):
 
 def _checked(table: Mapping[str, Any], columns: Mapping[str, Any], kind: str, labels: Sequence[str]) -> TextTable:
     """The table, once every text has something to read and every label was shaped as a row's is."""
-    import pyarrow.compute as pc
+    pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
 
     texts = {field: table[columns[field]] for field in ("text", "text_b") if field in columns}
     for column in texts.values():
@@ -279,7 +280,7 @@ def _parts(column: Any) -> Iterator[tuple[int, int, Any]]:
 
 def _words(column: Any) -> np.ndarray:
     """The number of words of every text."""
-    import pyarrow.compute as pc
+    pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
 
     found = np.empty(len(column), np.int64)
     for start, stop, part in _parts(column):
@@ -302,7 +303,8 @@ def _groups(column: Any) -> np.ndarray:
     Texts are the same where 64 bits of them are: two others would only come into the same split.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
 
     hashes = np.empty(len(column), np.uint64)
     for start, stop, part in _parts(column):
