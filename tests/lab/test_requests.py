@@ -89,7 +89,7 @@ def test_the_file_is_the_mask_that_export_reads(opened, gates, tmp_path):
 
 
 def test_half_open_heads_have_no_mask(opened, gates):
-    with pytest.raises(HeadwiseError, match="1 heads that are half open"):
+    with pytest.raises(HeadwiseError, match="1 half-open heads"):
         mask_of(ask_of(opened, gates))
 
 

@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """The last few results by key: memory stays flat however many texts come."""
+    """A small cache of recent results, so memory stays constant however many texts are asked."""
 
     def __init__(self, size: int):
         self.size = size
@@ -48,7 +48,7 @@ class Kept(Generic[Value]):
 
 
 class Answers:
-    """A subject that is asked about one text at a time.
+    """Answers of a subject to one text at a time.
 
     Example:
         >>> answers = Answers(model)
@@ -67,7 +67,7 @@ class Answers:
         self._rows: dict[str, list[Row]] = {}
 
     def question(self, ask: Ask) -> Question:
-        """The text as every task reads it; tokenised once."""
+        """The text as every task reads it, tokenized once."""
         make = lambda: question(self.subject, ask.texts, ask.choices)  # noqa: E731
         return self._questions.get(ask.question, make)
 
@@ -76,14 +76,14 @@ class Answers:
         return torch.tensor(ask.gates, device=self.subject.device)
 
     def both(self, ask: Ask) -> dict[str, dict[str, Any]]:
-        """The answers with all heads open, and under the gates."""
+        """The answers with all heads open and under the gates."""
         intact = Ask(ask.texts, ask.choices, ((1.0,) * self.heads.num_heads,) * self.heads.num_layers, "zero", 0)
         before = self._before.get(ask.question, lambda: self.under(intact))
         return {"before": before, "after": self.under(ask) if ask.closed else before}
 
     @torch.no_grad()
     def under(self, ask: Ask) -> dict[str, Any]:
-        """Every task's answer under the gates; one that cannot answer this text says why."""
+        """Every task's answer under the gates, or why it cannot answer this text."""
         asked, found = self.question(ask), {}
         for group in asked.groups:
             with self.subject.gated(self.gates(ask), self.reference(ask, group), heads=self.heads):
@@ -112,7 +112,7 @@ class Answers:
     # -- what closed heads return
 
     def reference(self, ask: Ask, group: Sequence[Asked] | None) -> torch.Tensor | None:
-        """The reference for the forward of a group of tasks; None is zero."""
+        """The reference for one group's forward pass; None means zero."""
         if ask.close == "zero" or not ask.closed:
             return None
         if ask.close == "mean":
@@ -123,7 +123,7 @@ class Answers:
         return self._donated.get(key, lambda: self._other(group[0], ask.seed))
 
     def mean(self) -> torch.Tensor:
-        """Each head's mean output over development examples, every task alike, (L, H, D)."""
+        """Each head's mean output over development examples, with equal weight for each task, (L, H, D)."""
         return self._means.get("mean", self._mean)
 
     def _mean(self) -> torch.Tensor:
@@ -134,17 +134,17 @@ class Answers:
         return torch.stack(means).mean(0).nan_to_num(0).to(next(self.subject.parameters()).dtype)
 
     def _other(self, asked: Asked, seed: int) -> torch.Tensor:
-        """Head outputs on a development example, token by token, (1, T, L, H, D)."""
+        """Head outputs on a development example, (1, T, L, H, D)."""
         batch = asked.batch(self.subject)
         if "window" in batch or len(asked.data) > 1:
-            raise HeadwiseError("a text read in several parts", "a shorter text to resample for", "zero or mean")
+            raise HeadwiseError("a text longer than one window", "a shorter text to resample for", "zero or mean")
         real_BT, z_BTLHD = self._donor(seed, asked.task)
         own = next(real for real, _ in self.subject.inputs(asked.task, batch))
         own = own.expand(-1, batch["input_ids"].shape[1])
         return z_BTLHD.take_along_dim(matched_tokens(own, real_BT)[:, :, None, None, None], 1).nan_to_num(0)
 
     def _drawn(self, seed: int) -> torch.Tensor:
-        """Head outputs at one token of a development example, (L, H, D): a prompt is read in forwards of any length."""
+        """Head outputs at one token of a development example, (L, H, D), for prompts of any length."""
         real_BT, z_BTLHD = self._donor(seed, self.with_rows()[0])
         places = real_BT[0].nonzero().flatten()
         at = int(places[np.random.default_rng([seed, 12]).integers(len(places))])
@@ -161,7 +161,7 @@ class Answers:
     # -- development rows
 
     def rows(self, task: str) -> list[Row]:
-        """A task's development rows, or none where its data is not here."""
+        """A task's development rows, or none if its data is not available."""
         if task not in self._rows:
             try:
                 self._rows[task] = self.subject.tasks[task].rows("dev")
@@ -170,25 +170,25 @@ class Answers:
         return self._rows[task]
 
     def with_rows(self) -> list[str]:
-        """The tasks whose development rows are here; raises where there are none."""
+        """The tasks with development rows; an error if there are none."""
         names = [name for name in self.subject.tasks if self.rows(name)]
         if not names:
             raise HeadwiseError("no development rows of any task", "the data of one task", "--data FOLDER, or zero")
         return names
 
     def encoded(self, task: str, rows: Sequence[Row]) -> Encoded:
-        """Rows of a task as numbers; unlike `Subject.encode` it leaves nothing on disk."""
+        """Encode rows of a task; unlike `Subject.encode`, nothing is cached on disk."""
         tokenizer: Any = self.subject.tokenizer
         columns = self.subject.tasks[task].kind.encode(rows, tokenizer, self.subject.max_length)
         return Encoded(columns, getattr(tokenizer, "pad_token_id", None) or 0, len(rows))
 
     def batches(self, data: Encoded) -> Iterator[tuple[np.ndarray, Batch]]:
-        """In forwards of bounded size."""
+        """Batches of bounded size."""
         return batches(data, TOKENS, self.subject.device)
 
 
 def answer(asked: Asked, batch: Batch, scores: Any) -> dict[str, Any]:
-    """A task's answer in plain values, with ``form`` to show it by."""
+    """A task's answer as plain data; ``form`` says how to display it."""
     kind = asked.kind
     if isinstance(kind, Choice):
         return _chosen(asked, kind.scores_of(scores, batch)[0])
@@ -204,7 +204,7 @@ def answer(asked: Asked, batch: Batch, scores: Any) -> dict[str, Any]:
 
 
 def _chosen(asked: Asked, scores: torch.Tensor) -> dict[str, Any]:
-    """A choice with the probability of each."""
+    """The chosen answer with the probability of each."""
     kind, chances = asked.kind, scores.double().softmax(-1)
     names = list(kind.labels) if len(kind.labels) == len(chances) else list(asked.row["choices"])
     if isinstance(kind, Grade):
@@ -219,7 +219,7 @@ FLIPPED = 5  # examples whose answer the mask changes, for each task
 
 
 class DevelopmentScores:
-    """Every task's score with all heads and under gates, on the same rows."""
+    """Every task's score with all heads and under gates on the same rows."""
 
     def __init__(self, answers: Answers, limit: int = 240):
         self.answers, self.subject, self.limit = answers, answers.subject, limit
@@ -227,7 +227,7 @@ class DevelopmentScores:
         self._intact: dict[tuple[str, int], list[Any]] = {}
 
     def under(self, ask: Ask, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-        """One report after another, task by task in turns: the score so far, its interval, and the change."""
+        """Yield reports, tasks in turn: the score so far, its interval and the change."""
         names = [name for name in (only or self.subject.tasks) if self.answers.rows(name)]
         found: dict[str, tuple[list, list, list]] = {name: ([], [], []) for name in names}
         flips: dict[str, list[int]] = {name: [] for name in names}
@@ -306,7 +306,7 @@ def _interval(counts: np.ndarray, value: Any) -> tuple[float, float]:
 
 
 def texts_of(row: Row) -> dict[str, Any]:
-    """A row as the page's fields: a text or two, choices, and the right answer."""
+    """The fields of a row for the page: one or two texts, choices and the gold answer."""
     words = row.get("words")
     text = row.get("text") or row.get("question") or (" ".join(words) if words else row.get("prompt", ""))
     text = text if isinstance(text, str) else ""

@@ -1,4 +1,4 @@
-"""What ``headwise lab`` opens: a study's folder, a trained model, or any model, with what is known of its heads."""
+"""Open a study's folder, a trained model or any other model for the lab, with known facts about its heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLES = {"previous": "previous token", "next": "next token", "first": "first tok
 
 @dataclass(frozen=True)
 class Opened:
-    """A model to close heads of, and what is known of its heads."""
+    """An opened model with known facts about its heads."""
 
     subject: Subject
     source: str  # where the model is, as Python lines open it
@@ -65,7 +65,7 @@ def open_lab(
     source = model or (str(path / "model") if study is not None else str(target))
     if study is not None and model is None and not is_trained(source):
         hint = f"--model {study['model']['name']} with its tasks"
-        raise HeadwiseError(f"{path} holds a study, but no trained model", "the model it was made of", hint)
+        raise HeadwiseError(f"{path} holds a study, but no trained model", "the model it was made from", hint)
     subject = _subject(source, tasks, data).to(default_device(device))
     scores = scores or {name: part["scores"] for name, part in (study or {}).get("importance", {}).items()}
     return Opened(
@@ -90,7 +90,7 @@ def _subject(source: str, tasks: Sequence[Task], data: Path | None) -> Subject:
 
 
 def _fitting(scores: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
-    """The scores of this model's tasks: those of another model have another shape."""
+    """Importance scores of this model's tasks; raise if they are of another model."""
     shape = subject.attention.shape
     rows = {name: matrix for name, matrix in scores.items() if name in subject.tasks}
     if any((len(matrix), len(matrix[0])) != shape for matrix in rows.values()):
@@ -99,7 +99,7 @@ def _fitting(scores: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
 
 
 def _roles(path: Path, study: Mapping[str, Any] | None, subject: Subject) -> dict[str, list[tuple[int, int]]]:
-    """Heads by role: as ``roles.json`` or the study has them, else by where a study saw most of their attention go."""
+    """Heads by role, from ``roles.json`` or the study, otherwise by where most of their attention goes."""
     file, found = path / "roles.json", {}
     if file.is_file():
         roles = next(

@@ -1,4 +1,4 @@
-"""The page as text: what it is made of, and what it is told of the model before anything is asked (no torch)."""
+"""The page: its parts as text, and the description of the model it starts from (no torch)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def style() -> str:
 
 
 def script(backend: str = "server.js") -> str:
-    """All scripts as one; the backend says who answers, a server or the browser itself."""
+    """All scripts as one; the backend is a server or the browser itself."""
     colours = json.dumps({"ramp": RAMP, "colours": TASKS})
     return (
         f'"use strict";\nconst page = {colours};\n'
@@ -49,7 +49,7 @@ def script(backend: str = "server.js") -> str:
 
 
 def about(opened: Opened, answers: Answers) -> dict[str, Any]:
-    """What the page is told at first."""
+    """The description of the model that the page loads first."""
     heads, subject = answers.heads, opened.subject
     names = list(subject.tasks)
     short, marks = short_names(names), letters(names)
@@ -79,7 +79,7 @@ def about(opened: Opened, answers: Answers) -> dict[str, Any]:
 
 
 def _two(row: dict[str, Any]) -> bool:
-    """Whether a row is of two texts."""
+    """Whether a row has two texts."""
     return bool(row.get("text_b") or row.get("context"))
 
 

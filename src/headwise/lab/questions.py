@@ -1,4 +1,4 @@
-"""A text as each task reads it: its row, its batch, and which tasks share one forward.
+"""A text as each task reads it: its row, its batch, and the tasks that share one forward pass.
 
 Legend: B examples, T tokens, L layers, H heads, D head size.
 """
@@ -30,7 +30,7 @@ SEEDS = 2**31
 
 @dataclass(frozen=True)
 class Ask:
-    """A text or two, and the gates of the heads under which they are read."""
+    """One or two texts and the gates under which they are read."""
 
     texts: tuple[str, str]
     choices: tuple[str, ...]  # continuations between which a language model is to choose
@@ -40,17 +40,17 @@ class Ask:
 
     @property
     def question(self) -> tuple[tuple[str, str], tuple[str, ...]]:
-        """What is read, whatever the gates."""
+        """What is read, independent of the gates."""
         return self.texts, self.choices
 
     @property
     def closed(self) -> int:
-        """How many heads are not fully open."""
+        """The number of heads that are not fully open."""
         return sum(gate < 1 for row in self.gates for gate in row)
 
     @classmethod
     def read(cls, data: Any, shape: tuple[int, int]) -> Ask:
-        """An ask from a page's JSON; raises where it is anything else."""
+        """Parse a request from a page's JSON; raise if it is anything else."""
         if not isinstance(data, Mapping):
             raise HeadwiseError(f"a {type(data).__name__}", "an object with text and gates")
         close, seed = data.get("close", "zero"), data.get("seed", 0)
@@ -66,7 +66,7 @@ class Ask:
 
 
 def text_of(value: Any, name: str) -> str:
-    """A text within bounds."""
+    """Check a text and its length."""
     if not isinstance(value, str):
         raise HeadwiseError(f"a {name} that is a {type(value).__name__}", "a text")
     if len(value) > LONGEST:
@@ -75,14 +75,14 @@ def text_of(value: Any, name: str) -> str:
 
 
 def gates_of(value: Any, shape: tuple[int, int]) -> tuple[tuple[float, ...], ...]:
-    """Gates from 0 to 1 for every head; without any, all open."""
+    """Gates from 0 to 1 for every head (default: all open)."""
     layers, heads = shape
     if value is None:
         return ((1.0,) * heads,) * layers
     rows = value if isinstance(value, list) and len(value) == layers else ()
     whole = [row for row in rows if isinstance(row, list) and len(row) == heads]
     if len(whole) != layers or not all(_is_gate(gate) for row in whole for gate in row):
-        raise HeadwiseError("gates of another form", f"{layers} rows of {heads} numbers from 0 to 1")
+        raise HeadwiseError("gates of another shape", f"{layers} rows of {heads} numbers from 0 to 1")
     return tuple(tuple(float(gate) for gate in row) for row in whole)
 
 
@@ -104,21 +104,21 @@ class Asked:
     problem: str = ""  # why it has no answer
 
     def batch(self, subject: Subject, copies: int = 1) -> Batch:
-        """All its items, several times over: one forward under as many gates."""
+        """All its items repeated, to read them under several gates in one forward pass."""
         items = np.tile(np.arange(len(self.data)), copies)
         return {name: tensor.to(subject.device) for name, tensor in self.data.batch(items).items()}
 
 
 @dataclass
 class Question:
-    """A text for all tasks; each group of tasks takes one forward of the encoder."""
+    """A text for all tasks; each group of tasks shares one forward pass of the encoder."""
 
     groups: list[list[Asked]]
     problems: dict[str, str]
     ids: list[int] | None = None  # of a language model: the text as it is continued
 
     def of(self, task: str) -> Asked:
-        """A task's reading, which must have been possible."""
+        """A task's reading; raise if the task cannot read this text."""
         for asked in (asked for group in self.groups for asked in group):
             if asked.task == task:
                 return asked
@@ -126,7 +126,7 @@ class Question:
 
 
 def question(subject: Subject, texts: tuple[str, str], choices: Sequence[str]) -> Question:
-    """What every task of a subject makes of a text or two."""
+    """How every task of a subject reads one or two texts."""
     groups: dict[Any, list[Asked]] = {}
     problems = {}
     for name, task in subject.tasks.items():
@@ -140,7 +140,7 @@ def question(subject: Subject, texts: tuple[str, str], choices: Sequence[str]) -
 
 
 def row_of(task: Task, texts: tuple[str, str], choices: Sequence[str] = ()) -> Row:
-    """A text or two as a row of a task, without its answer; raises where the task asks for something else."""
+    """One or two texts as an unlabelled row of a task; raise if the task needs something else."""
     kind: Any = task.kind
     if not texts[0].strip():
         raise HeadwiseError("no text")
@@ -189,7 +189,7 @@ def _asked(subject: Subject, task: Task, row: Row) -> Asked:
 
 
 def _shared(subject: Subject, asked: Asked) -> Any:
-    """Tasks with equal keys read the same states: one encoder, the same sub-words, no factors of their own."""
+    """A key of tasks that share a forward pass: the same sub-words, no per-task factors."""
     if not isinstance(subject, MultiTaskModel) or subject.scales_of(asked.task) is not None:
         return asked.task
     batch = asked.batch(subject)
@@ -208,7 +208,7 @@ def _ids(subject: Any, text: str) -> list[int] | None:
 
 
 def scores_of(subject: Any, group: Sequence[Asked], copies: int = 1) -> list[tuple[Asked, Batch, Any]]:
-    """The scores of a group of tasks from one forward."""
+    """The scores of a group of tasks from one forward pass."""
     batches = [asked.batch(subject, copies) for asked in group]
     if len(group) == 1 or not isinstance(subject, MultiTaskModel):
         return [(asked, batch, subject(asked.task, batch).scores) for asked, batch in zip(group, batches)]
@@ -217,7 +217,7 @@ def scores_of(subject: Any, group: Sequence[Asked], copies: int = 1) -> list[tup
 
 
 def next_logits(subject: Any, ids: Sequence[int], copies: int = 1) -> torch.Tensor:
-    """What a causal model would say next, or a masked one at its first mask (B, words)."""
+    """Logits of the next token of a causal model, or of the first mask of a masked one, (B, words)."""
     rows = torch.tensor([list(ids)] * copies, device=subject.device)
     inputs = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
     place = rows.shape[1] - 1

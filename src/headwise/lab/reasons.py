@@ -26,7 +26,7 @@ SEEN = 128  # tokens whose attention is drawn
 
 
 def margins(scores: Any, asked: Asked, batch: Batch, label: int | None = None) -> tuple[torch.Tensor, int]:
-    """By how much the answer is ahead of the next best, (B,), and which it is; grades have their value."""
+    """The margin of the answer over the next best, (B,), and its index; the value itself for grades."""
     if isinstance(asked.kind, Choice):
         scores = asked.kind.scores_of(scores, batch)
     if isinstance(asked.kind, Answer) and len(asked.data) == 1:  # ahead of every other span
@@ -45,7 +45,7 @@ def margins(scores: Any, asked: Asked, batch: Batch, label: int | None = None) -
 
 
 def ahead(scores_BC: torch.Tensor, label: int | None = None) -> tuple[torch.Tensor, int]:
-    """The score of a label over the best other one; of the best label of the first row where none is given."""
+    """The margin of a label over the best other one (default: the best label of the first row)."""
     label = int(scores_BC[0].argmax()) if label is None else label
     others = scores_BC.clone()
     others[:, label] = -torch.inf
@@ -53,7 +53,7 @@ def ahead(scores_BC: torch.Tensor, label: int | None = None) -> tuple[torch.Tens
 
 
 class Reasons:
-    """What is asked of single heads about an answer."""
+    """Explain an answer by single heads."""
 
     def __init__(self, answers: Answers):
         self.answers, self.subject, self.heads = answers, answers.subject, answers.heads
@@ -72,14 +72,14 @@ class Reasons:
         return margins(scores, asked, batch, label)
 
     def _reference(self, ask: Ask, group: Any) -> torch.Tensor | None:
-        """That of the ask, also where the gates themselves are open."""
+        """The reference of the request, even if all gates are open."""
         if ask.close == "zero":
             return None
         some = ask if ask.closed else Ask(ask.texts, ask.choices, ((0.0,),), ask.close, ask.seed)
         return self.answers.reference(some, group)
 
     def effects(self, ask: Ask, task: str) -> dict[str, Any]:
-        """To first order, what closing each head takes from the margin of the answer: ∂margin/∂g, one backward."""
+        """The first-order effect of closing each head on the answer's margin, ∂margin/∂g, in one backward pass."""
         gates = self.answers.gates(ask)
         gradient, margin, _ = self._gradient(ask, task, gates)
         return {"margin": margin, "effects": _matrix(gradient.masked_fill(self.answers.gone, torch.nan))}
@@ -94,7 +94,7 @@ class Reasons:
         return gradient, float(margin[0].detach()), label
 
     def flipping(self, ask: Ask, task: str) -> Iterator[dict[str, Any]]:
-        """Close heads one by one until the answer changes, then open those that were not needed.
+        """Close heads one by one until the answer changes, then reopen those that were not needed.
 
         Each step measures the heads with the largest effect to first order and closes the one that helps most, so the
         set is the smallest that a greedy search finds, and no head of it can be spared.
@@ -133,14 +133,14 @@ class Reasons:
     def _closing(
         self, ask: Ask, task: str, gates: torch.Tensor, heads: list[tuple[int, int]], label: int, to: float = 0.0
     ) -> torch.Tensor:
-        """The margin with each of these heads set in addition, (B,)."""
+        """The margin with each of these heads closed as well, (B,)."""
         sets = gates.repeat(len(heads), 1, 1)
         for row, (layer, head) in enumerate(heads):
             sets[row, layer, head] = to
         return self._margins(ask, task, sets, label)
 
     def _margins(self, ask: Ask, task: str, sets: torch.Tensor, label: int) -> torch.Tensor:
-        """Margins under several sets of gates, in forwards of bounded size."""
+        """Margins under several sets of gates, in batches of bounded size."""
         question = self.answers.question(ask)
         length = len(question.ids or ()) if task == NEXT else int(question.of(task).data.lengths.sum())
         size = max(1, TOKENS // max(1, length))
@@ -150,7 +150,7 @@ class Reasons:
     def _needed(
         self, ask: Ask, task: str, gates: torch.Tensor, closed: list[tuple[int, int]], label: int
     ) -> list[tuple[int, int]]:
-        """Those of the closed heads that cannot be opened again one after another."""
+        """The closed heads that cannot be reopened one after another without the answer changing back."""
         needed = list(closed)
         before = self.answers.gates(ask)
         for layer, head in closed[:-1]:
@@ -163,7 +163,7 @@ class Reasons:
 
     @torch.no_grad()
     def _random(self, ask: Ask, task: str, size: int, label: int) -> int:
-        """How many random sets of so many open heads flip the answer too."""
+        """How many random sets of as many heads flip the answer too."""
         gates = self.answers.gates(ask)
         open_ = ((gates > 0).cpu() & ~self.answers.gone).flatten().nonzero().flatten().numpy()
         rng, sets = np.random.default_rng(0), gates.repeat(RANDOM, 1, 1)
@@ -175,7 +175,7 @@ class Reasons:
 
     @torch.no_grad()
     def attention(self, ask: Ask, layer: int) -> dict[str, Any]:
-        """The tokens, and where each head of a layer attends under the gates: a byte for each weight, (H, T, T)."""
+        """The tokens, and the attention of a layer's heads under the gates as bytes, (H, T, T)."""
         question, reference = self.answers.question(ask), None
         if question.ids is not None:
             rows = torch.tensor([question.ids], device=self.subject.device)
@@ -189,7 +189,7 @@ class Reasons:
         else:
             raise HeadwiseError(next(iter(question.problems.values()), "no task reads this text"))
         if len(ids) > SEEN:
-            raise HeadwiseError(f"a text of {len(ids)} tokens", f"{SEEN} at most to draw attention over")
+            raise HeadwiseError(f"a text of {len(ids)} tokens", f"{SEEN} at most for attention maps")
         gates = self.answers.gates(ask)
         with eager(self.subject.backbone) as maps, self.subject.gated(gates, reference, heads=self.heads):
             weights = whole_maps(maps(**inputs), self.heads)[layer][0].nan_to_num(0)
@@ -198,7 +198,7 @@ class Reasons:
 
 
 def _shown(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Tokens as a person reads them; a middle dot joins a sub-word to what stands before it."""
+    """Readable tokens; a middle dot joins a sub-word to the one before."""
     raw = tokenizer.convert_ids_to_tokens(ids)
     spaced = any(token[:1] in "Ġ▁" for token in raw if token)
     special = set(tokenizer.all_special_tokens)

@@ -1,4 +1,4 @@
-"""The requests of a page, each with the work it starts on the one worker."""
+"""The requests of a page and the work each starts on the worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = 25  # development rows in one list
 
 
 class Desk:
-    """Takes what a page asks to the worker."""
+    """Pass a page's requests to the worker."""
 
     streams = ("flip", "scores")
 
@@ -54,7 +54,7 @@ class Desk:
         return await self.worker.result(self.client(data), name, lambda: self._calls[name](data))
 
     def stream(self, name: str, data: dict[str, Any]) -> AsyncIterator[Any]:
-        """Results of one request as they come."""
+        """Stream the results of one request."""
         return self.worker.stream(self.client(data), name, lambda: self._streams[name](data))
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Desk:
     # -- requests that need no forward
 
     def examples(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Development rows of a task from a place on."""
+        """Development rows of a task from an index on."""
         rows, start = self.answers.rows(self.task(data)), data.get("start", 0)
         if isinstance(start, bool) or not isinstance(start, int) or start < 0:
             raise HeadwiseError(f"start {str(start)[:20]}", "0 or more")
@@ -95,7 +95,7 @@ class Desk:
         return {"rows": shown, "of": len(rows), "start": start}
 
     def masks(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The mask as Python lines, as a file, or as a model that was cut."""
+        """Export the mask as Python code, as a file, or as a pruned model."""
         ask, what, subject = self.read(data), data.get("what"), self.opened.subject
         if what == "python":
             return {"text": python_lines(subject, self.opened.source, ask)}
@@ -111,10 +111,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 def mask_of(ask: Ask) -> torch.Tensor:
-    """The closed heads as a bool mask (L, H); raises where gates are half open, which no cut model has."""
+    """The closed heads as a bool mask (L, H); raise if a gate is half open."""
     gates = torch.tensor(ask.gates)
     if half := gates[(gates > 0) & (gates < 1)].numel():
-        raise HeadwiseError(f"{half} heads that are half open", "heads that are open or closed")
+        raise HeadwiseError(f"{half} half-open heads", "heads that are open or closed")
     return gates == 0
 
 
@@ -125,7 +125,7 @@ def mask_json(ask: Ask) -> str:
 
 
 def python_lines(subject: Subject, source: str, ask: Ask) -> str:
-    """Lines that do in Python what the page does: the same model, the same gates, the same text."""
+    """Python code that reproduces the page: the same model, gates and text."""
     heads = [(i, j, g) for i, row in enumerate(ask.gates) for j, g in enumerate(row) if g < 1]
     places = ", ".join(f"({i}, {j}): {g:g}" for i, j, g in heads)
     first = next(iter(subject.tasks), None)
@@ -159,7 +159,7 @@ def _opened(subject: Subject, source: str) -> str:
 
 
 def cut_model(subject: Any, ask: Ask, folder: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the model without its closed heads below ``folder``; it is opened again and compared before it is named."""
+    """Write the model without its closed heads below ``folder``; it is verified before it gets its name."""
     name, form = options.get("name"), options.get("form", "masked")
     if folder is None:
         raise HeadwiseError("no folder for exports", "one", "headwise lab ... --exports FOLDER")
@@ -168,7 +168,7 @@ def cut_model(subject: Any, ask: Ask, folder: Path | None, options: Mapping[str,
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     if ask.close != "zero":
-        raise HeadwiseError(f"closed heads that return {ask.close}", "zero, as in a model that was cut")
+        raise HeadwiseError(f"a mask with close={ask.close}", "close=zero, as in a pruned model")
     whole = isinstance(subject, MultiTaskModel)
     path = export(subject if whole else subject.backbone, mask_of(ask), folder / name, form, subject.tokenizer)
     return {"path": str(path), "form": form, "heads": ask.closed, "checked": "opened again, same outputs as gated"}

@@ -1,4 +1,4 @@
-"""The server of the lab: loopback, a token in the address, and nothing but fixed routes behind it.
+"""The server of the lab: loopback only, a token in the address, fixed routes.
 
 A request is refused before it is read unless it names this host, comes from this page, holds the token, and is small.
 """
@@ -44,7 +44,7 @@ STATUS = {Replaced: 409, Busy: 503, Late: 504}
 
 
 class Refused(HeadwiseError):
-    """A request that is not answered, with its HTTP status."""
+    """A rejected request with its HTTP status."""
 
     def __init__(self, status: int, why: str):
         super().__init__(why)
@@ -52,7 +52,7 @@ class Refused(HeadwiseError):
 
 
 def application(opened: Opened, token: str, hosts: Callable[[str], bool]) -> Any:
-    """The ASGI application; ``hosts`` says which names in the Host header are this server."""
+    """The ASGI application; ``hosts`` lists the accepted Host headers."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -82,7 +82,7 @@ def application(opened: Opened, token: str, hosts: Callable[[str], bool]) -> Any
 
 
 class _Guard:
-    """What a request has to be before anything of it is used."""
+    """Reject requests without the right host, origin, token or size before they are read."""
 
     def __init__(self, token: str, hosts: Callable[[str], bool]):
         self.token, self.hosts = token, hosts
@@ -106,7 +106,7 @@ class _Guard:
 
 
 async def body_of(request: Any) -> dict[str, Any]:
-    """A request's JSON: small, complete in time, an object."""
+    """A request's JSON: a small object that arrived in time."""
     large = Refused(413, f"a request of more than {BODY} bytes")
     if int(request.headers.get("content-length") or 0) > BODY:
         raise large
@@ -142,7 +142,7 @@ def _asked(desk: Desk, name: str) -> Callable[[Any], Any]:
 
 
 async def _streamed(desk: Desk, name: str, data: dict[str, Any]) -> Any:
-    """One line of JSON for each result as it comes; a page that hangs up stops the work."""
+    """Stream one line of JSON per result; a page that disconnects stops the work."""
     from starlette.responses import StreamingResponse
 
     results = desk.stream(name, data)
@@ -179,7 +179,7 @@ async def _script(request: Any) -> Any:
 
 
 async def _report(opened: Opened) -> Any:
-    """The study's page; its own policy stands in it, and lets nothing load."""
+    """The study's page under its own content security policy."""
     return _framed(render([opened.study or {}], lab="./", atlas="atlas" if opened.atlas else ""))
 
 
@@ -212,7 +212,7 @@ def _failed(error: Exception) -> Any:
 
 
 def _told(error: Exception) -> str:
-    """What the page is told; what was not foreseen is printed where the lab runs."""
+    """The message for the page; unexpected errors are printed where the lab runs."""
     if isinstance(error, HeadwiseError):
         return str(error)
     traceback.print_exception(error, file=sys.stderr)
@@ -223,7 +223,7 @@ def _told(error: Exception) -> str:
 
 
 def hosts_of(host: str, port: int) -> Callable[[str], bool]:
-    """Which Host headers are this server: a name that merely resolves to it, as in DNS rebinding, is not."""
+    """The accepted Host headers; other names that resolve here are rejected (DNS rebinding)."""
     names = {*LOOPBACK, host} if is_loopback(host) else {*LOOPBACK, host, socket.gethostname()}
 
     def known(header: str) -> bool:
@@ -250,7 +250,7 @@ def _is_address(name: str) -> bool:
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """A socket at the port asked for, or at the first free one from the usual on."""
+    """A socket at the requested port, or at the first free one from the default on."""
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in [port] if port is not None else [*range(PORT, PORT + 20), 0]:
         try:
@@ -261,11 +261,11 @@ def bound(host: str, port: int | None) -> socket.socket:
 
 
 def settings() -> dict[str, Any]:
-    """How uvicorn is to serve: one process, nothing logged, slow and silent connections closed."""
+    """Settings of uvicorn: one process, no log, slow and silent connections closed."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Patient(H11Protocol):
-        """Closes a connection that has not sent a request in time."""
+        """Close connections that do not send a request in time."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)

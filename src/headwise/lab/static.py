@@ -1,4 +1,4 @@
-"""The lab without a server: a page, a model with gates as an input, and a runtime for browsers, in one folder.
+"""The lab without a server: a folder with a page, an ONNX model with gates as an input, and a browser runtime.
 
 The model is an ONNX graph that onnxruntime-web runs; its files come from a local npm package, so nothing is downloaded.
 """
@@ -36,7 +36,7 @@ POLICY = (
 
 
 class Graph(nn.Module):
-    """All answers of a model from sub-words and gates: one output for each task, for tags one row per sub-word."""
+    """A model whose inputs are sub-words and gates and whose outputs are the scores of each task."""
 
     def __init__(self, model: MultiTaskModel, tasks: list[str]):
         super().__init__()
@@ -57,7 +57,7 @@ class Graph(nn.Module):
 
 
 def write_static(opened: Opened, folder: str | Path, runtime: str | Path) -> Path:
-    """Write a folder that any web server can serve; every task's answers are compared with the model's before.
+    """Write a folder that any web server can serve, after comparing every task's answers with the model's.
 
     Args:
         opened: a model that headwise trained, with tasks that classify, grade or tag.
@@ -113,7 +113,7 @@ def _pool_of(model: MultiTaskModel, task: str) -> str:
 
 
 def tokenizer_of(tokenizer: Any) -> dict[str, Any]:
-    """A WordPiece tokenizer as BERT has it, as data; the page holds the same algorithm."""
+    """BERT's WordPiece tokenizer as data; the page implements the same algorithm."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     model, normal, before = (rules.get(part) or {} for part in ("model", "normalizer", "pre_tokenizer"))
     if (model.get("type"), normal.get("type"), before.get("type")) != (
@@ -122,7 +122,7 @@ def tokenizer_of(tokenizer: Any) -> dict[str, Any]:
         "BertPreTokenizer",
     ):
         seen = f"a tokenizer of type {model.get('type')} with {normal.get('type')} and {before.get('type')}"
-        raise HeadwiseError(seen, "WordPiece as BERT has it: the page knows no other", "headwise lab, with a server")
+        raise HeadwiseError(seen, "BERT's WordPiece, the only one the page implements", "headwise lab, with a server")
     strip = normal["lowercase"] if normal.get("strip_accents") is None else normal["strip_accents"]
     ends = [tokenizer.cls_token_id, tokenizer.sep_token_id]
     return {
@@ -165,7 +165,7 @@ def _write_graph(model: MultiTaskModel, tasks: list[str], path: Path) -> None:
 
 @torch.no_grad()
 def _check_graph(model: MultiTaskModel, tasks: list[str], path: Path) -> None:
-    """Under several masks and lengths the graph answers as the gated model does."""
+    """Check that the graph answers as the gated model under several masks and lengths."""
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

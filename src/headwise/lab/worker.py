@@ -1,4 +1,4 @@
-"""One worker that no page can starve: the newest ask of a page replaces its older ones, short work goes first.
+"""One fair worker: a page's newest request replaces its older ones, and short work goes first.
 
 Work is a generator. The worker takes the next step of the most urgent one, hands on what it yields, and puts it back;
 so a measurement of minutes never holds up an answer for longer than one of its steps.
@@ -23,15 +23,15 @@ IDLE = 0.2  # seconds between two looks whether the lab is closing
 
 
 class Busy(HeadwiseError):
-    """Too many pages ask at once."""
+    """Too many pages send requests."""
 
 
 class Replaced(HeadwiseError):
-    """A newer ask of the same page took this one's place."""
+    """A newer request of the same page replaced this one."""
 
 
 class Late(HeadwiseError):
-    """An ask took longer than it may."""
+    """A request exceeded its time limit."""
 
 
 @dataclass(order=True)
@@ -53,7 +53,7 @@ class _Task:
 
 
 class Worker:
-    """Runs steps of work in a thread of its own."""
+    """Run steps of work in a separate thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -65,7 +65,7 @@ class Worker:
         self._thread.start()
 
     async def stream(self, client: str, kind: str, start: Callable[[], Iterator[Any]]) -> AsyncIterator[Any]:
-        """What the work yields; leaving the loop cancels it."""
+        """Yield the results of the work; leaving the loop cancels it."""
         task = self._add(client, kind, start)
         try:
             while True:
@@ -79,13 +79,13 @@ class Worker:
             self._drop(task)
 
     async def result(self, client: str, kind: str, run: Callable[[], Any]) -> Any:
-        """What one call returns."""
+        """The result of one call."""
         async for value in self.stream(client, kind, lambda: _once(run)):
             return value
-        raise HeadwiseError("nothing came back")
+        raise HeadwiseError("no result")
 
     def close(self) -> None:
-        """Stop after the present step."""
+        """Stop after the current step."""
         with self._lock:
             self._open = False
             self._lock.notify_all()
@@ -107,7 +107,7 @@ class Worker:
         return task
 
     def _end(self, task: _Task, error: Exception | None = None) -> None:
-        """Under the lock: a task that takes no further step."""
+        """End a task; the lock must be held."""
         task.cancelled = True
         if task in self._waiting:
             self._waiting.remove(task)

@@ -104,7 +104,7 @@ MAPS = 2**27  # bytes that the attention maps of a batch may take
 
 @dataclass(frozen=True)
 class Unlearnt:
-    """The accuracy of each head on every label, with nothing learned but centroids."""
+    """The accuracy of each head on every label, with centroids only."""
 
     task: str
     by: str

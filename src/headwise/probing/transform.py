@@ -181,7 +181,7 @@ def _checked(head: Head, reader: Reader) -> Head:
 
 
 class FewHeads(ClassifierMixin, BaseEstimator):
-    """Classify texts by the outputs of the heads that tell a few labelled texts apart best; nothing is trained.
+    """Classify texts by the heads that best separate a few labelled texts, without training.
 
     Example:
         >>> few = FewHeads("gpt2", heads=20).fit(texts, labels)  # 20 texts of each class
@@ -209,7 +209,7 @@ class FewHeads(ClassifierMixin, BaseEstimator):
         return type(self)(**self.get_params(deep=False))  # the model is shared, not copied
 
     def fit(self, X: Any, y: Any) -> FewHeads:
-        """Centroids of all heads, and the heads whose centroids are right most often on texts they leave out."""
+        """Compute the centroids of all heads and keep the heads with the best leave-one-out accuracy."""
         self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
         z_NHD, places = self._outputs(X)
         counts = np.bincount(labels, minlength=1)
@@ -232,12 +232,12 @@ class FewHeads(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class with the most votes; among equals the one with the larger sum of cosines."""
+        """The class with the most votes; ties go to the larger sum of cosines."""
         votes, near = self._votes(X)
         return self.classes_[(votes + 1e-6 * near).argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The share of votes of each class, (N, C): counts, not calibrated chances."""
+        """The fraction of votes for each class, (N, C), not calibrated probabilities."""
         return self._votes(X)[0] / self.heads
 
     def _votes(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -249,7 +249,7 @@ class FewHeads(ClassifierMixin, BaseEstimator):
         return votes, near_NHC.mean(1)
 
     def _outputs(self, X: Any) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """The outputs of all heads there are, (N, L · H, D), and which they are."""
+        """The outputs of all remaining heads, (N, L · H, D), and their indices."""
         if self.model is None:
             raise HeadwiseError("no model", "a model and its tokenizer", 'FewHeads("gpt2")')
         reader = Reader.of(self.model, self.tokenizer, self.at, self.max_length)

@@ -228,7 +228,7 @@ class Controls:
     mean_best: float
 
     def p(self, control: str = "random") -> float:
-        """How often a draw of a control does at least as well as the best heads, these among them (one-sided).
+        """One-sided p: the fraction of draws that score at least as well as the best heads, counting these.
 
         Example:
             >>> controls(found).p("mixed")
@@ -285,7 +285,7 @@ def controls(probe: Probe, n: int | None = None, draws: int = DRAWS, seed: int =
 
 
 def _mixed(probe: Probe, width: int, generator: np.random.Generator) -> Vectors:
-    """So many values of each sentence, each from a random place of a random layer."""
+    """Values from random dimensions of random layers, as many for each sentence."""
     layers, _, size = probe.bench.features["train"].layers.shape
     chosen = generator.choice(layers * size, min(width, layers * size), replace=False)
     layer, place = (torch.from_numpy(part) for part in np.divmod(chosen, size))

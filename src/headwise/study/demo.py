@@ -1,4 +1,4 @@
-"""The demo: the main job with nothing to choose, on a real pretrained encoder, without a network."""
+"""The demo: a study without settings, on a real pretrained encoder, without a network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def encoder_folder() -> Path:
 
 @cache
 def _check_files(folder: Path) -> None:
-    """Raise unless the package, which is a third party's, holds the encoder that headwise was tested with."""
+    """Verify that the third-party package holds the encoder that headwise was tested with."""
     for name, expected in SHA256.items():
         found = file_digest(folder / name, 64) if (folder / name).is_file() else "missing"
         if found != expected:
@@ -53,7 +53,7 @@ def _check_files(folder: Path) -> None:
 
 
 def demo_study(out: Path, quick: bool = False, data: Path | None = None, seed: int = 0, **options: Any) -> Study:
-    """The study that `headwise demo` runs; with a data folder, on real tasks in place of the embedded corpus."""
+    """The study of `headwise demo`, on the embedded corpus or, with a data folder, on real tasks."""
     tasks = [catalog.get(name, data) for name in (REAL if data else CORPUS)]
     plan = Plan(
         epochs=2,

@@ -53,7 +53,7 @@ def _matrix(study: Study, close: str, fractions: tuple[float, ...], scores: Mapp
 
 
 def compared(found: Mapping[str, Data], alpha: float) -> Data:
-    """A table of D under each way of closing heads, at the fraction that claims are made at."""
+    """A table of D for each way of closing heads, at the main fraction."""
     rows = []
     for close, record in found.items():
         at = int(np.argmin([abs(fraction - alpha) for fraction in record["fractions"]]))
@@ -73,7 +73,7 @@ def compared(found: Mapping[str, Data], alpha: float) -> Data:
 
 
 def roles_of(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
-    """Roles measured on training texts of all tasks; only roles that hold go into the study."""
+    """Significant roles, measured on training texts of all tasks."""
     from headwise.atlas.cards import atlas
     from headwise.atlas.measure import roles
     from headwise.atlas.result import from_record
@@ -95,7 +95,7 @@ def roles_of(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
 
 
 def _readable(row: Mapping[str, Any]) -> Any:
-    """What roles are measured on: a text, or a row of words or of a question."""
+    """The part of a row that roles are measured on: a text, words, or a question."""
     text = row.get("text") or row.get("prompt")
     return text if isinstance(text, str) else row if "words" in row or "context" in row else None
 
@@ -138,13 +138,13 @@ def _curve_table(found: Mapping[str, Data]) -> Data:
 
 
 def trust_of(study: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
-    """What a reader should know before believing the rest, beside how stable head sets are."""
+    """Checks on the findings: stability of head sets, leakage, ties."""
     found, part = leakage(list(tasks)).to_trust(), study.get("dissociation")
     return found | _lesions(part, [task.name for task in tasks]) if part else found
 
 
 def stability_of(found: Importance, alpha: float) -> dict[str, Any]:
-    """How stable a task's head set is over examples, as a study keeps it."""
+    """The stability of a task's head set over examples, as stored in a study."""
     known = stability(found.blocks, alpha, found.examples)
     record = {"split_half": known.split_half, "expected": known.expected, "needed": known.needed}
     return record | {"enough": known.enough, "used": found.examples}
@@ -157,7 +157,7 @@ def chances_of(blocks: Blocks, alpha: float) -> list[list[float]] | None:
 
 
 def withheld_of(study: Mapping[str, Any], alpha: float) -> dict[str, str]:
-    """Tasks of which nothing is claimed although they may be learned, and why."""
+    """Tasks about which nothing is claimed although they may be learned, and why."""
     reasons = dict((study.get("dissociation") or {}).get("withheld") or {})
     for task, entry in study.get("importance", {}).items():
         if tied(entry["scores"], alpha):
@@ -166,7 +166,7 @@ def withheld_of(study: Mapping[str, Any], alpha: float) -> dict[str, str]:
 
 
 def _lesions(part: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
-    """What random lesions leave of each task, and where predictions fall into one class."""
+    """Scores under random lesions, and tasks whose predictions collapse into one class."""
     at, first = part["fractions"].index(part["default"]), 1 + len(tasks)
     closed = ["as it is", *(f"when the heads of {task} are ablated" for task in tasks)]
     closed += ["when random heads are ablated"] * (len(part["lesions"]) - first)
@@ -184,7 +184,7 @@ ARCS = ("las", "uas", "las_punct", "uas_punct")
 
 
 def best_constant(metric: str, golds: Sequence[Any]) -> float:
-    """The best score of answers that are the same for every input; 0 where no such answer is worth anything.
+    """The best score of a constant answer; 0 if no constant answer scores.
 
     Example:
         >>> best_constant("accuracy", [1, 1, 0])
@@ -202,7 +202,7 @@ def against_baseline(score: Score) -> dict[str, Any]:
 
 
 def _constants(metric: str, golds: Sequence[Any]) -> Iterator[list[Any]]:
-    """Answers of one class, one grade or one tag throughout; trees that hang every word on the word before it."""
+    """Constant answers: one class, grade or tag; trees in which every word depends on the one before."""
     if metric in TAGS and golds and all(isinstance(tag, str) for gold in golds for tag in gold):
         for tag, _ in Counter(tag for gold in golds for tag in gold).most_common(20):
             yield [[tag] * len(gold) for gold in golds]
