@@ -166,7 +166,11 @@ def _lists(part: Any) -> None:
     for name, value in list(held.items()):
         if isinstance(layers, int) and isinstance(value, list) and len(value) > layers and "layer" in name:
             setattr(part, name, value[:layers])
-    if held.get("per_layer_config"):
+    if names := held.get("stage_names"):
+        stages = len(held["depths"]) if isinstance(held.get("depths"), list) else layers
+        part.stage_names = names[: 1 + stages] if isinstance(stages, int) else names
+        part._out_features, part._out_indices = [part.stage_names[-1]], [len(part.stage_names) - 1]
+    if getattr(part, "is_heterogeneous", False):
         part.per_layer_config = {"00": {"head_dim": 16}}
     if held.get("qk_rope_head_dim") and isinstance(held.get("head_dim"), int):
         part.head_dim = part.qk_rope_head_dim

@@ -24,6 +24,7 @@ SAVED = {
     "gemma4_text": ["decoder 3/3 x 4 x 16"],
     "jamba": ["decoder 1/2 x 4 x 8"],
     "qwen2_vl": ["text 2/2 x 4 x 8", "vision 2/2 x 4 x 8"],
+    "swin": ["encoder 3/3 x 6 x 8"],
     "whisper": ["encoder 2/2 x 4 x 8", "decoder 2/2 x 4 x 8", "cross 2/2 x 4 x 8"],
 }
 
@@ -34,9 +35,9 @@ def test_gates_close_heads(family):
     assert kind == "right", why
 
 
-@pytest.mark.parametrize("family", ["gemma4_text", "jamba", "qwen2_vl", "whisper"])
+@pytest.mark.parametrize("family", [*SAVED])
 def test_what_is_cut_is_saved_and_opened_again(family):
-    """Layers without attention or with other head sizes, a tower that texts do not reach, three stacks."""
+    """Heads of several sizes, layers without attention, towers that texts do not reach, a pooler without weights."""
     assert verdict(build(family)) == ("right", "; ".join(f"{each}, cut, masked, sliced" for each in SAVED[family]))
 
 

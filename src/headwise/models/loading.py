@@ -74,7 +74,7 @@ def load(path: str | Path) -> nn.Module:
     kind = _model_class(path)
     if not is_cut(path):
         return opened(kind, path)
-    return opened(_cut_class(kind, *_kept_heads(path)), path, strict=True)
+    return opened(_cut_class(kind, *_kept_heads(path)), path, strict=True, plain=kind)
 
 
 def save_sliced(model: Any, folder: Path) -> None:
@@ -127,10 +127,10 @@ def _inner_class(name: str, config: dict[str, Any]) -> Any:
     return getattr(import_module(f"{package}.{module.replace('configuration', 'modeling')}"), name, None)
 
 
-def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
-    """`from_pretrained` without random weights, pickles or network access."""
+def opened(kind: Any, path: Path, strict: bool = False, plain: Any = None) -> nn.Module:
+    """`from_pretrained` without random weights, pickles or network access; ``plain`` is the class before any cut."""
     try:
-        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(kind, path)}
+        how: dict[str, Any] = {"local_files_only": True, "output_loading_info": True, **_unpooled(plain or kind, path)}
         model, info = kind.from_pretrained(path, use_safetensors=True, **how)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError, StrictDataclassError) as error:
         raise HeadwiseError(
@@ -146,10 +146,14 @@ def opened(kind: Any, path: Path, strict: bool = False) -> nn.Module:
 
 
 def _unpooled(kind: Any, path: Path) -> dict[str, bool]:
-    """The argument that omits the pooler if there are no weights for it."""
+    """The argument that omits the pooler if there are no weights for it, where it has any (Swin's has none)."""
     able = any("add_pooling_layer" in inspect.signature(each.__init__).parameters for each in kind.__mro__)
     names = [name for file in path.glob("*.safetensors") for name in store.tensor_names(file)] if able else []
-    return {"add_pooling_layer": False} if names and not any("pooler." in name for name in names) else {}
+    if not names or any("pooler." in name for name in names):
+        return {}
+    with torch.device("meta"):
+        whole = kind(kind.config_class.from_pretrained(path, local_files_only=True))
+    return {"add_pooling_layer": False} if any("pooler." in name for name in whole.state_dict()) else {}
 
 
 def _kept_heads(path: Path) -> tuple[dict[str, list[list[int]]], dict[str, Origin]]:
