@@ -166,10 +166,6 @@ def _lists(part: Any) -> None:
     for name, value in list(held.items()):
         if isinstance(layers, int) and isinstance(value, list) and len(value) > layers and "layer" in name:
             setattr(part, name, value[:layers])
-    if names := held.get("stage_names"):
-        stages = len(held["depths"]) if isinstance(held.get("depths"), list) else layers
-        part.stage_names = names[: 1 + stages] if isinstance(stages, int) else names
-        part._out_features, part._out_indices = [part.stage_names[-1]], [len(part.stage_names) - 1]
     if getattr(part, "is_heterogeneous", False):
         part.per_layer_config = {"00": {"head_dim": 16}}
     if held.get("qk_rope_head_dim") and isinstance(held.get("head_dim"), int):
@@ -182,6 +178,15 @@ def _lists(part: Any) -> None:
             half = int(held.get("head_dim") or part.hidden_size // part.num_attention_heads) // 2
             half = int(half * (rope.get("partial_rotary_factor") or 1))
             setattr(part, name, rope | {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]})
+
+
+def _stages(part: Any) -> None:
+    """As many stages of a backbone as are left, and of these the last."""
+    held = vars(part)
+    stages = len(held["depths"]) if isinstance(held.get("depths"), list) else held.get("num_hidden_layers")
+    if held.get("stage_names") and isinstance(stages, int):
+        part.stage_names = held["stage_names"][: 1 + stages]
+        part._out_features, part._out_indices = [part.stage_names[-1]], [len(part.stage_names) - 1]
 
 
 def parts(config: Any) -> list[Any]:
@@ -204,6 +209,8 @@ def build(family: str, **settings: Any) -> Any:
             for name, value in own.items():
                 *inner, last = name.split(".")
                 setattr(functools.reduce(getattr, inner, config), last, value)
+            for part in [] if whole else parts(config):
+                _stages(part)
             if settled:  # as it is read from a file: what it derives from its numbers is derived from the small ones
                 config = type(config).from_dict(config.to_dict())
             model = _random(config)

@@ -24,7 +24,7 @@ SAVED = {
     "gemma4_text": ["decoder 3/3 x 4 x 16"],
     "jamba": ["decoder 1/2 x 4 x 8"],
     "qwen2_vl": ["text 2/2 x 4 x 8", "vision 2/2 x 4 x 8"],
-    "swin": ["encoder 3/3 x 6 x 8"],
+    "donut-swin": ["encoder 3/3 x 6 x 8"],
     "whisper": ["encoder 2/2 x 4 x 8", "decoder 2/2 x 4 x 8", "cross 2/2 x 4 x 8"],
 }
 
