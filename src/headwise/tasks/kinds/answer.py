@@ -106,7 +106,7 @@ class Answer:
         return (cross_entropy(scores.start, batch["start"]) + cross_entropy(scores.end, batch["end"])) / 2
 
     def spans(self, scores: Ends, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The score of every span as the answer, (B, T, A), and its last sub-word, (T, A); -inf for what is no answer."""
+        """The score of every span as the answer, (B, T, A), -inf for what is none; and its last sub-word, (T, A)."""
         size = scores.start.shape[1]
         context = batch["offsets"][..., 0] >= 0
         first = torch.arange(size, device=context.device)[:, None]
