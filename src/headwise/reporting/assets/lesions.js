@@ -7,7 +7,7 @@ function drawMeasured(view) {
   const data = view.study.dissociation;
   if (!data) return;
   const at = nearestFraction(data.fractions, view.state.alpha);
-  show(view, "fraction-note", `Measured at α = ${percent(data.fractions[at])}, the nearest of ${data.fractions.length} measured.`);
+  show(view, "fraction-note", `Measured at α = ${percent(data.fractions[at])}${data.fractions.length > 1 ? `, the nearest of ${data.fractions.length} measured` : ""}.`);
   drawMatrix(view, data, at);
 }
 
