@@ -69,12 +69,13 @@ function sentence(model, head) {
   if (!example) return null;
   const size = example.tokens.length;
   const weights = Uint8Array.from(atob(example.attention[key(head)]), (c) => c.charCodeAt(0));
+  const word = (token) => token.replace(/^[▁Ġ]+/, "") || token; // how tokenizers write a space
   const query = state.query === null ? size >> 1 : Math.min(state.query, size - 1);
-  return [el("h4", {}, `Where “${example.tokens[query]}” looks; choose another token`),
+  return [el("h4", {}, `Where “${word(example.tokens[query])}” looks; choose another token`),
     el("div", { class: "sentence" }, example.tokens.map((token, k) => {
       const t = weights[query * size + k] / 255;
       return el("button", { type: "button", "aria-pressed": k === query, title: percent(t, 0),
-        style: { background: shade(t), color: inkOn(t) }, on: { click: () => { state.query = k; card(); } } }, token);
+        style: { background: shade(t), color: inkOn(t) }, on: { click: () => { state.query = k; card(); } } }, word(token));
     }))];
 }
 
