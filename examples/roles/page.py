@@ -115,7 +115,11 @@ def attention(found: Found) -> str:
                 rows.append([model, role, best["head"], score, f"{best['control']:.2f}", floor, str(entry["heads"])])
         layers, heads = part["shape"]
         relations = {n: e for n, e in part["roles"].items() if "head" in n.split(" → ") and e["best"] and e["heads"]}
-        strongest = max(relations.items(), key=lambda item: item[1]["best"][0]["score"], default=None)
+        strongest = max(
+            relations.items(),
+            key=lambda item: item[1]["best"][0]["score"] - item[1]["best"][0]["control"],
+            default=None,
+        )
         relation = "–"
         if strongest:
             best = strongest[1]["best"][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,15 @@ def test_attention_by_distance_alone_gains_nothing_in_roles_of_content(name):
     for d in covered if len(covered) == len(distances) else ():
         at = (batch.distance_TT == d).float()
         torch.testing.assert_close((weights * at).sum((2, 3)), (controls * at).sum((2, 3)))
+
+
+@pytest.mark.parametrize("name", [name for name, role in ROLES.items() if role.control == "distance"])
+def test_a_sink_in_place_of_a_word_gains_nothing_in_roles_of_content(name):
+    bare = [replace(each, special=np.zeros(len(each.ids), bool)) for each in TEXTS]  # no special token begins a text
+    bare = [replace(each, word=np.maximum.accumulate(each.word + 1)) for each in bare]
+    [batch] = batched(bare, 0, True, "cpu")
+    weights, controls = weightings(batch, [ROLES[name]])
+    assert not weights[..., 0].any() and not controls[..., 0].any()
 
 
 def test_induction_is_one_behind_a_duplicate():

@@ -6,8 +6,9 @@ attention that such a query gives to its targets.
 
 Every role has a control: a weighting with the same sum, over pairs that a head without the role might attend to too.
 ``uniform`` is all keys alike, for roles of position. ``distance`` is other pairs of ordinary tokens of the same text,
-as far apart as the role's own, so that a head that only counts places gains nothing. ``shuffled`` is the pairs of
-another text of the batch, for repeated tokens, all of which are equally far apart.
+as far apart as the role's own, so that a head that only counts places gains nothing; the first token is then no key,
+for many heads look at it whatever it is, and where no special token begins a text it is a word. ``shuffled`` is the
+pairs of another text of the batch, for repeated tokens, all of which are equally far apart.
 
 Legend: B texts, T tokens, R roles.
 """
@@ -203,6 +204,7 @@ def weightings(t: Tokens, roles: Sequence[Role]) -> tuple[torch.Tensor, torch.Te
     weights, controls = [], []
     for role in roles:
         targets = role.targets(t) * visible
+        targets = targets * ~_first_key(t) if role.control == "distance" else targets
         control = _control(role, t, targets)
         targets = targets * (control.sum((1, 2)) > 0)[:, None, None]
         queries = (targets > 0).any(-1).sum(-1).clamp_min(1)[:, None, None]
@@ -227,7 +229,7 @@ def _uniform(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
 def _as_far_apart(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
     """Other pairs of ordinary tokens, weighted by how many of the role's own are that far apart."""
     ordinary = t.mask_BT & ~t.special_BT
-    others = t.visible_BTT & ordinary[:, :, None] & ordinary[:, None, :] & ~targets.bool()
+    others = t.visible_BTT & ordinary[:, :, None] & ordinary[:, None, :] & ~_first_key(t) & ~targets.bool()
     size, width = len(t.ids_BT), t.ids_BT.shape[1]
     place = (t.distance_TT + width - 1).expand(size, -1, -1).flatten(1)
 
