@@ -45,8 +45,10 @@ class Size:
     random: int  # random head sets
     matched: int  # random head sets with as many heads in every layer, for each task; first seed, zero and mean
     shots: int
-    steps: int  # of causal head gating
+    steps: int  # of causal head gating; 0 leaves it out
     seeds: tuple[int, ...] = SEEDS
+    tasks: tuple[str, ...] = ()  # all of them
+    close: tuple[str, ...] = CLOSE
 
 
 ALPHA = 0.1
@@ -56,7 +58,7 @@ SHORT = 1000  # characters of the longest text that is asked about
 SIZES = {
     "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
     "medium": Size(2000, None, 512, 200, (0.1,), 20, 5, 4, 100),
-    "small": Size(24, 32, 16, 16, (0.1,), 10, 0, 0, 20, (1,)),
+    "small": Size(100, 60, 48, 60, (0.1,), 20, 0, 0, 0, (1,), (*BLIMP, "sst2", "agnews", "copying"), ("zero", "mean")),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
 
@@ -121,6 +123,7 @@ def tasks_of(seed: int, size: Size, data: Path) -> list[Task]:
         answers = RightAnswers(asked.source)
         made.append(Task(name, Continuation("token"), answers, "token_probability", asked.language))
     made.append(replace(copying(seed=seed), name="copying"))
+    made = [task for task in made if not size.tasks or task.name in size.tasks]
     return made if size.train is None else [replace(t, source=FewToTrain(t.source, size.train), _read={}) for t in made]
 
 
@@ -228,9 +231,9 @@ class Study:
         """What is to be done, the most telling first."""
         first, *others = self.size.seeds
         found = self._measured(first)
-        found += [self._job(first, "lesions", self.lesions, close) for close in CLOSE]
+        found += [self._job(first, "lesions", self.lesions, close) for close in self.size.close]
         tasks = sorted(tasks_of(first, self.size, self.data), key=_length)
-        gated, rest = [self._job(first, "gating", self.gating, task.name) for task in tasks], []
+        gated, rest = [self._job(first, "gating", self.gating, t.name) for t in tasks if self.size.steps], []
         for seed in others:
             rest += [*self._measured(seed), self._job(seed, "lesions", self.lesions, "zero")]
         return [*found, *gated[:QUICK], *rest, *gated[QUICK:]]

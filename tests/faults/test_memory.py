@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import warnings
 import weakref
 
@@ -19,7 +20,7 @@ from headwise.papers.mesh.meta import Meta
 from headwise.probing import probe
 from headwise.probing.features import Reader
 from headwise.scoring.importance import estimators, importance
-from headwise.testing import no_dropout, toy_model, toy_tasks
+from headwise.testing import layers_run_again, no_dropout, toy_language_model, toy_model, toy_tasks
 from headwise.training.loop import Run, fit
 from headwise.training.methods.conflict import Conflict
 from headwise.training.methods.iat import IAT
@@ -46,6 +47,23 @@ def small(monkeypatch):
         monkeypatch.setattr(model, "forward", forward)
 
     return shrink
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_memory_that_ends_amid_a_cached_forward_leaves_nothing_behind(again):
+    """The last layer of the third forward, whose first layers had grown the cache, also where layers run again."""
+    lm = toy_language_model()
+    whole, calls = importance(lm, "several").signed, itertools.count(1)
+    last = layers_run_again(lm.model).model.layers[-1] if again else lm.model.model.layers[-1]
+
+    def full(module: torch.nn.Module, args: tuple) -> None:
+        if next(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory (as a test says)")
+
+    last.register_forward_pre_hook(full)
+    with pytest.warns(HeadwiseWarning, match="out of device memory"):
+        found = importance(lm, "several", tokens=512).signed
+    assert torch.allclose(found, whole, rtol=1e-9, atol=1e-12)
 
 
 def told(caught: list) -> list[str]:

@@ -7,10 +7,11 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.measuring.replay import checkpoints
+from headwise.models import likelihood
 from headwise.models.device import Live
 from headwise.scoring import gradient
 from headwise.scoring.importance import importance
-from headwise.testing import layers_run_again, tiny, tiny_batch
+from headwise.testing import layers_run_again, tiny, tiny_batch, toy_language_model
 
 
 @pytest.fixture
@@ -66,8 +67,8 @@ def test_layers_that_run_again_give_the_same_gradients_for_less_memory(family):
     auto = "AutoModelForCausalLM" if family == "llama" else "AutoModel"
     model = tiny(family, auto=auto, **({"num_layers": 6} if family == "t5" else {"num_hidden_layers": 6}))
     batch, taken, found = tiny_batch(model, 8, 16), [], []
+    batch |= {} if family == "bert" else {"use_cache": True}
     loss = lambda m, b: m(**b)[0].square().sum((1, 2))  # noqa: E731
-    batch |= {"use_cache": False} if family == "t5" else {}
     for enabled in (False, True):
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):
@@ -78,6 +79,21 @@ def test_layers_that_run_again_give_the_same_gradients_for_less_memory(family):
         taken.append(live.peak)
     assert torch.allclose(*found, rtol=1e-5) and taken[1] < 0.8 * taken[0]
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_layers_that_run_again_read_a_cache_as_it_was(window, monkeypatch):
+    """Choices of several tokens after a cached prompt; a full window keeps its size whatever was written twice."""
+    lm = toy_language_model("mistral" if window else "llama")
+    lm.config.sliding_window = window
+    whole = {task: importance(lm, task).signed for task in ("several", "pairs")}
+    layers_run_again(lm.model)
+    assert checkpoints(lm.model) and lm.reader.cache
+    for task, signed in whole.items():
+        assert torch.allclose(importance(lm, task).signed, signed, rtol=1e-9, atol=1e-12)
+    monkeypatch.setattr(likelihood, "BRANCHING", frozenset())
+    with pytest.raises(HeadwiseError, match=r"DynamicCache that changes in place.*use_cache=False"):
+        importance(lm, "several")
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])

@@ -11,6 +11,7 @@ Legend: K lesions, L layers, H heads.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,9 +24,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, NotReached, unwrap
 from headwise.heads.sites import Site
-from headwise.models.likelihood import BRANCHING
+from headwise.models.likelihood import BRANCHING, branch, branches
 
 WORTH = 0.05  # fraction of the layers' work from which on keeping their outputs pays
 T = TypeVar("T")
@@ -136,7 +138,7 @@ class Replay:
                 return original(*args, **kwargs)
             values = (*args, *kwargs.values())
             given = next((value for value in values if isinstance(value, torch.Tensor)), None)
-            cache = next((value for value in values if hasattr(value, "get_seq_length")), None)
+            cache = next(filter(_is_cache, values), None)
             turn, self._count = self._count, self._count + 1
             if number < self._begin:
                 call = self._kept[turn] if turn < len(self._kept) else None
@@ -161,8 +163,26 @@ def checkpointed(model: nn.Module, heads: Heads) -> Iterator[None]:
         for block in _blocks(unwrap(model), heads)[0]:
             before = block.__dict__.get("forward")
             stack.callback(_put_back_forward, block, before)
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+            block.forward = partial(_run_twice, block.forward)
         yield
+
+
+def _run_twice(forward: Callable, *args: Any, **kwargs: Any) -> Any:
+    """A layer that runs again in the backward pass, and finds every cache there as it was before it first ran."""
+    inputs = dict(enumerate(args)) | kwargs
+    caches = {name: value for name, value in inputs.items() if _is_cache(value)}
+    if not all(map(branches, caches.values())):
+        seen = f"layers that run again in the backward pass, with a {type(next(iter(caches.values()))).__name__}"
+        raise HeadwiseError(f"{seen} that changes in place", "a forward without a cache", "use_cache=False in batches")
+    before, times = {name: branch(cache) for name, cache in caches.items()}, itertools.count()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if next(times) > 0:  # each of these runs grows a branch of its own
+            args = tuple(branch(before[i]) if i in before else value for i, value in enumerate(args))
+            kwargs |= {name: branch(cache) for name, cache in before.items() if name in kwargs}
+        return forward(*args, **kwargs)
+
+    return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def checkpoints(model: nn.Module) -> bool:
@@ -212,6 +232,10 @@ def _put_back_forward(block: nn.Module, forward: Callable | None) -> None:
     block.__dict__.pop("forward", None)
     if forward is not None:  # a library had put its own there
         block.forward = forward
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length")
 
 
 def _filled(cache: Any, place: int) -> Any:

@@ -282,7 +282,7 @@ class Reader:
         with evaluating(self.model):
             rows = [self.model(**self._inputs(ids[:1, i:], padded[:1, i:])).logits[0, -2:] for i in (0, 1)]
             first = self.model(**self._inputs(ids[:, :2], padded[:, :2]), use_cache=True)
-            if not _can_branch(first.past_key_values):
+            if not branches(first.past_key_values):
                 return False
             rest = self._inputs(ids[:, 2:], padded)
             ways = [self.model(**rest, past_key_values=branch(first.past_key_values)).logits for _ in range(2)]
@@ -332,12 +332,23 @@ def only(model: Any, where_BT: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def _can_branch(cache: Any) -> bool:
-    return {type(layer).__name__ for layer in getattr(cache, "layers", [None])} <= BRANCHING
+def branches(cache: Any) -> bool:
+    """Whether a cache grows without changing earlier entries, so that `branch` keeps what it is now."""
+    parts = _parts(cache) or [cache]
+    return {type(layer).__name__ for part in parts for layer in getattr(part, "layers", [None])} <= BRANCHING
 
 
 def branch(cache: Any) -> Any:
     """A copy of a cache that can grow independently."""
     twin = copy.copy(cache)
-    twin.layers = [copy.copy(layer) for layer in cache.layers]
+    if parts := _parts(cache):
+        twin.self_attention_cache, twin.cross_attention_cache = map(branch, parts)
+        twin.is_updated = dict(cache.is_updated)
+    else:
+        twin.layers = [copy.copy(layer) for layer in cache.layers]
     return twin
+
+
+def _parts(cache: Any) -> list[Any]:
+    """The caches of self and cross attention of an encoder-decoder model."""
+    return [getattr(cache, f"{name}_attention_cache") for name in ("self", "cross") if hasattr(cache, "is_updated")]
