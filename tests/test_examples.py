@@ -162,4 +162,21 @@ def test_a_run_resumes_from_its_records_and_its_page_is_written(tmp_path, monkey
     assert {record.key for record in Results(again)} == {record.key for record in Results(first)}
     pages(language_page.Page(), Results(again), tmp_path / "pages", language_page.COMMAND)
     text = (tmp_path / "pages" / "language_models.md").read_text()
-    assert "## Closing heads in three ways" in text and "**toy, closed heads return: resample**" in text
+    assert "## Closing heads in several ways" in text and "**toy, closed heads return: resample**" in text
+
+
+@pytest.mark.parametrize("model", language_page.TRAINED)
+def test_what_is_said_of_trained_language_models_is_on_their_page(model):
+    said, trained = (HOME / "docs" / "results" / "specialization.md").read_text(), language_page.TRAINED[model]
+
+    def rows(title: str) -> list[list[str]]:
+        block = said.partition(f"**{title}")[2].split("\n\n")[1]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+
+    (d,) = [row for row in rows("D in all encoders**") if row[0] == model]
+    assert tuple(map(float, d[7:10])) == trained.d
+    shared = [float(row[2].split()[0]) for row in rows(f"Overlap of top heads, {model} ")]
+    assert (min(shared), max(shared)) == trained.shared
+    layers = rows(f"Top heads per layer, {model} ")
+    assert tuple(float(row[6]) for row in layers[:2]) == trained.first
+    assert sum(float(row[6]) for row in layers) == pytest.approx(trained.top, abs=0.1)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from examples.language_models import tables
 from examples.language_models.tables import CLOSES, Records
 
-from headwise.io.records import Results
+from headwise.io.records import Record, Results
 from headwise.papers.recipe import Part
+from headwise.papers.summary import table
 from headwise.probing.figures import heat_maps
+
+
+class Trained(NamedTuple):
+    """What the study of trained models found of one."""
+
+    d: tuple[float, float, float]  # and its interval over seeds
+    shared: tuple[float, float]  # the fewest and the most that two tasks share, in percent
+    first: tuple[float, float]  # how many top heads lie in the first layer and in the second
+    top: int  # number of top heads
+
 
 COMMAND = """\
 python -m examples.language_models --model smollm2-135m=FOLDER --model gemma3-270m=FOLDER --data FOLDER \\
-  --out runs/language_models --size medium full --device cuda --processes 4
+  --out runs/language_models --size medium --device cuda --processes 4
+python -m examples.language_models --model gemma3-270m=FOLDER --data FOLDER --out runs/language_models --size small \\
+  --dtype bfloat16
 cp runs/language_models/language_models.parquet results/
 python -m examples.language_models --records results/language_models.parquet --pages docs/results"""
-TRAINED = (  # of results/specialization: mean D of five tasks, trained together, 30 % of heads closed
-    "[Trained with an output head for each task](specialization.md), the tasks of smollm2-135m share most of their top "
-    "heads, and those of gemma3-270m come apart with 10 and 20 % of heads closed."
-)
+TRAINED = {  # from docs/results/specialization.md, on accuracy and with 30 % of heads closed
+    "smollm2-135m": Trained((1.00, -2.58, 4.58), (65.43, 86.83), (8.87, 9.00), 81),
+    "gemma3-270m": Trained((2.14, -3.22, 7.51), (52.38, 90.48), (1.40, 1.67), 21),
+}
 
 
 class Page:
@@ -35,7 +49,7 @@ class Page:
 
     def parts(self, results: Results) -> list[Part]:
         records = Records(results)
-        made = [intact(records), lesions(records), apart(records), gating(records), wording(records)]
+        made = [intact(records), lesions(records), apart(records), trained(records), gating(records), wording(records)]
         return [part for part in made if part is not None]
 
 
@@ -80,9 +94,10 @@ def lesions(records: Records) -> Part | None:
     text = (
         "Each task's top tenth of heads, by the gradient of its loss, is closed, and every task is measured. What a "
         "closed head returns matters: zero, its mean over training rows, or what it returns on another row (resample). "
-        f"{_floors(records)}"
+        "Gradients are of closing to zero, also where heads return something else. What is left of the score of a "
+        f"learned task without its own heads, on average: {_floors(records)}.{_unmeasured(records)}"
     )
-    return Part("Closing heads in three ways", text, made)
+    return Part("Closing heads in several ways", text, made)
 
 
 def _floors(records: Records) -> str:
@@ -92,20 +107,37 @@ def _floors(records: Records) -> str:
         for close in CLOSES:
             record = records.find("lesions", model, seed=records.first, close=close)
             if record is not None:
-                rows = tables.lesion_rows(records, model, close, record.result["default"])
-                own = [row[1 + i] / row[0] for i, row in enumerate(rows.values()) if row[0] > 0]
-                random = [row[-1] / row[0] for row in rows.values() if row[0] > 0]
-                losses.append(f"{close} {100 * np.mean(own):.0f} % (random heads {100 * np.mean(random):.0f} %)")
-        said.append(f"{model}: {', '.join(losses)}")
-    return f"What is left of a task's score without its own heads, on average: {'; '.join(said)}."
+                losses.append(f"{close} {_left(record, records.learned(model))}")
+        said.append(f"{model}: {', '.join(losses) or 'not measured'}")
+    return "; ".join(said)
+
+
+def _unmeasured(records: Records) -> str:
+    """Which tasks have no lesions, though the model was asked."""
+    said = []
+    for model in records.models:
+        record = records.find("lesions", model, seed=records.first, close="zero")
+        without = [task for task in records.tasks(model) if record and task not in record.result["tasks"]]
+        said += [f" No lesions of {', '.join(without)} were measured in {model}."] * bool(without)
+    return "".join(said)
+
+
+def _left(record: Record, learned: list[str]) -> str:
+    """Percent of the whole score under a task's own heads, and under random ones."""
+    kept = tables.left(record, learned)
+    if kept is None:
+        return "of no task"
+    own, random, alike = kept
+    within = "" if alike is None else f", random heads of the same layers {alike:.0f} %"
+    return f"{own:.0f} % (random heads {random:.0f} %{within})"
 
 
 def apart(records: Records) -> Part | None:
     if not any(records.each("lesions", model) for model in records.models):
         return None
     text = (
-        "D is how much more a task loses by its own heads than by another task's, in percent of its whole score. "
-        f"{_verdicts(records)}\n\n{TRAINED}"
+        "D is how much more a task loses by its own heads than by another task's, in percent of its whole score. With "
+        f"10 % of heads closed, over the tasks that a model has learned: {_verdicts(records)}."
     )
     maps = {
         f"{model}\n{task}": scores / np.nanmax(scores)
@@ -113,7 +145,7 @@ def apart(records: Records) -> Part | None:
         for task in records.tasks(model)
         if (scores := records.scores(model, task, records.first)) is not None
     }
-    shown = [tables.d_table(records), tables.task_d_table(records)]
+    shown = [tables.d_table(records), *tables.task_d_tables(records)]
     return Part("Do tasks come apart?", text, shown, {"importance by head": partial(heat_maps, maps, columns=5)})
 
 
@@ -123,13 +155,42 @@ def _verdicts(records: Records) -> str:
         cells = []
         for close in CLOSES:
             for record in records.each("lesions", model, close=close):
-                entry = next(e for e in record.result["D"] if e["fraction"] == record.result["default"])
-                mean = entry["mean"]
-                p = "not tested" if mean["p"] is None else f"p = {mean['p']:.2g}"
-                seed = record.config["seed"]
-                cells.append(f"{close}, seed {seed}: {100 * mean['value']:.1f} % ({p})")
-        said.append(f"{model}: {'; '.join(cells)}")
-    return f"With 10 % of heads closed, over all tasks. {'. '.join(said)}."
+                tasks, d, p = tables.learned_d(records, record)
+                tested = "not tested" if np.isnan(p) else f"p = {p:.2g}"
+                cells.append(f"{close}, seed {record.config['seed']}: {100 * d:.1f} % ({len(tasks)} tasks, {tested})")
+        said.append(f"{model}: {', '.join(cells) or 'not measured'}")
+    return "; ".join(said)
+
+
+def trained(records: Records) -> Part | None:
+    """What the study of trained models found, beside this one."""
+    rows, same, unlike = [], [], []
+    for model in records.models:
+        before, record = TRAINED.get(model), records.find("lesions", model, seed=records.first, close="zero")
+        if before is None or record is None:
+            continue
+        _, d, p = tables.learned_d(records, record)
+        low, high = before.d[1:]
+        (same if (low > 0) == (p < 0.05) else unlike).append(model)
+        shared, first, chance = tables.concentration(records, model)
+        layers = f"{100 * sum(before.first) / before.top:.0f} (by chance {100 * chance:.0f})"
+        rows.append([model, "mean D %", f"{before.d[0]:.1f} [{low:.1f}, {high:.1f}]", f"{100 * d:.1f}, p = {p:.2g}"])
+        rows.append([model, "top heads in layers 1 and 2, %", layers, f"{first:.0f} (by chance {100 * chance:.0f})"])
+        spans = f"{before.shared[0]:.0f} to {before.shared[1]:.0f} (by chance 30)"
+        rows.append(
+            [model, "top heads two tasks share, %", spans, f"{shared[0]:.0f} to {shared[1]:.0f} (by chance 10)"]
+        )
+    if not rows:
+        return None
+    agreed = [f"they agree on D for {', '.join(same)}"] * bool(same) + [f"not for {', '.join(unlike)}"] * bool(unlike)
+    text = (
+        "The same models [with output heads, trained on MNLI, QQP, QNLI, AG and SST-2](specialization.md), three "
+        "seeds and D on accuracy, beside the models as they are with heads closed to zero. Tasks, metrics and shares "
+        "of heads differ, so only the direction can agree: whether mean D is above zero (trained, by the interval over "
+        f"seeds; as they are, by p < 0.05). By this {' and '.join(agreed)}."
+    )
+    columns = ["model", "what", "trained, 30 % of heads", "as it is, 10 % of heads"]
+    return Part("Beside the trained models", text, [table("Trained and as they are", columns, rows)])
 
 
 def gating(records: Records) -> Part | None:
@@ -153,18 +214,21 @@ def _roles(records: Records) -> str:
         if counts:
             total = sum(counts[0].values())
             means = {role: float(np.mean([each[role] for each in counts])) for role in counts[0]}
-            listed = ", ".join(f"{mean:.0f} {role}" for role, mean in means.items())
-            said.append(f"{model}: of {total} heads on average {listed}")
+            words = {"facilitates": "facilitate", "irrelevant": "are irrelevant", "interferes": "interfere"}
+            listed = ", ".join(f"{means[role]:.0f} {word}" for role, word in words.items())
+            of = f" (of {len(counts)} of {len(records.tasks(model))} tasks)"
+            said.append(
+                f"{model}{of * (len(counts) < len(records.tasks(model)))}: of {total} heads on average {listed}"
+            )
     return f"{'; '.join(said)}. The maps show (signed + 1) / 2: dark facilitates, light interferes."
 
 
-def wording(records: Records) -> Part:
-    said = []
-    table = tables.overlap_table(records)
+def wording(records: Records) -> Part | None:
+    said, shown = [], tables.overlap_table(records)
     for model in records.models:
-        rows = [row for row in table["rows"] if row[0] == model and row[3] is not None]
+        rows = [row for row in shown["rows"] if row[0] == model and row[3] is not None]
         if rows:
             alike, others = (float(np.mean([row[place] for row in rows])) for place in (3, 4))
             said.append(f"{model}: {alike:.0f} % with another wording, {others:.0f} % with another task")
     words = f"What a prompted task's top heads share: {'; '.join(said)}." if said else "One seed only."
-    return Part("Do other words need other heads?", words, [table])
+    return Part("Do other words need other heads?", words, [shown]) if shown["rows"] else None

@@ -58,7 +58,7 @@ SHORT = 1000  # characters of the longest text that is asked about
 SIZES = {
     "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
     "medium": Size(2000, None, 512, 200, (0.1,), 20, 5, 4, 100),
-    "small": Size(100, 60, 48, 60, (0.1,), 20, 0, 0, 0, (1,), (*BLIMP, "sst2", "agnews", "copying"), ("zero", "mean")),
+    "small": Size(60, 60, 32, 40, (0.1,), 12, 0, 0, 0, (1,), (*BLIMP, "sst2", "agnews", "copying"), ("zero", "mean")),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
 

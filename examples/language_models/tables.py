@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.dissociation.significance import gaps, over_random, per_task, relative
 from headwise.io.records import Record, Results
 from headwise.papers.summary import mean_sd, table
 
@@ -42,13 +43,9 @@ class Records:
         record = next(iter(self.each("intact", model)), None)
         return [task for task, score in record.result.items() if score["learned"]] if record else []
 
-    def signed(self, model: str, task: str, seed: int) -> np.ndarray | None:
-        record = self.find("importance", model, seed=seed)
-        return None if record is None else record.arrays[f"{task}/signed"]
-
     def scores(self, model: str, task: str, seed: int) -> np.ndarray | None:
         record = self.find("importance", model, seed=seed)
-        return None if record is None else record.arrays[f"{task}/scores"]
+        return None if record is None or task not in record.result["tasks"] else record.arrays[f"{task}/scores"]
 
 
 def _rows(record: Record) -> float:
@@ -77,7 +74,7 @@ def intact_table(records: Records) -> Table:
             mean, sd = (None, None) if same or len(others) < 2 else spread(others)
             value, constant = 100 * score["value"], 100 * score["baseline"]
             rows.append([model, task, score["metric"], value, low, high, constant, mean, sd, score["n"]])
-    note = "Low, high: 95 % over rows. Constant: the best constant answer. Mean, sd: over the wordings of all seeds."
+    note = "Low, high: 95 % over rows. Constant: the best constant answer. Mean, sd: over the wordings of all seeds (of copying: other words)."
     columns = ["model", "task", "metric", "seed 1", "low", "high", "constant", "mean", "sd", "rows"]
     return table("What the models answer", columns, rows, note)
 
@@ -96,17 +93,27 @@ def answers_table(records: Records) -> Table:
     return table("Counts of answers", ["model", "task", "seed", "answers (right)", "accuracy", "margin"], rows, note)
 
 
-def lesion_rows(records: Records, model: str, close: str, fraction: float) -> dict[str, list[float]]:
-    """Performance of every task under no lesion, under the lesion of each task, and the mean of random ones."""
-    record = records.find("lesions", model, seed=records.first, close=close)
-    if record is None:
-        return {}
-    result = record.result
-    f = result["fractions"].index(fraction)
-    tasks, found = result["tasks"], {}
-    for task, row in zip(tasks, result["performance"][f]):
-        found[task] = [*row[: len(tasks) + 1], float(np.mean(row[len(tasks) + 1 :]))]
+def lesion_rows(record: Record) -> dict[str, list[float | None]]:
+    """Of every task: under no lesion, the lesion of each task, random sets, and sets in the layers of its own heads."""
+    result, found = record.result, {}
+    tasks, f = result["tasks"], result["fractions"].index(result["default"])
+    layered = np.array(result["matched_performance"], float)  # (T, T, M)
+    for i, (task, row) in enumerate(zip(tasks, result["performance"][f])):
+        alike = float(layered[i, i].mean()) if layered.size else None
+        found[task] = [*row[: len(tasks) + 1], float(np.mean(row[len(tasks) + 1 :])), alike]
     return found
+
+
+def left(record: Record, learned: list[str]) -> tuple[float, float, float | None] | None:
+    """Percent of its score that a learned task keeps without its heads, random ones, random ones of their layers."""
+    kept = []
+    for place, (task, (whole, *values)) in enumerate(lesion_rows(record).items()):
+        if task in learned:
+            kept.append([100 * value / whole for value in (values[place], *values[-2:]) if value is not None])
+    if not kept:
+        return None
+    own, random, *alike = np.mean(kept, 0).tolist()
+    return own, random, alike[0] if alike else None
 
 
 def lesion_tables(records: Records) -> list[Table]:
@@ -116,17 +123,35 @@ def lesion_tables(records: Records) -> list[Table]:
             record = records.find("lesions", model, seed=records.first, close=close)
             if record is None:
                 continue
-            rows = lesion_rows(records, model, close, record.result["default"])
-            if rows:
-                columns = ["task", "none", *rows, "random"]
-                shown = [[task, *(100 * value for value in values)] for task, values in rows.items()]
-                alpha = f"{100 * record.result['default']:g} %"
-                n = sorted(set(record.result["n"].values()))
-                note = (
-                    f"Rows are tasks, columns the task whose top {alpha} of heads are closed; {n[0]} to {n[-1]} rows."
+            rows, matched = lesion_rows(record), record.result["matched"]
+            columns = ["task", "none", *rows, "random", *(["same layers"] if matched else [])]
+            shown = [[task, *map(share, values[: len(columns) - 1])] for task, values in rows.items()]
+            numbers = sorted(set(record.result["n"].values()))
+            note = (
+                f"Rows are tasks, columns the task whose top {100 * record.result['default']:g} % of heads are closed; "
+                f"{' to '.join(map(str, numbers))} rows, {record.config['dtype']}. "
+                f"Random: mean of {record.result['random']} sets. "
+            )
+            if matched:
+                note += (
+                    f"Same layers: mean of {matched} random sets with as many heads in each layer as the task's own."
                 )
-                made.append(table(f"{model}, closed heads return: {close}", columns, shown, note))
+            made.append(table(f"{model}, closed heads return: {close}", columns, shown, note.strip()))
     return made
+
+
+def learned_d(records: Records, record: Record) -> tuple[list[str], float, float]:
+    """Mean D over the learned tasks alone, and its p-value: the test of the record, without the other tasks' rows."""
+    result, learned = record.result, records.learned(record.config["model"])
+    tasks = result["tasks"]
+    kept = [i for i, task in enumerate(tasks) if task in learned]
+    whole = np.array(result["performance"][result["fractions"].index(result["default"])], float)
+    if len(kept) < 2:
+        return [tasks[i] for i in kept], float("nan"), float("nan")
+    columns = [0, *(1 + i for i in kept), *range(1 + len(tasks), whole.shape[1])]
+    rp = relative(whole[kept][:, columns])[:, 1:]
+    d = float(per_task(gaps(rp[:, : len(kept)])).mean())
+    return [tasks[i] for i in kept], d, over_random(rp).mean
 
 
 def d_table(records: Records) -> Table:
@@ -134,37 +159,63 @@ def d_table(records: Records) -> Table:
     for model in records.models:
         for close in CLOSES:
             for record in records.each("lesions", model, close=close):
-                for entry in record.result["D"]:
-                    on = record.result["on"]
-                    at = record.result["fractions"].index(entry["fraction"])
-                    margin = on["margin"][at]["mean"] if "margin" in on else {"value": None, "p": None}
-                    mean = entry["mean"]
-                    values = [share(mean["value"]), share(mean["low"]), share(mean["high"]), mean["p"]]
-                    values += [mean.get("p_layers"), share(margin["value"]), margin["p"]]
-                    rows.append([model, close, record.config["seed"], 100 * entry["fraction"], *values])
+                entry = next(e for e in record.result["D"] if e["fraction"] == record.result["default"])
+                mean, (tasks, d, p) = entry["mean"], learned_d(records, record)
+                how = [record.config["dtype"], record.config["rows"], len(tasks), _number(share(d)), _number(p)]
+                every = [len(record.result["tasks"]), share(mean["value"]), share(mean["low"]), share(mean["high"])]
+                rows.append([model, close, record.config["seed"], *how, *every, mean["p"]])
     note = (
-        "Low, high: 95 % over rows. p: one-sided, of dealing the tasks' own and the random head sets anew; p layers: "
-        "against random sets with as many heads in every layer, at 10 % only. Margin: D by margins in nats, of the "
-        "tasks with choices."
+        "Learned: D over the tasks that the model answers better than a constant. All: over every task that was "
+        "measured, with its 95 % interval over rows. p: one-sided, of dealing the tasks' own and the random head sets "
+        "anew."
     )
-    columns = ["model", "close", "seed", "closed %", "D %", "low", "high", "p", "p layers", "D margin", "p margin"]
-    return table("D of all tasks", columns, rows, note)
+    columns = [
+        "model",
+        "close",
+        "seed",
+        "dtype",
+        "rows",
+        "learned",
+        "D %",
+        "p",
+        "all",
+        "D % all",
+        "low",
+        "high",
+        "p all",
+    ]
+    return table("Mean D", columns, rows, note)
 
 
-def task_d_table(records: Records) -> Table:
-    rows = []
-    for model in records.models:
-        found = {close: records.find("lesions", model, seed=records.first, close=close) for close in CLOSES}
-        for task in records.tasks(model):
-            cells: list[Any] = []
-            for record in found.values():
-                entry = record and next(e for e in record.result["D"] if e["fraction"] == record.result["default"])
-                cell = entry["tasks"][task] if entry else {"value": None, "p_holm": None}
-                cells += [share(cell["value"]), cell["p_holm"]]
-            rows.append([model, task, *cells])
-    columns = ["model", "task", *(f"{name} {close}".strip() for close in CLOSES for name in ("D %", "p"))]
-    note = "p after Holm over the tasks of a model. Seed 1, 10 % of heads closed."
-    return table("D of each task", columns, rows, note)
+def _number(value: float | None) -> float | None:
+    return None if value is None or np.isnan(value) else value
+
+
+def task_d_tables(records: Records) -> list[Table]:
+    """D of each learned task, by its own metric and by margins."""
+    made = []
+    for title, metric in (("D of each task", None), ("D of each task by margins", "margin")):
+        rows = []
+        for model in records.models:
+            found = [records.find("lesions", model, seed=records.first, close=close) for close in CLOSES]
+            for task in records.learned(model):
+                cells = [cell for record in found for cell in _d_of(record, task, metric)]
+                if any(cell is not None for cell in cells):
+                    rows.append([model, task, *cells])
+        columns = ["model", "task", *(f"{name} {close}" for close in CLOSES for name in ("D %", "p"))]
+        note = "p after Holm over the tasks of a model and way of closing. Seed 1, 10 % of heads closed."
+        note += " In percent of the whole model's margin, of tasks with choices whose margin is above 0." * bool(metric)
+        made += [table(title, columns, rows, note)] if rows else []
+    return made
+
+
+def _d_of(record: Record | None, task: str, metric: str | None) -> list[Any]:
+    if record is None or task not in record.result["tasks"]:
+        return [None, None]
+    of = record.result["on"].get(metric, []) if metric else record.result["D"]
+    entry = next((e for e in of if e["fraction"] == record.result["default"]), None)
+    cell = entry["tasks"][task] if entry else {"value": None, "p_holm": None}
+    return [share(cell["value"]), cell["p_holm"]]
 
 
 def role_counts(records: Records) -> list[tuple[str, str, dict[str, int], Record]]:
@@ -204,19 +255,31 @@ def top_heads(scores: np.ndarray, fraction: float = 0.1) -> set[int]:
     return set(np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None, kind="stable")[:count].tolist())
 
 
+def concentration(records: Records, model: str) -> tuple[tuple[float, float], float, float]:
+    """Of the learned tasks' top heads: the fewest and most percent two share, percent in two layers; by chance."""
+    maps = [records.scores(model, task, records.first) for task in records.learned(model)]
+    width, size = next((m.shape[1], m.size) for m in maps if m is not None)
+    sets = [top_heads(scores) for scores in maps if scores is not None]
+    shared = [100 * len(a & b) / len(a) for i, a in enumerate(sets) for b in sets[i + 1 :]]
+    first = [100 * sum(head < 2 * width for head in each) / len(each) for each in sets]
+    return (min(shared), max(shared)), float(np.mean(first)), 2 * width / size
+
+
 def overlap_table(records: Records) -> Table:
     """How many of a task's top heads the wordings share, beside how many different tasks share."""
     rows = []
     for model in records.models:
-        for task in records.tasks(model):
+        known = {t: s for t in records.tasks(model) if (s := records.scores(model, t, records.first)) is not None}
+        for task in known:
             maps = [records.scores(model, task, seed) for seed in records.seeds]
             sets = [top_heads(scores) for scores in maps if scores is not None]
             pairs = [len(a & b) / len(a) for i, a in enumerate(sets) for b in sets[i + 1 :]]
-            others = [records.scores(model, other, records.first) for other in records.tasks(model) if other != task]
-            across = [len(sets[0] & top_heads(o)) / len(sets[0]) for o in others if o is not None] if sets else []
+            across = [len(sets[0] & top_heads(s)) / len(sets[0]) for t, s in known.items() if t != task]
             record = records.find("importance", model, seed=records.first)
             about = record.result["tasks"][task] if record else {}
-            wording = None if task.startswith("blimp") or not pairs else 100 * float(np.mean(pairs))
+            wording = (
+                None if task.startswith("blimp") or task == "copying" or not pairs else 100 * float(np.mean(pairs))
+            )
             rows.append(
                 [
                     model,
