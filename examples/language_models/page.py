@@ -220,7 +220,7 @@ def _roles(records: Records) -> str:
             said.append(
                 f"{model}{of * (len(counts) < len(records.tasks(model)))}: of {total} heads on average {listed}"
             )
-    return f"{'; '.join(said)}. The maps show (signed + 1) / 2: dark facilitates, light interferes."
+    return f"{'; '.join(said)}. The maps show (signed + 1) / 2: light heads facilitate, dark ones interfere."
 
 
 def wording(records: Records) -> Part | None:

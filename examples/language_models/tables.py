@@ -74,7 +74,10 @@ def intact_table(records: Records) -> Table:
             mean, sd = (None, None) if same or len(others) < 2 else spread(others)
             value, constant = 100 * score["value"], 100 * score["baseline"]
             rows.append([model, task, score["metric"], value, low, high, constant, mean, sd, score["n"]])
-    note = "Low, high: 95 % over rows. Constant: the best constant answer. Mean, sd: over the wordings of all seeds (of copying: other words)."
+    note = (
+        "Low, high: 95 % over rows. Constant: the best constant answer. Mean, sd: over the wordings of all seeds (of "
+        "copying: other words)."
+    )
     columns = ["model", "task", "metric", "seed 1", "low", "high", "constant", "mean", "sd", "rows"]
     return table("What the models answer", columns, rows, note)
 
