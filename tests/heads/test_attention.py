@@ -37,10 +37,10 @@ def test_heads_of_a_cut_model_keep_their_names(family, first):
     assert maps == {name: rows for name, rows in whole.items() if name in kept}
 
 
-def test_texts_in_a_batch_look_as_they_do_alone_on_whichever_side_they_are_padded():
+def test_texts_in_a_batch_look_as_they_do_alone_whatever_the_tokenizer_pads_with():
     model, texts = toy_model(family="llama"), ["w1 w2 w3 w4 w5 w6", "w4", "w2 w7 w3"]
     alone = attention_patterns(model, texts, batch_size=1)
-    for side in ("left", "right"):
-        model.tokenizer.padding_side = side
+    for side, filler in (("left", model.tokenizer.pad_token), ("right", None)):
+        model.tokenizer.padding_side, model.tokenizer.pad_token = side, filler
         for name, values in attention_patterns(model, texts).features.items():
             torch.testing.assert_close(values, alone.features[name], msg=f"{name}, {side}")

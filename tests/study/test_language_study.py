@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headwise.errors import HeadwiseError
 from headwise.reporting import report
 from headwise.study.study import Settings, Study
 from headwise.study.verdict import _alone, _one_sided
+from headwise.tasks.kinds.choice import Choice
+from headwise.tasks.task import Rows, Task
 from headwise.testing import toy_language_model
 
 
@@ -38,6 +41,21 @@ def test_a_language_model_is_studied_as_it_is(tmp_path, checkpoint):
     again = Study(path, tasks, settings, tmp_path / "out", log=lines.append)
     assert again.run()["dissociation"] == data["dissociation"]
     assert any("already done" in line for line in lines)
+
+
+def test_what_cannot_be_asked_is_refused_before_any_work(tmp_path, checkpoint):
+    path, tasks = checkpoint
+    row = {"choices": ["w1", "w2"], "label": 0}
+    for prompt, choices, message in (
+        ("w1 " * 900, ["w1", "w2"], "tokens; expected 64 at most"),
+        ("w1", ["w1", ""], ""),
+    ):
+        bad = Task(
+            "bad", Choice(), Rows([row | {"prompt": "w3"}], [row | {"prompt": prompt, "choices": choices}]), "accuracy"
+        )
+        with pytest.raises(HeadwiseError, match=message or "which has no tokens"):
+            Study(path, [*tasks, bad], Settings(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_single_task_has_a_lesion_curve(tmp_path, checkpoint):

@@ -111,10 +111,11 @@ def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, bat
 
 
 def _tokenized(model: Subject, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-    encoded = model.tokenizer(
-        list(texts), padding=True, truncation=True, max_length=model.max_length, return_tensors="pt"
-    )
-    return {name: value.to(model.device) for name, value in encoded.items() if name in ("input_ids", "attention_mask")}
+    coded = model.tokenizer(list(texts), truncation=True, max_length=model.max_length)["input_ids"]
+    width, filler = max(map(len, coded)), model.tokenizer.pad_token_id or 0  # decoders often have none
+    ids = torch.tensor([[*row, *[filler] * (width - len(row))] for row in coded], device=model.device)
+    real = torch.tensor([[column < len(row) for column in range(width)] for row in coded], device=model.device)
+    return {"input_ids": ids, "attention_mask": real.long()}
 
 
 def _features(

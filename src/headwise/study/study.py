@@ -146,6 +146,9 @@ class Study:
         if any(isinstance(task.kind, Prompted) for task in tasks):
             self.settings = replace(s, skip=tuple(dict.fromkeys((*s.skip, "train"))))
             lm = LanguageModel.from_pretrained(self.source, tasks, max_length=s.max_length)
+            for task in lm.tasks:  # what cannot be asked is refused before any work; encoded rows are kept
+                lm.encode(task, "train", s.examples)
+                lm.encode(task, "dev", s.dev)
             return lm.to(default_device(self.device))
         if is_trained(self.source):
             model = self._load_trained(tasks)
