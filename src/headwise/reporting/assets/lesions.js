@@ -58,8 +58,11 @@ const lossBar = () => `linear-gradient(to right, ${[0, 0.5, 1].map(loss).join(",
 
 function lesionHead(view, lesion, upright) {
   const text = lesion === "none" ? "intact" : lesion;
-  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskBadge(view, lesion), el("span", { class: view.byName[lesion] ? "name" : "" }, shortName(view, text))));
+  return el("th", { scope: "col", class: upright ? "upright" : "", title: text }, el("span", {}, taskBadge(view, lesion), el("span", { class: view.byName[lesion] ? "name" : "" }, breakable(shortName(view, text)))));
 }
+
+/* A long name of a task breaks where its parts meet: sst2 @prompt, blimp. subject_ verb_ agreement. */
+const breakable = (name) => name.split(/(?=@)|(?<=[._])/).flatMap((part, i) => (i ? [el("wbr", {}), part] : [part]));
 
 function lesionCell(view, data, at, i, j, dense) {
   const base = data.performance[at][i][data.lesions.indexOf("none")], value = data.performance[at][i][j];
