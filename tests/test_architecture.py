@@ -53,7 +53,6 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "scoring.result": "scoring/test_importance",
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",
-    "tasks.catalog.blimp": "tasks/prompts/test_prompts",
     "tasks.catalog.sentences": "tasks/catalog/test_known",
     "tasks.catalog.words": "tasks/catalog/test_known",
     "tasks.kinds.generation": "tasks/kinds/test_choice",

@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from spoiling import MASKS, OWN, PLAN, READERS, STUDY, SWEEP, files
 
 from headwise.errors import HeadwiseError
 from headwise.experiments.sweep import read as read_sweep
+from headwise.heads.gates import Heads
 from headwise.io import files as store
 from headwise.io.records import Results
+from headwise.models.multitask import MultiTaskModel
 from headwise.probing import mapped
 from headwise.pruning import export as exports
 from headwise.reporting import report
 from headwise.study.schema import read_study
 from headwise.tasks import own
 from headwise.tasks.readers.formats import formats
+from headwise.testing import tiny, toy_model
+from headwise.training import checkpoint
 from headwise.training.plan import Plan
 
 NUMBERS = [
@@ -193,3 +198,53 @@ def test_a_key_is_a_name_and_no_way_through_folders(tmp_path, key):
     Results(tmp_path).save("a", {}, {})
     with pytest.raises(HeadwiseError, match="unknown record"):
         Results(tmp_path)[key]
+
+
+FOLDERS_NUMBERS = [
+    pytest.param(6, id="few"),
+    pytest.param(int(os.environ.get("HEADWISE_CASES", 3000)) // 10, id="many_of_folders", marks=pytest.mark.soak),
+]
+many_of_folders = pytest.mark.parametrize("number", FOLDERS_NUMBERS)
+
+
+@many_of_folders
+@pytest.mark.parametrize("file", ["headwise.json", "heads.safetensors", "encoder/config.json"])
+def test_models(tmp_path, file, number, record_property):
+    made = toy_model()
+    made.save_pretrained(tmp_path / "model")
+    place = tmp_path / "model" / file
+
+    def read(content: bytes) -> None:
+        put(place, content)
+        found = MultiTaskModel.load(tmp_path / "model", list(made.tasks.values()))
+        assert found.state_dict().keys() == made.state_dict().keys()
+
+    try_all(number, place.read_bytes(), read, record_property)
+
+
+@many_of_folders
+@pytest.mark.parametrize("file", ["headwise.json", "config.json"])
+def test_exports(tmp_path, file, number, record_property):
+    mask = torch.zeros(2, 4, dtype=torch.bool)
+    mask[0, 1] = True
+    exports.export(tiny("bert"), mask, tmp_path / "small", "sliced")
+    place = tmp_path / "small" / file
+
+    def read(content: bytes) -> None:
+        put(place, content)
+        assert torch.equal(Heads.of(exports.load(tmp_path / "small")).alive, ~mask)
+
+    try_all(number, place.read_bytes(), read, record_property)
+
+
+@many_of_folders
+def test_checkpoints(tmp_path: Path, number, record_property):
+    tensors = {"model": {"a": torch.arange(4.0)}}
+    path = checkpoint.save(tmp_path, 3, tensors, {"identity": "x"})
+
+    def read(content: bytes) -> None:
+        put(path / "state.json", content)
+        groups, _ = checkpoint.load(path)
+        assert all(torch.equal(group["a"], torch.arange(4.0)) for group in groups.values())
+
+    try_all(number, (path / "state.json").read_bytes(), read, record_property)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scenes
 import torch
-from killing import in_child
+from scenes import in_child
 from typer.testing import CliRunner
 
 from headwise.cli import app

@@ -174,7 +174,7 @@ class TestFamilies:
         heads = Heads.of(model, stack=stack)
         site = heads.sites[0]
         if not site.parts or heads.shared or family in ("olmo2", "cohere"):
-            pytest.skip("no separate slices (shared weights, or queries normalised across heads)")
+            pytest.skip("no separate slices (shared weights, or queries normalized across heads)")
         batch, moved = tiny_batch(model), _moved_heads(model, heads, "q", 2)
         assert moved == {2}
         group = heads.num_heads // heads.num_kv_heads

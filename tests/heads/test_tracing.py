@@ -90,7 +90,7 @@ def test_a_site_is_found_without_a_name():
         Beside(lambda z: z.transpose(2, 3).flatten(2)),  # heads lie interleaved
         Beside(lambda z: nn.functional.normalize(z.flatten(2), dim=-1)),  # over all heads, and no module
     ],
-    ids=["subtracted", "beside", "interleaved", "normalised"],
+    ids=["subtracted", "beside", "interleaved", "normalized"],
 )
 def test_what_breaks_the_law_is_refused(between):
     torch.manual_seed(0)

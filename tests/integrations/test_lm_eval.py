@@ -13,7 +13,7 @@ from headwise import tasks
 from headwise.errors import HeadwiseError
 from headwise.measuring.evaluate import evaluate
 from headwise.models.language import LanguageModel
-from headwise.tasks.catalog.blimp import PARADIGMS
+from headwise.tasks.catalog.known import PARADIGMS
 from headwise.testing import toy_language_model
 
 pytest.importorskip("lm_eval")

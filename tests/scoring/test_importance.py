@@ -113,7 +113,7 @@ def test_scores_do_not_depend_on_the_batching(model, tokens):
 
 
 @pytest.mark.parametrize("by", ["gradient", "ablation"])
-def test_only_what_is_looked_at_is_tokenised(model, by, monkeypatch):
+def test_only_what_is_looked_at_is_tokenized(model, by, monkeypatch):
     task = model.tasks["toy0"]
     whole = encode(task, "train", model.tokenizer, model.max_length)
     expected, seen = importance(model, "toy0", by, examples=9, data=whole), []

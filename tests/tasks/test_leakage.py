@@ -10,7 +10,7 @@ from headwise.errors import HeadwiseError
 from headwise.tasks import get, split_by_item
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.leakage import Overlap, leakage
-from headwise.tasks.readers.shape import normalised
+from headwise.tasks.readers.shape import normalized
 from headwise.tasks.task import Rows, Task
 
 
@@ -32,7 +32,7 @@ def found(*tasks: Task) -> dict[tuple, int]:
     [("Don't STOP !", "do n't stop"), ("a  b\u00a0c", "A b c."), ("ﬁne", "fine"), ("El NIÑO", "el niño")],
 )
 def test_ways_to_write_one_text_are_one_text(one, other):
-    assert normalised(one) == normalised(other)
+    assert normalized(one) == normalized(other)
 
 
 def test_planted_overlaps_are_found_and_no_others():

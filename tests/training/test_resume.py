@@ -122,7 +122,7 @@ def prune_saved(model: MultiTaskModel, gone: torch.Tensor, folder: Path) -> Path
     return model.save_pretrained(folder)
 
 
-@pytest.mark.soak  # tests/faults/test_kills.py does the same quickly
+@pytest.mark.soak  # tests/faults/test_writing.py does the same quickly
 def test_kill_nine_then_resume_is_exact(tmp_path):
     """A process killed at a random moment, again and again, ends with the weights of an undisturbed one."""
     script = (

@@ -26,7 +26,7 @@ def atlas(
     examples: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     share: float = SHARE,
 ) -> dict[str, Any]:
-    """One or several models' heads as cards, to compare models, or one before and after fine-tuning.
+    """The heads of one or several models as cards, to compare models or one model before and after fine-tuning.
 
     Args:
         models: names to roles.
@@ -89,7 +89,7 @@ def _model(name: str, roles: Roles, needs: dict, encodes: dict, examples: list, 
 
 
 def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
-    """A head's strongest role, also beside the sink, which most have; its scores in all, the largest lift first."""
+    """A head's strongest role, with and without the sink, and its scores in all roles, largest lift first."""
     roles, (low, high) = known["roles"], known["interval"]
     lift, at = roles.lift[:, layer, head], (layer, head)
     order = [r for r in np.argsort(-np.nan_to_num(lift, nan=-np.inf)) if not np.isnan(roles.score[r][at])]
@@ -117,7 +117,7 @@ def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
 
 
 def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Heads of one shape whose strongest role differs between the first model and another."""
+    """Heads whose strongest role differs between the first model and another of the same shape."""
     first, found = models[0], []
     own = {(h["layer"], h["head"]): h for h in first["heads"]}
     for other in models[1:]:
@@ -132,7 +132,7 @@ def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _scores(found: Any, roles: Roles) -> np.ndarray:
-    """A map of scores out of an importance, a probe or an array."""
+    """The scores of an importance, a probe or an array."""
     scores = np.asarray(getattr(found, "scores", getattr(found, "accuracy", found)), float)
     if scores.shape != roles.score.shape[1:]:
         raise HeadwiseError(f"scores of shape {scores.shape}", f"(layers, heads) = {roles.score.shape[1:]}")
@@ -140,7 +140,7 @@ def _scores(found: Any, roles: Roles) -> np.ndarray:
 
 
 def _top(scores: np.ndarray, share: float) -> np.ndarray:
-    """Bool (L, H): the share of the heads there are with the highest scores."""
+    """Bool (L, H): the fraction of remaining heads with the highest scores."""
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None, kind="stable")
     mask = np.zeros(scores.shape, bool)
     mask.ravel()[order[: max(1, round(share * (~np.isnan(scores)).sum()))]] = True

@@ -35,7 +35,7 @@ NAME, ABOUT = "retrieval", "the place that a copied token was copied from (share
 
 @dataclass(frozen=True)
 class Needle:
-    """A text that ends by saying again what it said somewhere before."""
+    """A text whose end repeats an earlier part."""
 
     ids: np.ndarray  # (T,)
     source: np.ndarray  # (K,): where each token of the needle stands
@@ -51,7 +51,7 @@ def needles(
     copied: int = COPIED,
     seed: int = 0,
 ) -> list[Needle]:
-    """Random ordinary tokens behind a cue, hidden at depths from the beginning to the end of filler text.
+    """Random tokens after a cue, hidden in filler text at depths from its beginning to its end.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -88,7 +88,7 @@ def needles(
 
 @torch.no_grad()
 def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = None) -> Roles:
-    """Each head's retrieval score, beside its share on another token of the same needle.
+    """Each head's retrieval score; the control is its score on another token of the same needle.
 
     Only tokens that the model copies count: of a model that copies nothing, every score is NaN.
 
@@ -129,7 +129,7 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
 
 @torch.no_grad()
 def copied(model: nn.Module, texts: Sequence[Needle], gates: torch.Tensor | None = None) -> np.ndarray:
-    """The share of each needle's tokens that the model says again, (N,), maybe with some heads closed."""
+    """The fraction of each needle's tokens that the model repeats, (N,), optionally with some heads closed."""
     _require_logits(model, texts)
     device, heads = next(model.parameters()).device, Heads.of(model)
     gates = torch.ones(heads.shape) if gates is None else gates
@@ -141,7 +141,7 @@ def copied(model: nn.Module, texts: Sequence[Needle], gates: torch.Tensor | None
 
 
 def asked_logits(model: nn.Module, texts: Sequence[Any]) -> torch.Tensor:
-    """The logits at the places that texts ask for, (N, K, V); the texts are `alike`.
+    """The logits at the asked positions, (N, K, V), of texts that are `alike`.
 
     Where a model can, it computes no others: with a large vocabulary they are most of a forward.
     """
@@ -156,7 +156,7 @@ def asked_logits(model: nn.Module, texts: Sequence[Any]) -> torch.Tensor:
 def copying_curve(
     model: nn.Module, texts: Sequence[Needle], scores: np.ndarray, counts: Sequence[int], random: int = 5, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """What closing the heads with the highest scores costs, beside as many random ones of the same layers.
+    """The cost of closing the highest-scoring heads, and as many random heads of the same layers.
 
     Returns:
         One record for every count: the share copied without the top heads and its 95 % interval over texts, the same
@@ -192,12 +192,12 @@ def copying_curve(
 
 
 def _mean(shares: np.ndarray) -> Estimate:
-    """With its interval over texts."""
+    """The mean with its interval over texts."""
     return bootstrap(np.stack([shares, np.ones_like(shares)], 1), lambda sums: sums[..., 0] / sums[..., 1])
 
 
 def _elsewhere(top: np.ndarray, alive: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As many other heads of the same layers; of any layer where a layer has too few, while there are any."""
+    """As many other heads of the same layers, or of any layer where a layer has too few."""
     drawn, missing = np.zeros_like(top), 0
     for layer, count in enumerate(top.sum(1)):
         others = rng.permutation(np.flatnonzero(alive[layer] & ~top[layer]))[:count]
@@ -211,7 +211,7 @@ def _elsewhere(top: np.ndarray, alive: np.ndarray, rng: np.random.Generator) -> 
 
 
 def alike(texts: Sequence[Any]) -> Iterator[list[Any]]:
-    """Texts in their order, those side by side that are as long and ask for the same places: they need no padding."""
+    """Group neighbouring texts of equal length and asked positions, which need no padding."""
     for _, some in itertools.groupby(texts, lambda text: (len(text.ids), tuple(text.asked))):
         same = list(some)
         for start in range(0, len(same), TOGETHER):
@@ -219,13 +219,13 @@ def alike(texts: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _said(logits_KV: torch.Tensor, text: Needle) -> np.ndarray:
-    """Bool (K,): the tokens that the model would say, each given the ones before it."""
+    """Bool (K,): whether the model predicts each token given the ones before it."""
     return logits_KV.argmax(-1).cpu().numpy() == text.ids[text.source]
 
 
 @contextmanager
 def _logits(model: nn.Module) -> Iterator[list[torch.Tensor]]:
-    """The logits of the forwards inside the block."""
+    """Collect the logits of forward passes inside the block."""
     seen: list[torch.Tensor] = []
     hook = model.register_forward_hook(lambda module, args, output: seen.append(output.logits))
     try:

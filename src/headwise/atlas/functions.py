@@ -1,4 +1,4 @@
-"""Function-vector heads: heads whose output, carried from one prompt into another, makes the model do the task.
+"""Function-vector heads: their output, patched into another prompt, makes the model do the task.
 
 Todd et al. 2024 (arXiv 2310.15213) and Yin and Steinhardt 2025 (2502.14010): a head's mean output at the last token of
 in-context prompts is put in its place in prompts whose answers were shuffled; the causal indirect effect is what the
@@ -33,7 +33,7 @@ TOGETHER = 64  # heads patched in one forward
 
 @dataclass(frozen=True)
 class Prompt:
-    """An in-context prompt as tokens, and the first token of its right answer."""
+    """An in-context prompt as tokens, and the first token of its answer."""
 
     ids: np.ndarray
     answer: int
@@ -42,7 +42,7 @@ class Prompt:
 def prompts(
     tokenizer: Any, pairs: Pairs, count: int, shuffled: bool, seed: int = 0, shots: int = SHOTS
 ) -> list[Prompt]:
-    """Prompts with examples; with ``shuffled``, examples have each other's answers and say nothing of the task.
+    """Prompts with examples; ``shuffled`` permutes the examples' answers, so they do not define the task.
 
     The two kinds have the same words for one seed.
     """
@@ -73,7 +73,7 @@ def function_vectors(
     seed: int = 0,
     heads: Heads | None = None,
 ) -> Roles:
-    """The chance of the right answer with one head's mean output of true prompts put into shuffled ones.
+    """The probability of the right answer to shuffled prompts with one head's mean output on true prompts.
 
     The control is the same with the head's mean output of shuffled prompts: it carries the form of a prompt, and no
     task. One role for every task, and ``function``, over the prompts of all of them.
@@ -129,7 +129,7 @@ def _mean_outputs(model: nn.Module, heads: Heads, some: list[Prompt]) -> torch.T
 
 
 def _patched(model: Any, heads: Heads, prompt: Prompt, means: list[torch.Tensor]) -> np.ndarray:
-    """The chance of the right answer with each head patched in turn, by each of the means, (2, L, H)."""
+    """The probability of the right answer with each head patched in turn by each of the means, (2, L, H)."""
     device = next(model.parameters()).device
     ids = torch.from_numpy(prompt.ids)[None].to(device)
     before = model(input_ids=ids[:, :-1], use_cache=True).past_key_values

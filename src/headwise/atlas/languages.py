@@ -42,7 +42,7 @@ def language_roles(
     seed: int = 0,
     heads: Heads | None = None,
 ) -> Roles:
-    """How much of what each head matters to a text and to its translations it matters to the one in a language.
+    """Each head's importance for a text in one language as a fraction of that over all its translations.
 
     What a head matters to a text is its share of all heads' |⟨z, ∂L/∂z⟩|, summed over tokens, for the loss of the next
     token. The control puts the next text of another language in the place of the text: of two languages, a head of
@@ -75,7 +75,7 @@ def language_roles(
 
 
 def _role(language: str, found: Mapping[str, np.ndarray]) -> Roles:
-    """One language beside the others; ``found`` has the shares of heads for every text, (B, L, H)."""
+    """One language against the others; ``found`` has the heads' fractions for every text, (B, L, H)."""
     own, others = found[language], [shares for name, shares in found.items() if name != language]
     rest = np.sum(others, 0)
     with np.errstate(invalid="ignore"):
@@ -88,7 +88,7 @@ def _role(language: str, found: Mapping[str, np.ndarray]) -> Roles:
 
 
 def _shares(model: nn.Module, heads: Heads, tokenizer: Any, text: str) -> np.ndarray:
-    """Each head's share of all heads' |⟨z, ∂L/∂z⟩| in a text, (L, H); NaN where there is no head."""
+    """Each head's fraction of all heads' |⟨z, ∂L/∂z⟩| in a text, (L, H); NaN for absent heads."""
     ids = torch.tensor(tokenizer(text)["input_ids"][: min(LONGEST, positions(model))])[None]
     ids, found = ids.to(next(model.parameters()).device), np.full(heads.shape, np.nan)
 
@@ -110,7 +110,7 @@ def _shares(model: nn.Module, heads: Heads, tokenizer: Any, text: str) -> np.nda
 
 
 def language_heads(needs: Mapping[str, Importance], language: str, k: int = 16) -> list[tuple[int, int]]:
-    """The heads whose share of all importance is larger for one language than for any other, the widest gap first.
+    """The heads with a larger fraction of importance for one language than for any other, widest gap first.
 
     Args:
         needs: importance of the heads for texts or questions of each language.
@@ -136,7 +136,7 @@ def language_heads(needs: Mapping[str, Importance], language: str, k: int = 16) 
 
 @dataclass(frozen=True)
 class SoftMask:
-    """What was learned: one gate for each of a few heads.
+    """Learned gates of a few heads.
 
     Attributes:
         heads: the heads, K of them.
@@ -168,7 +168,7 @@ def soft_mask(
     lr: float = 0.1,
     seed: int = 0,
 ) -> SoftMask:
-    """Learn a gate for each of some heads on a task's loss; the model's weights stay as they are.
+    """Learn gates of some heads on a task's loss, with the model's weights frozen.
 
     Args:
         subject: a `LanguageModel`, or any other subject.

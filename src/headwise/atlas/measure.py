@@ -1,4 +1,4 @@
-"""Measure roles: one eager forward a batch, in which every layer's map is reduced to a few numbers a head at once.
+"""Measure roles: one eager forward pass per batch, which reduces every attention map to a few numbers per head.
 
 Legend: B texts, T tokens, L layers, H heads, R roles.
 """
@@ -49,7 +49,7 @@ def roles(
     seed: int = 0,
     tokens: int = inputs.TOKENS,
 ) -> Roles:
-    """What the heads of a model do: a score for every role and head, beside a control, with p-values.
+    """Measure what heads do: a score and a control for every role and head, with p-values.
 
     A role's score is the share of attention that its queries give to its targets, averaged over texts: the token before
     (``previous``), the first token (``first``, a sink), the same token, the token after the query's last occurrence
@@ -66,9 +66,9 @@ def roles(
         by: one or several of attention; and of language models copying (a needle in the texts), writing (name movers
             and successor heads), functions (function vectors) and languages (what matters to English or Spanish alone).
         repeats: number of repeated random sequences.
-        untrained: measure a re-initialised model too, whose best head is then a floor for every role.
+        untrained: measure a re-initialized model too, whose best head is then a floor for every role.
         shuffled: measure attention again on the same texts with their tokens in random order.
-        seed: of the random sequences and the re-initialised model.
+        seed: of the random sequences and the re-initialized model.
         tokens: padded tokens in one forward.
 
     Example:
@@ -79,7 +79,7 @@ def roles(
     inner, tokenizer, heads = _parts(model, tokenizer)
     rows = _corpus() if texts is None else list(texts)
     if len(rows) < 2:
-        raise HeadwiseError(f"{len(rows)} texts", "two or more, as each is the control of another")
+        raise HeadwiseError(f"{len(rows)} texts", "two or more: each is the control of another")
     ways = [by] if isinstance(by, str) else list(by)
     if wrong := [way for way in ways if way not in WAYS]:
         raise unknown("way to measure roles", wrong[0], WAYS)
@@ -93,7 +93,7 @@ def roles(
 
     found = measured(inner, heads)
     if untrained:
-        fresh = _reinitialised(inner, seed)
+        fresh = _reinitialized(inner, seed)
         other = measured(fresh, heads_like(fresh, heads)).score
         with np.errstate(invalid="ignore"):
             found = replace(found, untrained=np.nan_to_num(other, nan=-np.inf).max((1, 2)))
@@ -142,7 +142,7 @@ def _as_texts(rows: Sequence[Any]) -> list[str]:
 def _inputs(
     model: nn.Module, tokenizer: Any, rows: Sequence[Any], repeats: int, seed: int, mixed: bool
 ) -> list[tuple[list, dict[str, Role]]]:
-    """Sets of texts, each with the roles that are measured on it."""
+    """Sets of texts and the roles measured on each."""
     longest = min(LONGEST, positions(model))
     questions = [row for row in rows if is_question(row)]
     plain = [row["context"] if is_question(row) else row for row in rows]
@@ -182,7 +182,7 @@ WAYS: dict[str, Any] = {
 
 @torch.no_grad()
 def example(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
-    """One sentence's attention by every head, as the atlas page shows it: ``tokens``, and ``attention`` by head."""
+    """The attention of every head on one sentence for the atlas page: ``tokens``, and ``attention`` by head."""
     inner, tokenizer, heads = _parts(model, tokenizer)
     ids = tokenizer(text, truncation=True, max_length=SHOWN, return_tensors="pt")["input_ids"]
     attention = {}
@@ -215,7 +215,7 @@ def _corpus() -> list[Any]:
     return get("corpus.dep").rows("train")[: inputs.SENTENCES]
 
 
-def _reinitialised(model: nn.Module, seed: int) -> nn.Module:
+def _reinitialized(model: nn.Module, seed: int) -> nn.Module:
     """A model of the same class and configuration with random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -227,7 +227,7 @@ def _reinitialised(model: nn.Module, seed: int) -> nn.Module:
 def _of_texts(
     model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence, named: Mapping[str, Role], tokens: int
 ) -> Moments:
-    """Sums over texts; nothing grows with their number."""
+    """Sums over texts in constant memory."""
     known = list(named.values())
     device = next(model.parameters()).device
     shape = (len(known), *heads.shape)

@@ -1,4 +1,4 @@
-"""What was measured of roles: a score for every head and role beside its control (no torch)."""
+"""Roles of heads: a score and a control for every head and role (no torch)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST = 0.1  # of the attention that a control leaves: below it a role is not wo
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over texts, for every role: what a mean, its interval and a paired test need. Each array is (R, L, H)."""
+    """Sums over texts for a mean, its interval and a paired test; each array is (R, L, H)."""
 
     texts: np.ndarray  # (R,): texts that have a target
     score: np.ndarray
@@ -32,7 +32,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Roles(Shown):
-    """Roles of the heads of a model. NaN for heads that do not exist and for roles that no text asked about.
+    """Roles of a model's heads; NaN for absent heads and for roles without targets in any text.
 
     Attributes:
         names: the roles, R of them.
@@ -41,7 +41,7 @@ class Roles(Shown):
         score: the share of attention that a role's queries give to its targets, (R, L, H).
         control: the same for the role's control.
         p: one-sided p-values of score above control over texts, after Holm over heads, (R, L, H); NaN below 20 texts.
-        untrained: for every role the highest score of any head of a re-initialised model, (R,); NaN where not measured.
+        untrained: for every role the highest score of any head of a re-initialized model, (R,); NaN where not measured.
         shuffled: the scores on the same texts with their tokens in random order, (R, L, H); NaN where not measured.
     """
 
@@ -64,7 +64,7 @@ class Roles(Shown):
         untrained: np.ndarray | None = None,
         shuffled: np.ndarray | None = None,
     ) -> Roles:
-        """From sums over texts."""
+        """Roles from sums over texts."""
         n = moments.texts[:, None, None].astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
             score, control = moments.score / n, moments.control / n
@@ -89,14 +89,14 @@ class Roles(Shown):
 
     @property
     def lift(self) -> np.ndarray:
-        """What a head gives to a role's targets beyond the control, of what the control leaves: 1 is all attention.
+        """Attention to a role's targets beyond the control, as a fraction of the rest: 1 is all attention.
 
         Where the control leaves less than a tenth, the gain is a fraction of a tenth: no role comes of next to nothing.
         """
         return (self.score - self.control) / np.maximum(1 - self.control, LEAST)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Student's interval of the scores over texts."""
+        """Student's t interval of the scores over texts."""
         check_level(level)
         reach = stats.t.isf((1 - level) / 2, np.maximum(self.texts - 1, 1))[:, None, None] * self.stderr
         return np.clip(self.score - reach, 0, 1), np.clip(self.score + reach, 0, 1)
@@ -107,14 +107,14 @@ class Roles(Shown):
         return self.names.index(role)
 
     def holds(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
-        """Bool (R, L, H): heads that have a role: significant, large enough, above all heads of an untrained model."""
+        """Bool (R, L, H): heads with a role: significant, large enough, above all heads of an untrained model."""
         floor = np.where(np.isnan(self.untrained), -np.inf, self.untrained)[:, None, None]
         named = np.array([name not in DESCRIBE for name in self.names])[:, None, None]
         with np.errstate(invalid="ignore"):
             return named & (self.p < level) & (self.lift >= least) & (self.score > floor)
 
     def strongest(self, level: float = 0.05, least: float = LEAST) -> np.ndarray:
-        """The number of each head's strongest role, (L, H); -1 where it has none."""
+        """The index of each head's strongest role, (L, H); -1 for none."""
         lift = np.where(self.holds(level, least), self.lift, -np.inf)
         return np.where(np.isfinite(lift).any(0), lift.argmax(0), -1)
 
@@ -169,7 +169,7 @@ class Roles(Shown):
         ]
 
     def held(self) -> dict[str, Any]:
-        """The roles that hold: what each is about, and their scores by head (``layer.head``), the largest first."""
+        """The significant roles: a description of each, and scores by head (``layer.head``), largest first."""
         holds, lift = self.holds(), self.lift
         heads: dict[str, list[dict[str, Any]]] = {}
         for r, layer, head in sorted(np.argwhere(holds).tolist(), key=lambda at: -lift[tuple(at)]):
@@ -180,34 +180,34 @@ class Roles(Shown):
         return {"about": about, "heads": heads}
 
     def plot(self, role: str, ax: Any = None) -> Any:
-        """A role's score of every head; returns matplotlib axes."""
+        """Plot a role's score of every head; returns matplotlib axes."""
         if role not in self.names:
             raise unknown("role of this result", role, self.names)
         return plot_map(self.score[self.names.index(role)], role, ax, "share of attention")
 
     def to_record(self) -> dict[str, Any]:
-        """Everything in plain values."""
+        """All results as plain data."""
         arrays = ("texts", "score", "control", "stderr", "p", "untrained", "shuffled")
         return {"names": list(self.names), "about": list(self.about)} | {a: plain(getattr(self, a)) for a in arrays}
 
 
 def from_record(record: Mapping[str, Any]) -> Roles:
-    """Roles from what `Roles.to_record` wrote, or the file of ``headwise roles --out``."""
+    """Roles from the output of `Roles.to_record` or the file of ``headwise roles --out``."""
     arrays = [name for name in Roles.__dataclass_fields__ if name not in ("names", "about")]
     try:
         values = {name: np.array(record[name], float) for name in arrays}
         return Roles(tuple(record["names"]), tuple(record["about"]), **values | {"texts": values["texts"].astype(int)})
     except (KeyError, TypeError, ValueError) as error:
-        raise HeadwiseError(f"roles of another form ({error})", "a roles.json of this version of headwise") from error
+        raise HeadwiseError(f"unreadable roles ({error})", "a roles.json of this version of headwise") from error
 
 
 def named_records(content: Mapping[str, Any]) -> list[Roles]:
-    """The roles in a file of ``headwise roles --out``, which names its models, or in a single record."""
+    """The records by model in a file of ``headwise roles --out``, or a single record."""
     return [from_record(each) for each in ([content] if "names" in content else content.values())]
 
 
 def joined(parts: Sequence[Roles]) -> Roles:
-    """The roles of one model from several measurements, side by side."""
+    """Join several measurements of one model."""
     arrays = [name for name in Roles.__dataclass_fields__ if name not in ("names", "about")]
     names = [name for part in parts for name in part.names]
     if not parts or len(set(names)) < len(names) or len({part.score.shape[1:] for part in parts}) > 1:

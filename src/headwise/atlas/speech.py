@@ -1,4 +1,4 @@
-"""Cross-attention heads that follow the speech: which word is heard when, and `generation_config.alignment_heads`.
+"""Cross-attention heads that follow the speech: word onsets, and `generation_config.alignment_heads`.
 
 With a text and its sound, a head aligns if the frames it looks at come in the order of the tokens, and do not when the
 sound is another's. With words' true onsets, a head is as good as the onsets that dynamic time warping of its map gives
@@ -32,7 +32,7 @@ Chosen = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Clip:
-    """Speech at 16 kHz, what is said, and, where known, when each word begins, in seconds."""
+    """Speech at 16 kHz, its text and, if known, the onset of each word in seconds."""
 
     sound: np.ndarray
     text: str
@@ -48,7 +48,7 @@ class Aligned:
 
 
 def alignment(model: nn.Module, processor: Any, clips: Sequence[Clip]) -> Roles:
-    """How far each cross-attention head goes through the sound in the order of the text.
+    """How monotonically each cross-attention head follows the audio.
 
     The control is the same text with the sound of another clip: a head that goes by places alone is in order there too.
 
@@ -57,7 +57,7 @@ def alignment(model: nn.Module, processor: Any, clips: Sequence[Clip]) -> Roles:
         >>> write_heads(model, monotonic(found))
     """
     if len(clips) < 2:
-        raise HeadwiseError(f"{len(clips)} clips", "two or more, as each is the control of another")
+        raise HeadwiseError(f"{len(clips)} clips", "two or more: each is the control of another")
     heads = _cross(model)
     sums = Moments(np.zeros(1, int), *(np.zeros((1, *heads.shape)) for _ in range(4)))
     strange = [Clip(clips[i - 1].sound, clip.text) for i, clip in enumerate(clips)]
@@ -72,7 +72,7 @@ def alignment(model: nn.Module, processor: Any, clips: Sequence[Clip]) -> Roles:
 
 
 def in_order(maps_LHTF: np.ndarray) -> np.ndarray:
-    """The share of pairs of tokens whose peaks are in the tokens' order, (L, H): (1 + Kendall's tau) / 2."""
+    """The fraction of token pairs whose attention peaks are in order, (L, H): (1 + Kendall's tau) / 2."""
     peaks = maps_LHTF.argmax(-1)
     place = np.arange(peaks.shape[-1])
     tau = np.array([[stats.kendalltau(place, head)[0] for head in layer] for layer in peaks])
@@ -95,7 +95,7 @@ def monotonic(found: Roles) -> list[tuple[int, int]]:
 def onset_errors(
     model: nn.Module, processor: Any, clips: Sequence[Clip], choices: Sequence[Chosen] | None = None
 ) -> np.ndarray:
-    """Mean absolute errors of word onsets in seconds, (C, choices): of each head alone, or of sets of heads together.
+    """Mean absolute errors of word onsets in seconds, (C, choices), of single heads or of sets of heads.
 
     Args:
         model: an encoder-decoder speech model.
@@ -121,16 +121,16 @@ def onset_errors(
 
 
 def best_heads(errors_CN: np.ndarray, shape: tuple[int, int], factor: float = 2.0) -> list[tuple[int, int]]:
-    """The heads whose own onsets are at most ``factor`` times as far off as those of the best one."""
+    """The heads whose onset error is at most ``factor`` times that of the best one."""
     mean = errors_CN.mean(0)
     return [divmod(int(i), shape[1]) for i in np.flatnonzero(mean <= factor * mean.min())]
 
 
 def word_onsets(model: nn.Module, processor: Any, clip: Clip, heads: Chosen | None = None) -> np.ndarray:
-    """When each word of a clip's text begins, in seconds, by the model's alignment heads or by others."""
+    """The onset of each word of a clip's text in seconds, from the model's alignment heads or others."""
     chosen = heads or [tuple(head) for head in getattr(model.generation_config, "alignment_heads", None) or []]
     if not chosen:
-        raise HeadwiseError("no alignment heads", "heads, or a model that knows its own", "write_heads(model, heads)")
+        raise HeadwiseError("no alignment heads", "heads, or a model with its own", "write_heads(model, heads)")
     [seen] = _aligned(model, processor, [clip])
     maps = _normal(seen.maps_LHTF)
     frames = _first_frames(-np.mean([maps[head] for head in chosen], 0)[None])[0]
@@ -138,7 +138,7 @@ def word_onsets(model: nn.Module, processor: Any, clip: Clip, heads: Chosen | No
 
 
 def write_heads(model: Any, heads: Chosen) -> None:
-    """Let transformers use these heads for word timestamps: the list that `save_pretrained` keeps.
+    """Make transformers use these heads for word timestamps; `save_pretrained` stores the list.
 
     Example:
         >>> write_heads(model, heads)
@@ -159,7 +159,7 @@ def _cross(model: nn.Module) -> Heads:
 
 @torch.no_grad()
 def _aligned(model: Any, processor: Any, clips: Sequence[Clip]) -> Iterator[Aligned]:
-    """Each clip with its true text forced, one at a time; rows are those that predict a token of the text."""
+    """Each clip with its true text forced; rows are those that predict a token of the text."""
     tokenizer, parameter = processor.tokenizer, next(model.parameters())
     before = model.config._attn_implementation
     prefix = [i for i in tokenizer("").input_ids if i != tokenizer.eos_token_id]
@@ -181,13 +181,13 @@ def _aligned(model: Any, processor: Any, clips: Sequence[Clip]) -> Iterator[Alig
 
 
 def _words(tokenizer: Any, ids: Sequence[int]) -> np.ndarray:
-    """The number of each token's word: a word begins with a space."""
+    """The index of each token's word; a word begins with a space."""
     starts = [i == 0 or tokenizer.decode([token]).startswith(" ") for i, token in enumerate(ids)]
     return np.cumsum(starts) - 1
 
 
 def _normal(maps_LHTF: np.ndarray) -> np.ndarray:
-    """Each frame's attention standardised over tokens, then smoothed over frames, as Whisper's timestamps are made."""
+    """Standardize each frame's attention over tokens and smooth it over frames, as for Whisper's timestamps."""
     spread = maps_LHTF.std(-2, keepdims=True)
     scaled = (maps_LHTF - maps_LHTF.mean(-2, keepdims=True)) / np.maximum(spread, 1e-9)
     return ndimage.median_filter(scaled, (1, 1, 1, SMOOTH), mode="reflect")

@@ -1,4 +1,4 @@
-"""What roles are measured on: annotated sentences, plain texts, and repeated random tokens made by the tokenizer."""
+"""Texts to measure roles on: annotated sentences, plain texts, repeated random tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = 2048  # padded tokens in one batch
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens of one text, with what is known of each; -1 where nothing is."""
+    """Tokens of one text with their annotations; -1 for none."""
 
     ids: np.ndarray
     special: np.ndarray
@@ -63,7 +63,7 @@ def _one(tokenizer: Any, row: Any, number: Mapping[str, int], longest: int) -> T
 
 
 def _links(row: Mapping[str, Any], word: np.ndarray) -> dict[str, np.ndarray]:
-    """The linked pairs of words as pairs of their tokens; those of one entity among them."""
+    """Linked pairs of words as pairs of tokens, including mentions of one entity."""
     named: dict[str, Sequence] = dict(row.get("links", {}))
     if is_tagged(row):
         named[ENTITY] = _same_entity(row["words"], row["labels"])
@@ -76,7 +76,7 @@ def _links(row: Mapping[str, Any], word: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def is_tagged(row: Any) -> bool:
-    """Whether a row's labels are entities, as B- and I- before a type."""
+    """Whether a row's labels are entities in BIO."""
     labels = row.get("labels", ()) if isinstance(row, Mapping) and "heads" not in row else ()
     return any(isinstance(label, str) and label.startswith(("B-", "I-")) for label in labels)
 
@@ -104,20 +104,20 @@ def _words_of(encoded: Any, count: int) -> list[int | None]:
 
 
 def common_relations(rows: Sequence[Any], least: int) -> tuple[str, ...]:
-    """The dependency labels, punctuation and the root aside, that occur at least so often; the most frequent first."""
+    """The dependency labels with enough occurrences, most frequent first, without punctuation and root."""
     parsed = [row for row in rows if isinstance(row, Mapping) and "heads" in row]
     counts = Counter(label for row in parsed for label in row["labels"])
     return tuple(label for label, n in counts.most_common() if n >= least and label not in ("punct", "root"))
 
 
 def link_names(texts: Sequence[Text], least: int) -> tuple[str, ...]:
-    """The names of links that occur in at least so many texts, but those of controls."""
+    """The names of links that occur in enough texts, without those of controls."""
     counts = Counter(name for text in texts for name, pairs in text.links.items() if len(pairs))
     return tuple(name for name, n in counts.items() if n >= least and not name.endswith(CONTROL))
 
 
 def shuffled(texts: Sequence[Text], seed: int = 0) -> list[Text]:
-    """The same texts with their ordinary tokens in random order; what is known of a place stays with the place."""
+    """The same texts with their ordinary tokens shuffled; annotations keep their positions."""
     rng, found = np.random.default_rng(seed), []
     for text in texts:
         ids, ordinary = text.ids.copy(), np.flatnonzero(~text.special.astype(bool))
@@ -127,7 +127,7 @@ def shuffled(texts: Sequence[Text], seed: int = 0) -> list[Text]:
 
 
 def plain_text(tokenizer: Any, inner: Sequence[int]) -> tuple[Text, int]:
-    """Tokens between those that the tokenizer puts around a text, of which nothing else is known; where they begin."""
+    """Tokens of a plain text with the tokenizer's special tokens, and the index of its first one."""
     before, after = _around(tokenizer)
     ids = np.array([*before, *inner, *after])
     place, nothing = np.arange(len(ids)), np.full(len(ids), -1)
@@ -136,7 +136,7 @@ def plain_text(tokenizer: Any, inner: Sequence[int]) -> tuple[Text, int]:
 
 
 def repeated(tokenizer: Any, count: int, longest: int, seed: int = 0) -> list[Text]:
-    """Random ordinary tokens, twice over, between the special tokens that the tokenizer puts around a text."""
+    """Random ordinary tokens, repeated once, between the tokenizer's special tokens."""
     ordinary = ordinary_tokens(tokenizer)
     rng = np.random.default_rng(seed)
     room = (longest - sum(map(len, _around(tokenizer)))) // 2
@@ -153,7 +153,7 @@ def repeated(tokenizer: Any, count: int, longest: int, seed: int = 0) -> list[Te
 
 
 def ordinary_tokens(tokenizer: Any) -> np.ndarray:
-    """Tokens that are no special ones: words of letters where the vocabulary has enough of them."""
+    """Ordinary tokens: words of letters if the vocabulary has enough of them."""
     special = set(tokenizer.all_special_ids)
     vocabulary = tokenizer.get_vocab()
     wordlike = [i for piece, i in vocabulary.items() if piece.strip("▁Ġ").isalpha() and i not in special]
@@ -169,7 +169,7 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def batched(texts: Sequence[Text], pad: int, causal: bool, device: Any, tokens: int = TOKENS) -> Iterator[Tokens]:
-    """Batches of similar lengths, two texts at least, padded on the right."""
+    """Batches of at least two texts of similar lengths, padded on the right."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].ids))
     start = 0
     while start < len(order):
@@ -251,7 +251,7 @@ def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed:
 
 
 def _passage(row: Mapping[str, Any]) -> str:
-    """The part of a context around its first answer, of any of the forms that tasks have; else its beginning."""
+    """The part of a context around its first answer, or its beginning."""
     context, answer = row["context"], (row.get("answers") or [""])[0]
     place = max(0, context.find(answer["text"] if isinstance(answer, Mapping) else answer))
     first = max(0, min(place - AROUND // 2, len(context) - AROUND))

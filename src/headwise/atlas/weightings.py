@@ -1,4 +1,4 @@
-"""Roles by attention: which pairs of a query and a key a role is about.
+"""Roles by attention: the pairs of a query and a key that define each role.
 
 A role is a weighting of the (query, key) pairs of a text, ``w``, and a head's score on that text is ``Σ w · a`` over
 its attention map ``a``. The weighting is a mean over the queries that have a target, so that the score is the share of
@@ -28,7 +28,7 @@ Targets = Callable[["Tokens"], torch.Tensor]  # (B, T, T), query by key: bool, o
 
 @dataclass(frozen=True)
 class Tokens:
-    """A batch of texts as tokens, and what is known of each token; -1 where nothing is."""
+    """A batch of texts as tokens with their annotations; -1 for none."""
 
     ids_BT: torch.Tensor
     mask_BT: torch.Tensor  # bool: real tokens
@@ -49,14 +49,14 @@ class Tokens:
 
     @property
     def distance_TT(self) -> torch.Tensor:
-        """How far a key lies before its query; below zero behind it."""
+        """The distance from a query back to a key; negative for later keys."""
         place = torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)
         return place[:, None] - place[None, :]
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a head may do with its attention.
+    """A role: what a head may do with its attention.
 
     Attributes:
         targets: the keys that queries would attend to.
@@ -77,7 +77,7 @@ def at_distance(offset: int) -> Targets:
 
 
 def first(t: Tokens) -> torch.Tensor:
-    """The first real token, also behind left padding; its own query, which may see nothing else, does not count."""
+    """The first real token, also after left padding, except from itself."""
     place = t.mask_BT.long().argmax(1)
     there = torch.nn.functional.one_hot(place, t.ids_BT.shape[1]).bool()
     return there[:, None, :] & ~there[:, :, None]
@@ -89,19 +89,19 @@ def separator(t: Tokens) -> torch.Tensor:
 
 
 def local(t: Tokens) -> torch.Tensor:
-    """Tokens near the query, without itself."""
+    """Tokens near the query, except itself."""
     near = t.distance_TT.abs().le(NEAR) & t.distance_TT.ne(0)
     return near.expand(len(t.ids_BT), -1, -1)
 
 
 def distance(t: Tokens) -> torch.Tensor:
-    """How far away a key is, as a share of the farthest that the query sees."""
+    """The distance to a key as a fraction of the farthest visible one."""
     far = t.distance_TT.abs() * t.visible_BTT
     return far / far.amax(-1, keepdim=True).clamp_min(1)
 
 
 def focus(t: Tokens, map_BHTT: torch.Tensor) -> torch.Tensor:
-    """1 less the entropy of attention, as a share of that of uniform attention; over queries that see two keys."""
+    """1 minus the entropy of attention relative to uniform attention, over queries that see two keys or more."""
     seen = t.visible_BTT.sum(-1).to(map_BHTT.device)
     asked = (seen > 1) & t.mask_BT.to(map_BHTT.device)
     entropy = -torch.xlogy(map_BHTT, map_BHTT).sum(-1) / seen.clamp_min(2).log()[:, None]
@@ -138,7 +138,7 @@ def duplicate(t: Tokens) -> torch.Tensor:
 
 
 def induction(t: Tokens) -> torch.Tensor:
-    """The token after the first occurrence: what came next the last time."""
+    """The token after the first occurrence of the query's token."""
     return _copies(t, 1)
 
 
@@ -193,13 +193,13 @@ def relations(labels: Sequence[str]) -> dict[str, Role]:
 
 
 def linked(name: str, controlled: bool = False) -> Role:
-    """From one word to another that is linked to it; the control is other links, or other words as far apart."""
+    """From a word to a linked one; the control is other links, or other words at the same distances."""
     control = (lambda t: _links(t, name + CONTROL)) if controlled else "distance"
     return Role(lambda t: _links(t, name), control, f"linked words: {name}")
 
 
 def weightings(t: Tokens, roles: Sequence[Role]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights of roles and of their controls, each (B, R, T, T); all zero where a text has no target, or no control."""
+    """Weights of roles and of their controls, each (B, R, T, T); zero for texts without target or control."""
     visible = t.visible_BTT
     weights, controls = [], []
     for role in roles:
@@ -221,13 +221,13 @@ def _control(role: Role, t: Tokens, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _uniform(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
-    """Every key that a query sees, as much for each query as it has targets."""
+    """Uniform weights over all visible keys, in proportion to each query's targets."""
     visible = t.visible_BTT
     return visible / visible.sum(-1, keepdim=True).clamp_min(1) * targets.sum(-1, keepdim=True)
 
 
 def _as_far_apart(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
-    """Other pairs of ordinary tokens, weighted by how many of the role's own are that far apart."""
+    """Other pairs of ordinary tokens, weighted by how many targets have their distance."""
     ordinary = t.mask_BT & ~t.special_BT
     others = t.visible_BTT & ordinary[:, :, None] & ordinary[:, None, :] & ~_first_key(t) & ~targets.bool()
     size, width = len(t.ids_BT), t.ids_BT.shape[1]
@@ -242,7 +242,7 @@ def _as_far_apart(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _shuffled(t: Tokens, targets: torch.Tensor) -> torch.Tensor:
-    """The targets of a text half a batch away, which is sorted by length: its repeats are of another length."""
+    """The targets of a text half a batch away, whose repeats have another length."""
     return (targets.roll(max(1, len(targets) // 2), 0) * t.visible_BTT * ~targets.bool()).float()
 
 
@@ -254,7 +254,7 @@ def _total(weights_BTT: torch.Tensor) -> torch.Tensor:
 
 
 def is_punctuation(token: str) -> bool:
-    """Whether a token is made of punctuation marks, apart from what tokenizers write before it."""
+    """Whether a token consists of punctuation, apart from the tokenizer's prefix."""
     bare = token.strip("▁Ġ #")
     return bool(bare) and all(unicodedata.category(c).startswith("P") for c in bare)
 
@@ -278,6 +278,6 @@ def _same_word(t: Tokens) -> torch.Tensor:
 
 
 def _copies(t: Tokens, offset: int) -> torch.Tensor:
-    """The key ``offset`` behind where the query's token stood the first time."""
+    """The key ``offset`` after the first occurrence of the query's token."""
     place = torch.arange(t.ids_BT.shape[1], device=t.ids_BT.device)
     return (t.copy_BT[:, :, None] + offset == place) & (t.copy_BT >= 0)[:, :, None]

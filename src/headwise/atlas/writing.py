@@ -1,4 +1,4 @@
-"""What a head writes where it attends: its output for one token alone, read by the unembedding.
+"""What heads write where they attend: their output for a single token, read by the unembedding.
 
 A head that attends to one token writes that token's value, through its output projection, into the stream. A name
 mover writes the token itself (Wang et al. 2023, arXiv 2211.00593, the copy score); a successor head writes the one that
@@ -33,7 +33,7 @@ FOLLOWS = "the successor of the attended word (share of words, among the others 
 
 @dataclass(frozen=True)
 class Listing:
-    """Tokens in a text, and among which candidates which of them a head should write for each."""
+    """Tokens of a text with the candidate each head should write for them."""
 
     ids: np.ndarray  # (T,)
     places: np.ndarray  # (N,): of the tokens that are attended to
@@ -44,7 +44,7 @@ class Listing:
 
 
 def name_listings(tokenizer: Any, count: int = 24, seed: int = 0) -> list[Listing]:
-    """Random ordinary tokens; the control of each is another one of the same text."""
+    """Random ordinary tokens; the control of each is another token of the same text."""
     rng, words, start = np.random.default_rng(seed), ordinary_tokens(tokenizer), _start(tokenizer)
     size = min(NAMES, len(words))
     found = []
@@ -58,7 +58,7 @@ def name_listings(tokenizer: Any, count: int = 24, seed: int = 0) -> list[Listin
 def successor_listings(
     tokenizer: Any, sequences: Mapping[str, Sequence[str]] = SEQUENCES, count: int = 24, seed: int = 0
 ) -> list[Listing]:
-    """Words of a sequence in random order, of those that are one token; the control of each is the one before it."""
+    """Single-token words of a sequence in random order; the control of each is its predecessor."""
     rng, start, found = np.random.default_rng(seed), _start(tokenizer), []
     known = []
     for words in sequences.values():
@@ -88,7 +88,7 @@ def writing(
     seed: int = 0,
     heads: Heads | None = None,
 ) -> Roles:
-    """Scores of name movers and of successor heads, each beside another candidate of the same text.
+    """Scores of name movers and successor heads against another candidate of the same text.
 
     Example:
         >>> writing(model, tokenizer).top("name mover", 1)
@@ -103,7 +103,7 @@ def writing(
 
 @torch.no_grad()
 def written(model: Any, name: str, about: str, listings: Sequence[Listing], heads: Heads) -> Roles:
-    """How often each head writes the target, beside how often it writes the control."""
+    """How often each head writes the target, and how often the control."""
     unembed = getattr(model, "get_output_embeddings", lambda: None)()
     if unembed is None:
         raise HeadwiseError(f"{type(model).__name__}, which predicts no tokens", "a language model")
@@ -137,7 +137,7 @@ def written(model: Any, name: str, about: str, listings: Sequence[Listing], head
 
 
 def _projected(site: Site, z_NHD: torch.Tensor) -> torch.Tensor:
-    """What each head alone adds to the stream, (N, H, E)."""
+    """What each head alone adds to the residual stream, (N, H, E)."""
     count = z_NHD.shape[1]
     apart = torch.eye(count, device=z_NHD.device, dtype=z_NHD.dtype)[None, :, :, None] * z_NHD[:, None]  # (N, H, H, D)
     nothing = site.module(torch.zeros_like(apart[:1, :1]).flatten(2))
@@ -145,7 +145,7 @@ def _projected(site: Site, z_NHD: torch.Tensor) -> torch.Tensor:
 
 
 class _Behind:
-    """The modules that a forward applies to attention's output before it joins the stream, and before the unembedding.
+    """The modules applied to attention's output before it joins the residual stream, and before the unembedding.
 
     Norms of single outputs (Gemma) and the last norm change what a direction means; they are known by their inputs and
     outputs, not by their names.
@@ -176,7 +176,7 @@ class _Behind:
         self.tensors.clear()
 
     def layer(self, site: Site) -> list[nn.Module]:
-        """What reads the output of a site's projection, and that alone."""
+        """The module that alone reads the output of a site's projection."""
         out = next((out for module, _, out in reversed(self.calls) if module is site.module), None)
         after = [module for module, given, _ in self.calls if given == out and module is not site.module]
         return [module for module in after if not hasattr(module, "in_features") and not hasattr(module, "nf")][:1]

@@ -39,7 +39,7 @@ def roles(
     ] = ["attention"],  # noqa: B006
     role: Annotated[str | None, typer.Option(help="show this role alone")] = None,
     top: Annotated[int, typer.Option(help="heads shown for each role")] = 3,
-    untrained: Annotated[bool, typer.Option(help="also measure a re-initialised model, as a floor")] = False,
+    untrained: Annotated[bool, typer.Option(help="also measure a re-initialized model, as a floor")] = False,
     shuffled: Annotated[bool, typer.Option(help="also measure the texts with their tokens in random order")] = False,
     examples: Annotated[int, typer.Option(help="texts to measure on")] = 512,
     against: Annotated[

@@ -129,13 +129,13 @@ def importance(
     ] = [],  # noqa: B006
     by: ByOption = "gradient",
     examples: ExamplesOption = 10_000,
-    seed: Annotated[int, typer.Option(help="of the draw of examples")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed of the sample of examples")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write the scores as safetensors")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score every head for a model's tasks: of a model that headwise trained, or a checkpoint with its own classifier.
+    """Score every head for a model's tasks, of a model that headwise trained or a checkpoint with its own classifier.
 
     Example: headwise importance runs/train/model --task sst2
     """
@@ -168,10 +168,10 @@ def dissociate(
     examples: ExamplesOption = 10_000,
     task: OwnOption = [],  # noqa: B006
     random: Annotated[
-        int | None, typer.Option(min=0, help="random head sets per fraction, which p is against  [20 or more]")
+        int | None, typer.Option(min=0, help="random head sets per fraction, to compute p  [20 or more]")
     ] = None,
     dev: Annotated[int | None, typer.Option(min=1, help="development rows per task (default: all)")] = None,
-    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write all of it as JSON")] = None,
@@ -212,17 +212,17 @@ def probe(
     protocol: Annotated[str, typer.Option(help="sklearn, anatomy, mdl or control")] = "sklearn",
     position: Annotated[str | None, typer.Option(help="cls, last, mean or post_last")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="training rows at most, and a fifth of it on other sides")
+        int | None, typer.Option(min=1, help="maximum training rows; a fifth of it for dev and test")
     ] = None,
-    select_on: Annotated[str, typer.Option(help="dev; or test, as published, which the record says")] = "dev",
-    precision: Annotated[str, typer.Option(help="of the features: fp32, fp16 or bf16")] = "fp32",
+    select_on: Annotated[str, typer.Option(help="split that selects heads: dev, or test as published")] = "dev",
+    precision: Annotated[str, typer.Option(help="precision of the features: fp32, fp16 or bf16")] = "fp32",
     cache: Annotated[bool, typer.Option(help="keep features on disk")] = False,
-    seed: Annotated[int, typer.Option(help="of everything random")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed")] = 0,
     device: DeviceOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Probe every head for what it encodes, and draw the heat maps.
+    """Probe what every head encodes and draw heat maps.
 
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
@@ -262,7 +262,7 @@ def head(
     beside: Annotated[Path | None, typer.Option(help="a study of a second checkpoint")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all that a study knows of one head.
+    """Show everything a study measured about one head.
 
     Example: headwise head 5.7 runs/demo
     """

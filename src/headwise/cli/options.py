@@ -22,7 +22,7 @@ from headwise.training.plan import CHOICES, Plan, check_fields, samplers
 
 
 def _device(asked: str | None) -> str | None:
-    """The device asked for, if it is there: told before any work."""
+    """Check before any work that the requested device exists."""
     if asked:
         from headwise.models.device import default_device
 
@@ -60,7 +60,7 @@ ExamplesOption = Annotated[int, typer.Option("--examples", min=1, help="training
 
 
 def names_in(given: Sequence[str]) -> tuple[str, ...]:
-    """All names of an option that takes them with commas, and may be repeated.
+    """All names of a repeatable, comma-separated option.
 
     Example:
         >>> names_in(["iat,prune", "looks"])
@@ -85,7 +85,7 @@ def fractions_in(given: Sequence[str]) -> list[float]:
 
 
 def writable(path: Path, file: bool = False) -> Path:
-    """A folder, or a file, that can be written: what stands in the way is told before any work."""
+    """Check before any work that a folder or file can be written."""
     place = path.absolute().parent if file else path.absolute()
     try:
         there = next(folder for folder in (place, *place.parents) if folder.exists())
@@ -108,7 +108,7 @@ def pairs_in(texts: list[str]) -> dict[str, str]:
 
 
 def named_folders(texts: list[str]) -> dict[str, str]:
-    """Models by name: ``name=folder``, or a folder or Hub name alone, whose last part (not "model") is the name."""
+    """Models by name: ``name=folder``, or a folder or Hub name, whose last part (except "model") is the name."""
     from headwise.models.loading import name_of
 
     found: dict[str, str] = {}
@@ -121,7 +121,7 @@ def named_folders(texts: list[str]) -> dict[str, str]:
 
 
 def method_settings(given: Sequence[str]) -> dict[str, Any]:
-    """Settings written ``name=value``, values as in JSON or as they stand; a dot reaches inside: ``trim.prune=0.3``.
+    """Settings written ``name=value``; values are JSON or text, and a dot reaches inside: ``trim.prune=0.3``.
 
     Example:
         >>> method_settings(["algorithm=maml", "steps=2", "trim.prune=0.3"])
@@ -146,7 +146,7 @@ def method_settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> list[Any]:
-    """Tasks by name and from one's own files."""
+    """Tasks by name and from your own files."""
     from headwise import tasks as catalog
 
     found = [catalog.get(name, data) for name in names_in(names)] + [catalog.own(spec) for spec in own]
@@ -156,7 +156,7 @@ def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> lis
 
 
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:
-    """A model that headwise trained, with its tasks or some of them; own files may be given anew."""
+    """A model that headwise trained, with all or some of its tasks; own files may be given again."""
     from headwise import tasks as catalog
     from headwise.io.files import read_json
     from headwise.models.device import default_device
@@ -178,7 +178,7 @@ def trained_model(path: Path, own: list[str], data: Path | None, device: str | N
 
 
 def plain_encoder(model: str) -> tuple[Any, Any]:
-    """An encoder and its tokenizer: of a folder or Hub name, of a model that headwise trained, or of one it cut."""
+    """An encoder and its tokenizer from a folder, a Hub name, or a model that headwise trained or pruned."""
     from headwise.models.loading import ABOUT, is_trained, load, load_encoder
 
     path = Path(model)
@@ -192,7 +192,7 @@ def plain_encoder(model: str) -> tuple[Any, Any]:
 
 
 def head_scores(path: Path) -> dict[str, Any]:
-    """Each task's head scores as tensors, of a study or as ``headwise importance --out`` wrote them."""
+    """Each task's head scores as tensors, from a study or a file of ``headwise importance --out``."""
     import torch
 
     from headwise.io.files import read_arrays
@@ -205,7 +205,7 @@ def head_scores(path: Path) -> dict[str, Any]:
 
 
 def _holds_arrays(path: Path) -> bool:
-    """Whether a file, whatever it is called, begins as safetensors do: the length of its header, then the header."""
+    """Whether a file starts like safetensors, whatever its name: the length of its header, then the header."""
     with path.open("rb") as file:
         start = file.read(9)
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < path.stat().st_size
@@ -318,7 +318,7 @@ def planned(file: Path | None, changes: Mapping[str, Any]) -> Plan:
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """All that `headwise study` can be told: what its config file holds, and its flags."""
+    """All options of `headwise study`: its config file and its flags."""
 
     settings: Settings
     model: str = ""
@@ -333,7 +333,7 @@ class StudyConfig:
 
     @classmethod
     def read(cls, file: Path | None, given: Mapping[str, Any], plan: Mapping[str, Any], plan_file: Path | None) -> Self:
-        """The file's values, replaced by those given on the command line."""
+        """The file's values, overridden by those on the command line."""
         values = read_toml(file, "config", 'model = "bert-base-uncased"') if file else {}
         places = {item.name for item in fields(cls)} - {"settings"}
         known = {*places, *(item.name for item in fields(Settings))}
@@ -346,6 +346,6 @@ class StudyConfig:
         return cls(**{name: value for name, value in values.items() if name in places}, settings=settings)
 
     def to_toml(self) -> str:
-        """As a file that gives the same study."""
+        """The config as a TOML file of the same study."""
         settings = vars(self.settings)
         return to_toml({**vars(self), **settings, "settings": None, "plan": asdict(settings["plan"])})

@@ -42,8 +42,8 @@ def recipe(
     size: Annotated[str, typer.Option(help="smoke, small or full")] = "smoke",
     model: Annotated[list[str], typer.Option(help="a folder or Hub name, or name=folder; may be repeated")] = [],  # noqa: B006
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds (default: the recipe's)")] = None,
-    seed: Annotated[int | None, typer.Option(help="the first seed; without --seeds the only one")] = None,
-    languages: Annotated[list[str], typer.Option(help="of the tasks, comma-separated: en,fr,de (mesh)")] = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="first seed (the only one without --seeds)")] = None,
+    languages: Annotated[list[str], typer.Option(help="languages of the tasks, comma-separated: en,fr,de (mesh)")] = [],  # noqa: B006
     data: DataOption = None,
     out: OutOption = None,
     only: Annotated[
@@ -58,9 +58,9 @@ def recipe(
     records: Annotated[
         Path | None, typer.Option(help="write the page from these records, a folder or a .parquet file; run nothing")
     ] = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="run what is missing, or only write the page")] = True,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="run missing jobs, or only write the page")] = True,
     registered: Annotated[
-        Path | None, typer.Option(help="a plan of tests named before the run; only its endpoints are primary")
+        Path | None, typer.Option(help="a file of tests registered before the run; only its endpoints are primary")
     ] = None,
     dry: Annotated[bool, typer.Option("--list", help="list the jobs, run nothing")] = False,
     engine: EngineOption = "local",
@@ -72,7 +72,7 @@ def recipe(
     *,
     plan: Any,
 ) -> None:
-    """Run a paper's experiments and set the tables beside the published ones.
+    """Run a paper's experiments and compare the tables with the published ones.
 
     Flags of the training plan change every training of the recipe.
 
@@ -118,7 +118,7 @@ def recipe(
 
 
 def _registered(path: Path, name: str, scale: Any, out: Path | None, run: bool) -> tuple[Any, Any]:
-    """The recipe and scale of a registered plan, which is remembered beside the run."""
+    """The recipe and scale of a registered plan, which is stored with the run."""
     from headwise.papers.recipe import recipes
     from headwise.papers.registered import Registered, with_registered
 
@@ -135,7 +135,7 @@ def _registered(path: Path, name: str, scale: Any, out: Path | None, run: bool) 
 
 
 def _chosen(recipe: Any, scale: Any, only: list[str]) -> list[Any]:
-    """All jobs, or those of the tables and figures named, and those whose titles hold one of the words."""
+    """All jobs, or those of the named tables and figures and those whose titles contain one of the words."""
     tags = [word for word in only if word in {item.tag for item in getattr(recipe, "items", ())}]
     words = [word for word in only if word not in tags]
     jobs = recipe.jobs(scale, tags) if tags else []
@@ -187,7 +187,9 @@ def metatest(
     shots: Annotated[list[str], typer.Option(help="numbers of rows to learn from, comma-separated")] = ["4,8,16,32"],  # noqa: B006
     draws: Annotated[int, typer.Option(min=1, help="random sets of rows of each size, the same for every model")] = 5,
     steps: Annotated[int | None, typer.Option(min=0, help="adapt: steps of SGD  [default: the method's]")] = None,
-    rate: Annotated[float | None, typer.Option(help="adapt: their rate  [default: the method's]")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="adapt: learning rate of these steps  [default: the method's]")
+    ] = None,
     settings: Annotated[
         list[str],
         typer.Option("--set", help="a setting of --method meta as trained, such as gates=sigmoid; repeatable"),
@@ -233,7 +235,7 @@ def _named(models: list[str]) -> dict[str, Path]:
 def _adapted(
     screen: Screen, starts: Any, folders: Any, new: Any, shots: Any, draws: int, settings: list[str], options: Any
 ) -> Any:
-    """Meta-tests of every start, and what each gains over the first."""
+    """Meta-test every start and compare it with the first."""
     from headwise.papers.mesh.meta import Meta
     from headwise.papers.mesh.metatest import meta_test
 
@@ -274,7 +276,7 @@ def similarity(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how alike tasks are: by the vectors of models of one task each, or by the heads they use.
+    """Compute how similar tasks are, from vectors of single-task models or from the heads they use.
 
     Example: headwise similarity sst2=runs/sst2/model qnli=runs/qnli/model --texts corpus --by dse,cra
     """

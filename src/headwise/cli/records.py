@@ -37,7 +37,7 @@ COLOURS = {"running": "cyan", "done": "green", "failed": "red", "again": "yellow
 
 
 class Board:
-    """Hears of every change of a job and shows how the sweep stands."""
+    """Show the progress of a sweep as its jobs change."""
 
     def __init__(self, screen: Screen, total: int):
         self.screen, self.total, self.begun = screen, total, time.perf_counter()
@@ -80,7 +80,7 @@ class Board:
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
     def table(self) -> Group:
-        """Counts, and the jobs under way with the time they have taken."""
+        """Counts, and the running jobs with their elapsed time."""
         counts = Counter(state for _, state, _ in self.states.values())
         head = ", ".join(f"{number} {state}" for state, number in counts.items())
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -146,7 +146,7 @@ def list_jobs(jobs: list[Any], as_json: bool) -> None:
 
 
 def run_jobs(jobs: list[Any], out: Path, as_json: bool, **options: Any) -> dict[str, Any]:
-    """Run jobs under a live board; the folder of records, the scores of finished jobs and the errors of failed ones."""
+    """Run jobs under a live board; return records, scores of finished jobs and errors of failed ones."""
     from headwise.experiments.jobs import in_order
     from headwise.experiments.sweep import run
 
@@ -217,7 +217,7 @@ def list_records(
 
 
 def _check_fields(wanted: dict[str, str], records: list[Any]) -> None:
-    """Refuse a field that no record has: an empty table would say that no record has this value."""
+    """Raise for a field that no record has; an empty table would suggest a value that no record has."""
     from headwise.io.records import flat
 
     known = {"work", *(name for record in records for name in flat(record.config))}

@@ -44,7 +44,7 @@ def study(
     data: DataOption = None,
     out: OutOption = None,
     config: Annotated[
-        Path | None, typer.Option(help="a TOML file with any of these options; those typed here win")
+        Path | None, typer.Option(help="a TOML file with any of these options; command-line flags override it")
     ] = None,
     dump_config: Annotated[bool, typer.Option(help="print the config of this study and stop")] = False,
     device: DeviceOption = None,
@@ -96,7 +96,7 @@ def demo(
 
 
 def _shown_on(screen: Screen) -> dict[str, Any]:
-    """What a study reports to: the terminal, and in its report the command."""
+    """Connect a study to the terminal and put the command into its report."""
     command = shlex.join(["headwise", *sys.argv[1:]])
     return {"log": screen.detail, "on_stage": screen.stage, "progress": screen.progress(), "command": command}
 

@@ -31,7 +31,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="a model folder written by headwise train, study or prune")],
     file: Annotated[Path, typer.Argument(help="a .csv, .tsv, .jsonl or .parquet file, or a .txt with a text per line")],
     task: Annotated[str | None, typer.Option(help="one of its tasks (default: its only one)")] = None,
-    column: Annotated[list[str], typer.Option(help="field=column where columns differ, e.g. text=review")] = [],  # noqa: B006
+    column: Annotated[list[str], typer.Option(help="field=column if column names differ, e.g. text=review")] = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="write .csv, .tsv, .jsonl or .parquet (default: print)")
     ] = None,
@@ -64,7 +64,8 @@ def export(
     out: Annotated[Path, typer.Argument(help="folder to write")],
     task: Annotated[str | None, typer.Option(help="one of its tasks (default: its only one)")] = None,
     mask: Annotated[
-        Path | None, typer.Option(help="safetensors or JSON with a (layers, heads) mask: true is cut (default: none)")
+        Path | None,
+        typer.Option(help="safetensors or JSON with a (layers, heads) mask: true is pruned (default: none)"),
     ] = None,
     form: Annotated[str, typer.Option(help="masked, compact, sliced or onnx")] = "masked",
     as_json: JsonOption = False,
@@ -152,21 +153,22 @@ def lab(
     tasks: TasksOption = [],  # noqa: B006
     task: OwnOption = [],  # noqa: B006
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="the model of a study that trained none, by folder or Hub name")
+        str | None,
+        typer.Option("--model", "-m", help="the model, for a study that trained none, by folder or Hub name"),
     ] = None,
     scores: Annotated[
         Path | None, typer.Option(help="importance of the model's heads: a study, or a file of headwise importance")
     ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="port; 0 picks a free one")] = None,
-    host: Annotated[str, typer.Option(help="address to listen on; others than loopback are reached by others")] = (
+    host: Annotated[str, typer.Option(help="address to listen on; others than loopback are open to the network")] = (
         "127.0.0.1"
     ),
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
     exports: Annotated[
-        Path | None, typer.Option(help="folder for cut models (default: lab/ in the folder of the run)")
+        Path | None, typer.Option(help="folder for pruned models (default: lab/ in the run's folder)")
     ] = None,
     static: Annotated[
-        Path | None, typer.Option(help="write a page that needs no server into this folder, and stop")
+        Path | None, typer.Option(help="write a page that needs no server to this folder and exit")
     ] = None,
     runtime: Annotated[Path, typer.Option(help="the npm package onnxruntime-web, for --static")] = Path(
         "node_modules/onnxruntime-web"
@@ -174,7 +176,7 @@ def lab(
     data: DataOption = None,
     device: DeviceOption = None,
 ) -> None:
-    """Serve a page on which heads are closed while every answer is watched, until Ctrl-C.
+    """Serve a page to close heads and watch every answer change, until Ctrl-C.
 
     Example: headwise lab runs/demo
     """

@@ -24,6 +24,7 @@ from headwise.heads.families import (
     declared_causal,
     input_width,
     qkv_parts,
+    transposed,
 )
 from headwise.heads.proven import Placed, Proven, proven
 from headwise.heads.sites import Site, by_origin, origins_of
@@ -383,7 +384,7 @@ def _site(
     kept = tuple(getattr(module, "headwise_kept", range(num_heads)))
     parts = qkv_parts(attention, family, len(kept), head_dim, cross) if kept else {}
     if parts:
-        axis = 0 if type(module).__name__ == "Conv1D" else 1
+        axis = 0 if transposed(module) else 1
         parts["o"] = Part(module, axis, torch.arange(len(kept) * head_dim).view(-1, head_dim))
     return Site(layer, name, module, attention, kept, parts, head_dim)
 

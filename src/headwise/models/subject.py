@@ -205,7 +205,7 @@ def _chunk(subject: Any, task: str, kind: Any, rows: list[dict], tokens: int | N
 @torch.no_grad()
 def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict], tokens: int) -> list[Any]:
     """One record per row; for rows with several items, the one with the best score."""
-    owner = data.columns.get("row")
+    owner: Any = data.columns.get("row")
     best: list[Any] = [None] * len(rows)
     with evaluating(subject):
         for items, batch in batches(data, tokens, subject.device):

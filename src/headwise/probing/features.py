@@ -210,7 +210,7 @@ class Reader:
         return heads, layers, a[2] + b[2]
 
     def _pass(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
-        data = self._tokenised(rows)
+        data = self._tokenized(rows)
         return self._room.fit(lambda tokens: self._forward(data, tokens))
 
     @torch.no_grad()
@@ -240,7 +240,7 @@ class Reader:
         heads, layers = self.team.completed(heads), self.team.completed(layers)
         return heads, layers, int((np.asarray(data.columns["cut"]) > 0).sum())
 
-    def _tokenised(self, rows: Sequence[Row]) -> Encoded:
+    def _tokenized(self, rows: Sequence[Row]) -> Encoded:
         room = self.max_length - (self.at == "post_last")
         columns = encode_texts(rows, self.tokenizer, room)
         ids = columns["input_ids"]

@@ -141,7 +141,7 @@ class Profiles:
 
     tasks: tuple[str, ...]
     heads: tuple[tuple[int, int], ...]
-    profile: np.ndarray  # (heads, tasks), standardised over heads
+    profile: np.ndarray  # (heads, tasks), standardized over heads
     similarity: np.ndarray  # (heads, heads), cosine of profiles
     cluster: np.ndarray  # (heads,), numbered from 0
     order: np.ndarray  # heads in the order of the tree, so that alike ones lie side by side

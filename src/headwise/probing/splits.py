@@ -15,7 +15,7 @@ from headwise.io.files import digest
 from headwise.measuring.evaluate import chance
 from headwise.models.batching import sample
 from headwise.tasks.kinds.classify import Classify, Regress
-from headwise.tasks.readers.shape import normalised
+from headwise.tasks.readers.shape import normalized
 from headwise.tasks.task import Row, Task
 
 SHARED = ("drop", "refuse", "keep")
@@ -111,7 +111,7 @@ def _sides(task: Task, seed: int) -> tuple[dict[str, list[Row]], list[str]]:
 
 
 def _text(row: Row) -> tuple[str, str]:
-    return normalised(row["text"]), normalised(row.get("text_b") or "")
+    return normalized(row["text"]), normalized(row.get("text_b") or "")
 
 
 def _apart(name: str, rows: dict[str, list[Row]], shared: str) -> tuple[dict[str, list[Row]], list[str]]:

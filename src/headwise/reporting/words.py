@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.io.files import finite
 from headwise.measuring.stats import adjust, over_trainings
 from headwise.study.schema import nearest
 from headwise.study.verdict import kind_of, top_mask, withheld
@@ -219,7 +220,7 @@ def _together(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
     p = adjust(np.array([np.maximum(_over(pair["d_a"]), _over(pair["d_b"])) for pair in pairs]))
     for pair, value in zip(pairs, p.tolist()):
-        pair["p"] = None if np.isnan(value) else value
+        pair["p"] = finite(value)
     alpha = parts[0]["default"]
     masks = {task: [top_mask(s["importance"][task]["scores"], alpha) for s in group] for task in group[0]["importance"]}
     shared = {task: [(a & b).sum() / max(1, a.sum()) for a, b in combinations(sets, 2)] for task, sets in masks.items()}

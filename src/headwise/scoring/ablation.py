@@ -10,7 +10,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.heads.attention import eager, whole_maps
-from headwise.heads.families import input_width
+from headwise.heads.families import input_width, transposed
 from headwise.heads.gates import Heads, captured
 from headwise.measuring.references import mean_of
 from headwise.scoring.result import Importance
@@ -119,7 +119,7 @@ def _gram(site: Any, heads: Heads) -> torch.Tensor:
         )
     weight = site.module.weight.detach()
     weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # it may lie on several processes
-    weight = weight if type(site.module).__name__ == "Conv1D" else weight.T  # (H·D, out)
+    weight = weight if transposed(site.module) else weight.T  # (H·D, out)
     own = weight[site.start : site.start + len(site.kept) * site.head_dim]
     per_head = own.reshape(len(site.kept), site.head_dim, weight.shape[1])
     whole = whole.to(weight)

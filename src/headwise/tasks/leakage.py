@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError
-from headwise.tasks.readers.shape import normalised, row_texts
+from headwise.tasks.readers.shape import normalized, row_texts
 from headwise.tasks.task import SPLITS, Row, Rows, Task
 
 
@@ -86,7 +86,7 @@ class _Part:
 
 
 def _keys(row: Row) -> dict[str, str]:
-    keys = {field: normalised(text) for field, text in row_texts(row).items()}
+    keys = {field: normalized(text) for field, text in row_texts(row).items()}
     if "text_b" in keys:
         keys["pair"] = f"{keys['text']}\t{keys['text_b']}"
     if "item" in row:

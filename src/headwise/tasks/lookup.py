@@ -19,8 +19,7 @@ from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.io.files import plain
 from headwise.io.identity import file_hash
 from headwise.tasks.builders import copying
-from headwise.tasks.catalog.blimp import blimp
-from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known, data_folder
+from headwise.tasks.catalog.known import NOT_FOUND, Finder, Known, blimp, data_folder
 from headwise.tasks.catalog.probes import PROPERTIES, build
 from headwise.tasks.catalog.sentences import catalog
 from headwise.tasks.catalog.words import universal

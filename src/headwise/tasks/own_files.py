@@ -27,7 +27,7 @@ from headwise.tasks.metrics import answer_f1
 from headwise.tasks.prompts.prompted import options_of, prompted
 from headwise.tasks.readers.formats import class_names, decoded
 from headwise.tasks.readers.shape import Reading, reading
-from headwise.tasks.readers.sources import Files, Layout, portions, rows_of
+from headwise.tasks.readers.sources import Files, Layout, feature_names, portions, rows_of
 from headwise.tasks.readers.tables import TextTable
 from headwise.tasks.task import SPLITS, Row, Rows, Task, items_of
 
@@ -247,8 +247,7 @@ def _class_names(part: Any) -> dict[str, list[str]]:
     """The names behind the numbers of ClassLabel columns (datasets) and of categories (pandas)."""
     found = {}
     for column, feature in dict(getattr(part, "features", None) or {}).items():
-        names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
-        if names:
+        if names := feature_names(feature):
             found[column] = list(names)
     return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from headwise import tasks
 from headwise.errors import HeadwiseError
-from headwise.tasks.catalog.blimp import PARADIGMS, PHENOMENA, blimp
+from headwise.tasks.catalog.known import PARADIGMS, PHENOMENA, blimp
 from headwise.tasks.kinds.answer import Answer
 from headwise.tasks.kinds.choice import Choice, Grade
 from headwise.tasks.kinds.classify import Classify, Regress

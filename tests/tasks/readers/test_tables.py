@@ -17,7 +17,7 @@ from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.lookup import describe, statistics
 from headwise.tasks.own_files import own
 from headwise.tasks.readers import tables
-from headwise.tasks.readers.shape import normalised
+from headwise.tasks.readers.shape import normalized
 from headwise.tasks.readers.tables import TextTable, _groups
 from headwise.testing import tiny_tokenizer
 
@@ -92,11 +92,11 @@ def test_a_table_behaves_as_its_list(small, tmp_path):
     assert len(coded["label"]) == len(rows)
 
 
-def test_the_same_texts_are_those_that_are_the_same_when_normalised():
+def test_the_same_texts_are_those_that_are_the_same_when_normalized():
     given = texts(2000, 3)
     found = _groups(pa.array(given)).tolist()
     numbers: dict[str, int] = {}
-    assert found == [numbers.setdefault(normalised(text), len(numbers)) for text in given]
+    assert found == [numbers.setdefault(normalized(text), len(numbers)) for text in given]
     assert _groups(pa.array(["b", *given, "b"]).slice(1, len(given))).tolist() == found  # of a part of an array
 
 

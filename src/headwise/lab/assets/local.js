@@ -82,7 +82,7 @@ function tagged(task, split, scores) {
 const CHINESE = /[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
 const PUNCTUATION = /[!-/:-@[-`{-~\p{P}]/u;
 
-function normalised(text) {
+function normalized(text) {
   let found = text.replace(/[\u0000\ufffd]/g, "").replace(/[\t\n\r]/g, " ").replace(/[\p{Cc}\p{Cf}\p{Cn}\p{Co}]/gu, "").replace(/\p{Zs}/gu, " ");
   if (words.chinese) found = found.replace(CHINESE, " $& ");
   if (words.strip) found = found.normalize("NFD").replace(/\p{Mn}/gu, "");
@@ -91,7 +91,7 @@ function normalised(text) {
 
 function pieces(text) {
   const found = [];
-  for (const part of normalised(text).split(/\s+/u).filter(Boolean)) {
+  for (const part of normalized(text).split(/\s+/u).filter(Boolean)) {
     let word = "";
     for (const letter of part) {
       if (!PUNCTUATION.test(letter)) { word += letter; continue; }

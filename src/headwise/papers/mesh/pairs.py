@@ -15,7 +15,7 @@ from headwise.errors import unknown
 from headwise.tasks import lookup
 from headwise.tasks.catalog.sentences import PAWSX, XNLI
 from headwise.tasks.catalog.words import MLQA, PANX, TYDI, UDPOS, XQUAD
-from headwise.tasks.readers.shape import normalised, row_texts
+from headwise.tasks.readers.shape import normalized, row_texts
 from headwise.tasks.task import Row, Rows, Task
 
 TASKS = ("nli", "qa", "ner", "pa")  # Table I
@@ -208,7 +208,7 @@ def _held_out(rows: Sequence[Row], share: float = 0.2, seed: int = 0) -> set[str
 
     for row in rows:
         for text in row_texts(row).values():
-            group[root(f"text {normalised(text)}")] = root(f"item {row['item']}")
+            group[root(f"text {normalized(text)}")] = root(f"item {row['item']}")
     items = sorted({row["item"] for row in rows})
     groups: dict[str, list[str]] = {}
     for item in items:

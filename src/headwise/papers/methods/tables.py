@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.io.files import finite
 from headwise.measuring.stats import adjust
 from headwise.papers.methods.records import Records
 from headwise.papers.summary import mean_sd, over_seeds, table
@@ -46,7 +47,7 @@ def method_table(records: Records, model: str, split: str) -> Table | None:
             rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
             tests.append(np.nan if found is None else float(np.asarray(found.p)))
     for row, p in zip(rows, adjust(np.array(tests))):
-        row.insert(-1, None if np.isnan(p) else float(p))
+        row.insert(-1, finite(float(p)))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
     note = "In percent; every method with its own tuned settings, on seeds that tuned nothing. Student's paired t over "
     note += f"seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.io.files import finite
 from headwise.io.records import Record
 from headwise.measuring.stats import adjust, paired_bootstrap
 from headwise.papers.specialization import published as paper
@@ -101,7 +102,7 @@ def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float
     """The mean difference over common seeds and its p-value (Student's, two-sided), which needs two and a spread."""
     each, found = gaps(mine, base), over_seeds(mine, base)
     p = np.nan if found is None else float(found.p)  # type: ignore[arg-type]
-    return float(np.mean(each)) if each else None, None if np.isnan(p) else p
+    return float(np.mean(each)) if each else None, finite(p)
 
 
 def after_holm(ps: Iterable[float | None]) -> list[float]:

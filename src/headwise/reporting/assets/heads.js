@@ -82,10 +82,10 @@ function profiles(view) {
     ...Object.values(probes || {}).map((probe) => flat(probe.accuracy)),
     ...Object.values(gates || {}).map(flat),
   ];
-  return measures.map(standardised);
+  return measures.map(standardized);
 }
 
-function standardised(values) {
+function standardized(values) {
   const present = values.filter(known);
   const mean = sum(present) / present.length;
   const spread = Math.sqrt(sum(present.map((v) => (v - mean) ** 2)) / present.length) || 1;

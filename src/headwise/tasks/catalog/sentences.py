@@ -6,8 +6,7 @@ This file has the tasks on one or two texts; ``words`` those on words, trees and
 from __future__ import annotations
 
 from headwise.registry import Registry
-from headwise.tasks.catalog.blimp import blimp
-from headwise.tasks.catalog.known import PACKED, Known, glue, hub, one, parquet, per_split, sizes, table, two
+from headwise.tasks.catalog.known import PACKED, Known, blimp, glue, hub, one, parquet, per_split, sizes, table, two
 from headwise.tasks.catalog.words import PROBES, QUESTIONS, WORDS
 from headwise.tasks.readers.sources import Layout
 from headwise.tasks.task import Task

@@ -244,11 +244,11 @@ def row_texts(row: Row) -> dict[str, str]:
 
 
 @lru_cache(maxsize=100_000)  # many questions share a context
-def normalised(text: str) -> str:
+def normalized(text: str) -> str:
     """Letters and digits only, lower case: different spellings and tokenizations of a text become equal.
 
     Example:
-        >>> normalised("Don't STOP .") == normalised("do n't stop")
+        >>> normalized("Don't STOP .") == normalized("do n't stop")
         True
     """
     return _NOT_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())

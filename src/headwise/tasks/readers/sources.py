@@ -16,7 +16,7 @@ import numpy as np
 from headwise.errors import HeadwiseError, missing_extra
 from headwise.tasks.labels import LabelNames
 from headwise.tasks.readers.formats import Record, formats
-from headwise.tasks.readers.shape import SHAPES, normalised, row_texts
+from headwise.tasks.readers.shape import SHAPES, normalized, row_texts
 from headwise.tasks.readers.tables import TextTable, text_table
 from headwise.tasks.task import SPLITS, Row
 
@@ -153,7 +153,7 @@ def _groups(rows: Sequence[Row], least: int) -> list[list[int]]:
 def _keys(row: Row) -> list[str]:
     """What rows are the same by: their texts, in whatever spelling, or their pictures."""
     texts = {name: text for name, text in row_texts(row).items() if text.strip()}
-    return [text if name == "path" else normalised(text) or text for name, text in texts.items()]
+    return [text if name == "path" else normalized(text) or text for name, text in texts.items()]
 
 
 def linked(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
@@ -279,7 +279,7 @@ class Hub:
             data = _load(str(wanted), **self.layout.options)
         except HeadwiseError as error:
             raise HeadwiseError(f"{self.before}{error.seen}", error.expected, error.hint) from error
-        coded = {name: words for name, feature in dict(data.features).items() if (words := _class_names(feature))}
+        coded = {name: words for name, feature in dict(data.features).items() if (words := feature_names(feature))}
         for number, record in enumerate(data.to_list(), 1):
             for name, words in coded.items():
                 record[name] = _decoded(record[name], words)
@@ -315,7 +315,7 @@ def _load(split: str, path: str, config: str | None = None, parquet_branch: bool
         ) from error
 
 
-def _class_names(feature: Any) -> list[str] | None:
+def feature_names(feature: Any) -> list[str] | None:
     """The label names of a ClassLabel, or of a list of them."""
     return getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
 

@@ -19,14 +19,14 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.labels import LabelNames
-from headwise.tasks.readers.shape import SHAPES, normalised
+from headwise.tasks.readers.shape import SHAPES, normalized
 from headwise.tasks.task import Row
 
 BLOCK = 1 << 19
 LARGE = 4_000_000  # bytes of a file that is read as columns
 CHUNK = 20_000  # rows made at a time
 KINDS = ("classify", "regress")
-KEPT = np.zeros(256, np.uint8)  # what `normalised` makes of a byte of ASCII: 0 where it drops it
+KEPT = np.zeros(256, np.uint8)  # what `normalized` makes of a byte of ASCII: 0 where it drops it
 KEPT[list((ascii_lowercase + digits).encode())] = list((ascii_lowercase + digits).encode())
 KEPT[list(ascii_uppercase.encode())] = list(ascii_lowercase.encode())
 SPACES = np.isin(np.arange(256), list(b" \t\n\v\f\r\x1c\x1d\x1e\x1f"))
@@ -298,7 +298,7 @@ def _words(column: Any) -> np.ndarray:
 
 
 def _groups(column: Any) -> np.ndarray:
-    """The number of each text among the different ones, in the order of their first rows, by `normalised`.
+    """The number of each text among the different ones, in the order of their first rows, by `normalized`.
 
     Texts are the same where 64 bits of them are: two others would only come into the same split.
     """
@@ -311,7 +311,7 @@ def _groups(column: Any) -> np.ndarray:
         hashes[start:stop] = _hashed(part, KEPT)
         odd = _numbers(pc.string_is_ascii(part).cast(pa.uint8())) == 0
         if odd.any():
-            written = pa.array([normalised(text) for text in part.filter(odd).to_pylist()], pa.string())
+            written = pa.array([normalized(text) for text in part.filter(odd).to_pylist()], pa.string())
             hashes[start:stop][odd] = _hashed(written, np.arange(256, dtype=np.uint8))
     order = np.argsort(hashes, kind="stable").astype(np.int32)
     hashes = hashes[order]

@@ -1,1 +1,0 @@
-"""A study of chemistry Transformers: `python -m examples.reactions --help`."""

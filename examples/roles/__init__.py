@@ -1,1 +1,0 @@
-"""What heads of real models do: measured, and written as docs/results/roles.md."""
