@@ -27,19 +27,17 @@ def heat_maps(
         maps: probes or ``(layers, heads)`` arrays, by title.
         ordered: sort each layer's heads, best first (Figures 3 and 6); False keeps their order (Figure 7); None draws
             both, sorted maps above.
-        shared: use one colour range for the maps of a row (Figure 4).
+        shared: use one colour range for all maps (Figure 4).
         columns: maps per row.
     """
     width = min(columns, len(maps))
     rows = -(-len(maps) // width)
     orders = (True, False) if ordered is None else (ordered,)
     figure = _figure((2.2 * width, 2.3 * rows * len(orders)))
-    each = list(maps.values())
+    span = shared_range(list(maps.values())) if shared else (None, None)
     for half, best_first in enumerate(orders):
         for number, (title, found) in enumerate(maps.items(), half * rows * width + 1):
             axis = figure.add_subplot(rows * len(orders), width, number)
-            row = (number - 1) % (rows * width) // width * width
-            span = shared_range(each[row : row + width]) if shared else (None, None)
             _map(figure, axis, found, best_first, span)
             axis.set_title(title, fontsize=8)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from headwise.papers.anatomy import tables
 from headwise.papers.anatomy.jobs import HUB, SIZES, Build
@@ -76,21 +75,16 @@ def _effect(records: Records) -> Part:
 
 def _tuning(records: Records) -> Part:
     found = [tables.tuning_table(records), tables.change_table(records)]
-    maps: dict[str, dict[str, Any]] = {}
+    drawn = {}
     for (model, task), each in records.tunings().items():
         arrays = each[0].arrays
-        for name, key in (("before", "test_before"), ("tuned", "test_after"), ("tuned, top heads", "test_after_top")):
-            if key in arrays:
-                maps.setdefault(model, {})[f"{task}, {name}"] = arrays[key]
-    drawn = {}
-    for model, found in maps.items():
-        columns = len(found) // len({title.partition(",")[0] for title in found})
-        draw = partial(figures.heat_maps, found, ordered=True, shared=True, columns=columns)
-        drawn[f"before and after fine-tuning, {model}"] = draw
+        maps = {"before": arrays["test_before"], "after fine-tuning": arrays["test_after"]}
+        maps |= {"with top heads": arrays["test_after_top"]} if "test_after_top" in arrays else {}
+        drawn[f"before and after {task} {model}"] = partial(figures.heat_maps, maps, ordered=True, shared=True)
     text = (
         "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "
     )
-    text += f"probed before and after (Figure 4, first seed, one colour range per task). {sentence(ERRATA['table 4'])}."
+    text += f"probed before and after (Figure 4, first seed, one colour range). {sentence(ERRATA['table 4'])}."
     return Part("Fine-tuning", text, [each for each in found if each], drawn)
 
 
