@@ -128,7 +128,7 @@ function begin() {
   role("needed").append(...options.map(([value, label]) => el("option", { value }, label)));
   role("needed").closest("label").hidden = !tasks.length;
   role("needed").addEventListener("change", (event) => { state.needed = event.target.value; draw(); });
-  role("changes").hidden = models.length < 2;
+  role("changes").hidden = !changes.length;
   role("changed").addEventListener("change", (event) => { state.changed = event.target.checked; draw(); });
   role("sink").addEventListener("change", (event) => { state.sink = event.target.checked; state.role = null; draw(); card(); });
   const all = [...about.values()];
