@@ -119,7 +119,7 @@ def many_pages(folder: Path, seconds: float) -> list[Row]:
     with serving(folder) as (address, process):
         shape = (lambda about: (about["layers"], about["heads"]))(Page(address, "first").about())
         times(Page(address, "warm"), shape, TEXT, 20)
-        before, until, found = process.memory_info().rss, time.perf_counter() + seconds, []
+        before, until, found = process.memory_full_info().uss, time.perf_counter() + seconds, []
 
         def run(number: int) -> None:
             page, changing = Page(address, f"page-{number}"), masks(shape, number)
@@ -133,7 +133,7 @@ def many_pages(folder: Path, seconds: float) -> list[Row]:
             thread.start()
         for thread in threads:
             thread.join()
-        grown = (process.memory_info().rss - before) / 1e6
+        grown = (process.memory_full_info().uss - before) / 1e6
     name = f"MiniLM, {CLIENTS} pages for {seconds:g} s"
     return [
         row(f"{name}: answers a second", len(found) / seconds),
@@ -144,15 +144,15 @@ def many_pages(folder: Path, seconds: float) -> list[Row]:
 
 
 def memory(folder: Path, data: Path, requests: int) -> list[Row]:
-    """Different texts and masks, on a tiny model: what grows would be the lab."""
+    """Different texts and masks, on a tiny model: what grows, in memory of its own, would be the lab."""
     with serving(folder, "--data", str(data)) as (address, process):
         page, draw, changing = Page(address, "one"), random.Random(0), masks((2, 4), 0)
         sizes = []
         for number in range(requests + 200):
             page.ask("answers", text=" ".join(draw.choices(WORDS, k=draw.randint(3, 30))), gates=next(changing))
             if number == 199:
-                sizes.append(process.memory_info().rss)
-        sizes.append(process.memory_info().rss)
+                sizes.append(process.memory_full_info().uss)
+        sizes.append(process.memory_full_info().uss)
     return [row(f"memory over {requests} texts and masks, MB more", (sizes[1] - sizes[0]) / 1e6, "<= 20")]
 
 
