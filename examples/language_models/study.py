@@ -53,7 +53,7 @@ class Size:
 
 ALPHA = 0.1
 QUICK = 6  # tasks with short prompts, whose gates are fitted before the other seeds are measured
-TOKENS = 8192  # in a pass over many rows on an accelerator, whose memory several processes share
+TOKENS = 4096  # in a pass on an accelerator, whose memory several processes share: 16 GB for gemma's gradients
 SHORT = 1000  # characters of the longest text that is asked about
 SIZES = {
     "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
@@ -221,7 +221,8 @@ class Study:
         def make() -> Any:
             from headwise.scoring.importance import importance
 
-            found: Any = importance(self.subject(seed), task, "causal_gating", steps=self.size.steps, log=print)
+            how = {"steps": self.size.steps, "tokens": self.tokens, "log": print}
+            found: Any = importance(self.subject(seed), task, "causal_gating", **how)
             names = ("signed", "signed_stderr", "opened", "closed")
             return {"roles": found.roles()}, {name: getattr(found, name).numpy() for name in names}
 

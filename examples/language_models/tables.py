@@ -291,6 +291,8 @@ def overlap_table(records: Records) -> Table:
                     wording,
                     100 * float(np.mean(across)),
                     about.get("harmful"),
+                    about.get("examples"),
+                    record.config["dtype"] if record else None,
                 ]
             )
     note = (
@@ -298,5 +300,5 @@ def overlap_table(records: Records) -> Table:
         "that the task shares with another one on average. Harmful: heads whose closing lowers the loss to first "
         "order, by more than two standard errors."
     )
-    columns = ["model", "task", "halves %", "wordings %", "other tasks %", "harmful"]
+    columns = ["model", "task", "halves %", "wordings %", "other tasks %", "harmful", "examples", "dtype"]
     return table("Do other words need other heads?", columns, rows, note)
