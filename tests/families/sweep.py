@@ -41,7 +41,7 @@ DETACHED = "the model detaches {}: autograd leaves out these paths, finite diffe
 EXPLAINED = {  # why the gradient of a gate is not that of finite differences
     **dict.fromkeys(DETRS.split(), DETACHED.format("the boxes that its encoder and decoder layers hand on")),
     "fastspeech2_conformer": DETACHED.format("what it predicts pitch and energy from"),
-    "fastspeech2_conformer_with_hifigan": "encoder: as fastspeech2_conformer; decoder: not looked into",
+    "fastspeech2_conformer_with_hifigan": DETACHED.format("what it predicts pitch and energy from"),
     "mask2former": "not looked into; its decoder thresholds and detaches masks",
 }
 LEGEND = """`text 2/3 x 4 x 8, cut, masked, sliced` is a stack named text: two of three layers have attention, with up
