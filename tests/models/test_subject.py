@@ -20,10 +20,11 @@ from headwise.models.multitask import MultiTaskModel
 from headwise.models.subject import Output, Subject
 from headwise.scoring.importance import importance
 from headwise.tasks.kinds.answer import Answer
+from headwise.tasks.kinds.bracketing import Tree
 from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.frames import Frames
 from headwise.tasks.kinds.tag import Spans, Tag
-from headwise.tasks.kinds.tree import Constituents, Dependencies, Tree
+from headwise.tasks.kinds.tree import Constituents, Dependencies
 from headwise.tasks.own_files import own
 from headwise.tasks.predictions import Labelled, Predictions
 from headwise.tasks.readers.shape import check_heads

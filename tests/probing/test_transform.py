@@ -102,19 +102,20 @@ def test_bad_input_is_told(plant):
 
 FEW_TASK = marked(60)
 FEW_TEXTS = [row["text"] for row in FEW_TASK.rows("train")]
+FEW_LABELS = [row["label"] for row in FEW_TASK.rows("train")]
 
 
 def test_a_planted_head_is_chosen_first_and_classifies(plant):
-    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, LABELS)
+    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, FEW_LABELS)
     assert few.heads_ == [(1, 2)] and few.scores_[0] > 0.9
     test = FEW_TASK.rows("test")
     assert few.score([row["text"] for row in test], [row["label"] for row in test]) > 0.9
 
 
 def test_one_head_votes_for_the_class_whose_mean_output_is_nearest(plant):
-    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, LABELS)
+    few = headwise.FewHeads(*plant, heads=1).fit(FEW_TEXTS, FEW_LABELS)
     z_ND = Reader.of(*plant).read([{"text": text} for text in FEW_TEXTS]).heads[few.heads_[0]].double()
-    means_CD = torch.stack([z_ND[[label == c for label in LABELS]].mean(0) for c in few.classes_])
+    means_CD = torch.stack([z_ND[[label == c for label in FEW_LABELS]].mean(0) for c in few.classes_])
     near = torch.nn.functional.cosine_similarity(z_ND[:, None], means_CD[None], dim=-1)
     assert (few.classes_[near.argmax(1)] == few.predict(FEW_TEXTS)).all()
     proba = few.predict_proba(FEW_TEXTS)
@@ -123,20 +124,20 @@ def test_one_head_votes_for_the_class_whose_mean_output_is_nearest(plant):
 
 def test_labels_without_a_pattern_score_chance_though_heads_were_chosen_on_them(plant):
     """Each text is left out of the centroid that judges it, so that choosing among heads is all that can mislead."""
-    shuffled = np.random.default_rng(0).permutation(LABELS)
+    shuffled = np.random.default_rng(0).permutation(FEW_LABELS)
     assert headwise.FewHeads(*plant, heads=3).fit(FEW_TEXTS, shuffled).scores_.max() < 0.75
 
 
 def test_it_is_an_estimator(plant):
     few = headwise.FewHeads(*plant, heads=1)
     assert clone(few).model is few.model and few.get_params()["heads"] == 1
-    assert cross_val_score(few, FEW_TEXTS, LABELS, cv=2).mean() > 0.8
+    assert cross_val_score(few, FEW_TEXTS, FEW_LABELS, cv=2).mean() > 0.8
 
 
 @pytest.mark.parametrize(
     ("texts", "labels", "heads", "message"),
     [
-        (FEW_TEXTS[:4], LABELS[:3], 2, "a label for each text"),
+        (FEW_TEXTS[:4], FEW_LABELS[:3], 2, "a label for each text"),
         (FEW_TEXTS[:4], ["a"] * 4, 2, "two classes"),
         (FEW_TEXTS[:4], ["a", "b", "b", "b"], 2, "two texts of each"),
         (FEW_TEXTS[:4], ["a", "a", "b", "b"], 99, "heads=99"),

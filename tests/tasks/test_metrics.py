@@ -17,7 +17,7 @@ from sklearn import metrics as sk
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.catalog.sentences import catalog
-from headwise.tasks.kinds.tree import Tree
+from headwise.tasks.kinds.bracketing import Tree
 from headwise.tasks.lookup import get
 from headwise.tasks.metrics import ARTICLES, bio_spans, metrics, plain_words
 
@@ -137,7 +137,7 @@ def test_gold_is_worth_one(name):
 
 
 def test_metrics_need_no_torch():
-    code = "import sys, headwise.tasks.metrics, headwise.tasks.kinds.tree; assert 'torch' not in sys.modules"
+    code = "import sys, headwise.tasks.metrics, headwise.tasks.kinds.bracketing; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
