@@ -33,7 +33,7 @@ TWO_WAY = ("entailment", "not_entailment")
 
 def write_all(root: Path, languages: Sequence[str] = ("en", "es")) -> Path:
     """All of them under one folder."""
-    for write in (_glue, _news, _others, _squad, _senteval, _ontonotes):
+    for write in (_glue, _news, _others, _squad, _senteval, _ontonotes, _retrieval):
         write(root)
     for language in languages:
         _xtreme(root, language)
@@ -189,6 +189,20 @@ def _ontonotes(root: Path) -> None:
 # -- XTREME, as its download script leaves it, and its translations
 
 
+def _retrieval(root: Path) -> None:
+    """Tatoeba as LASER has it, and BUCC with identifiers: of a side, every second sentence has its own copy."""
+    (root / "tatoeba").mkdir(parents=True)
+    (root / "bucc2018").mkdir()
+    same = list(dict.fromkeys(texts("tatoeba", 4 * ROWS)))[:ROWS]
+    for side in ("spa", "eng"):
+        (root / "tatoeba" / f"tatoeba.spa-eng.{side}").write_text("".join(f"{text}\n" for text in same))
+    for side, texts_ in (("es", same[::2] + same[1::4]), ("en", same[::2] + same[3::4])):
+        lines = [f"{side}-{i:06d}\t{text}\n" for i, text in enumerate(texts_)]
+        (root / "bucc2018" / f"es-en.dev.{side}").write_text("".join(lines))
+    gold = [f"es-{i:06d}\ten-{i:06d}\n" for i in range(len(same[::2]))]
+    (root / "bucc2018" / "es-en.dev.gold").write_text("".join(gold))
+
+
 def _xtreme(root: Path, language: str) -> None:
     for name, labels, translated in (("xnli", NLI, "XNLI"), ("pawsx", "01", "PAWSX")):
         for split in SPLITS:
@@ -243,7 +257,7 @@ def test_items_name_parts_of_the_recipe_and_all_of_them(name):
     for item in recipe.items:
         assert item.parts or item.missing or item.titles, item.tag
         jobs = recipe.jobs(Scale("smoke"), [item.tag]) if item.parts else []
-        assert bool(jobs) == bool(set(item.parts) - {"submission"}), item.tag
+        assert bool(jobs) == bool(set(item.parts) - {"submission", "retrieval"}), item.tag
         assert all(hours(job) >= 0 for job in jobs)
 
 

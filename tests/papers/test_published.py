@@ -14,6 +14,7 @@ from headwise.io.records import Results
 from headwise.io.storage import check, write_packed
 from headwise.papers.pages import pages
 from headwise.papers.recipe import recipes
+from headwise.papers.registered import Registered, with_registered
 
 ROOT = Path(__file__).parents[2]
 HOME, RECORDS = ROOT / "docs" / "results", ROOT / "results"
@@ -23,6 +24,11 @@ MOST = 8_000_000
 
 def written_by(name):
     """What writes a page, and the commands the page names: a recipe, or a program among the examples."""
+    plan = HOME / "registered" / f"{name}.toml"
+    if plan.exists():  # its tests come first
+        read = f"headwise recipe {name} --registered docs/results/registered/{name}.toml"
+        command = f"{read} --records results/{name}.parquet --pages docs/results"
+        return with_registered(recipes[name], Registered.read(plan)), command
     if name in recipes:
         return recipes[name], f"headwise recipe {name} --records results/{name}.parquet --pages docs/results"
     page = import_module(f"examples.{name}.page")

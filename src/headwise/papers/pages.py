@@ -81,6 +81,7 @@ def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from _weights(inner)
 
 
+FOLDED = 12  # rows of a table, from which on it opens on demand
 LONGEST = 100  # characters of a file name
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
 
@@ -175,7 +176,10 @@ def _link(title: str) -> str:
 def _markdown(table: Mapping[str, Any]) -> list[str]:
     beside = " Published numbers in brackets." if table.get("published") else ""
     note = f"{table.get('note', '')}{beside}".strip()
-    return [f"**{table['title']}**", "", tables.markdown(table), *([note, ""] if note else [])]
+    shown, rows = tables.markdown(table), len(table["rows"])
+    if rows > FOLDED:
+        shown = f"<details><summary>{rows} rows</summary>\n\n{shown}\n</details>\n"
+    return [f"**{table['title']}**", "", shown, *([note, ""] if note else [])]
 
 
 def _reproduce(records: list[Any]) -> str:

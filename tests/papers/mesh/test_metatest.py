@@ -75,6 +75,17 @@ def _scores(model, method, task):
         return evaluate(model, task)
 
 
+def test_heads_are_closed_by_the_pairs_own_support(trained):
+    """All of them closed leaves nothing of the text; none closed changes nothing; and the model is left as it was."""
+    model, method, (known, _) = trained
+    whole, same, none = (
+        meta_test(model, method, known, (8,), 1, limit=24, prune=p).scores[8] for p in (0.0, 1e-9, 1.0)
+    )
+    assert whole[0].predictions == same[0].predictions != none[0].predictions
+    again = meta_test(model, method, known, (8,), 1, limit=24)
+    assert again.scores[8][0].predictions == whole[0].predictions
+
+
 def test_adaptation_learns_a_new_task():
     model, method, (_, new) = made()
     few, more = meta_test(model, method, new, shots=(4, 32), seeds=3, steps=20).scores.values()

@@ -14,7 +14,7 @@ from headwise.heads.selection import random_heads
 from headwise.testing import tiny, toy_model
 from headwise.training.loop import Run, fit
 from headwise.training.methods import iat
-from headwise.training.methods.iat import IAT, HeldHeads
+from headwise.training.methods.iat import IAT, HeldHeads, half_of
 from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
 
@@ -390,3 +390,28 @@ def test_shared_layers_are_refused():
 
 def test_method_hooks_are_no_ops():
     assert Method().describe() == {"method": "plain"} and Method().state() == {}
+
+
+def test_alpha_is_the_fewest_heads_with_half_of_the_importance():
+    assert half_of(torch.tensor([[6.0, 1.0], [2.0, 1.0]])) == 0.25
+    assert half_of(torch.tensor([[1.0, 1.0], [1.0, float("nan")]])) == pytest.approx(2 / 3)
+
+
+def test_heads_are_held_once_their_selection_has_settled():
+    """Given heads agree at once, so they are held at the second look, a twentieth after half; never before half."""
+    held_from = []
+
+    class Watched(IAT):
+        def before_update(self, run, tasks):
+            if self.masks and not held_from:
+                held_from.append(run.step)
+            super().before_update(run, tasks)
+
+    model = toy_model()
+    plan = Plan(steps=40, lr=1e-3, batch_size=16, evaluate_every=0)
+    fit(model, plan, Watched(alpha="half", delta="settled", examples=16))
+    assert held_from and 22 <= held_from[0] <= 38
+    given = {task: torch.ones(2, 4, dtype=torch.bool) for task in model.tasks}
+    held_from.clear()
+    fit(toy_model(), plan, Watched(delta="settled", choose=given))
+    assert held_from == [22]

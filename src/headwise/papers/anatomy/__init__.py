@@ -8,10 +8,26 @@ from headwise.papers.anatomy import tables
 from headwise.papers.anatomy.jobs import HUB, SIZES, Build
 from headwise.papers.anatomy.published import ERRATA
 from headwise.papers.anatomy.tables import Records, property_of, suite_of
+from headwise.papers.message import Claim, Row, in_short, row
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 from headwise.papers.summary import sentence
 from headwise.probing import figures
 from headwise.probing.utilization import EffectOfN
+
+
+def _claims(records: Records) -> Part:
+    gaps = tables.control_gaps(records)
+    rows = [each for model, found in gaps.items() for each in _over(model, found, "random heads", "mixed layers")]
+    best = [each for model, found in gaps.items() for each in _over(model, found, "best layer", "best layer, mean")]
+    axis = "points by which the chosen heads are better, mean over tasks"
+    chosen = "Heads chosen for a property, as wide as a layer together, tell more of it than as many random heads."
+    less = "Against the best layer the gain is what is left of it where probes are standardized and at their optimum."
+    return in_short([Claim(chosen, axis, rows), Claim(less, axis, best)])
+
+
+def _over(model: str, found: dict[str, list[float]], *names: str) -> list[Row]:
+    kinds = ("measured", "control")
+    return [e for name, kind in zip(names, kinds) for e in row(f"{model}: over {name}", kind, found[name], "tasks")]
 
 
 def _inventory(records: Records) -> Part:
@@ -132,7 +148,7 @@ recipe = PaperRecipe(
     sizes=SIZES,
     build=Build,
     read=Records,
-    sections=(_inventory, _probes, _controls, _maps, _effect, _tuning, _printed),
+    sections=(_claims, _inventory, _probes, _controls, _maps, _effect, _tuning, _printed),
     items=ITEMS,
     differences=DIFFERENCES,
     published=PUBLISHED,

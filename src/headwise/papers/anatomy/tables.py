@@ -223,6 +223,20 @@ def controls_table(records: Records, model: str, suite: str) -> Table | None:
     return table(f"Controls: {model}, {suite}, standardized probes", columns, rows, note)
 
 
+def control_gaps(records: Records) -> dict[str, dict[str, list[float]]]:
+    """How far the top heads are above each control, in points: model to control to tasks."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for (model, _), record in records.controlled.items():
+        c = record.result["controls"]
+        others = {"best layer": c["best_layer"], "best layer, mean": c["mean_best"]}
+        others |= {
+            name: float(np.mean(c[key])) for name, key in (("random heads", "random"), ("mixed layers", "mixed"))
+        }
+        for name, value in others.items():
+            found.setdefault(model, {}).setdefault(name, []).append(100 * (c["top"] - value))
+    return found
+
+
 def _over(gaps: np.ndarray) -> str:
     """The mean over tasks with Student's interval and p."""
     if len(gaps) < 2:

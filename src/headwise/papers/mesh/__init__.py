@@ -9,6 +9,7 @@ from headwise.papers.mesh import figures
 from headwise.papers.mesh import tables as shown
 from headwise.papers.mesh.jobs import HUB, SIZES, WHAT, Build
 from headwise.papers.mesh.tables import Records
+from headwise.papers.message import Claim, Row, in_short
 from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 
 
@@ -28,6 +29,17 @@ def _table_one(records: Records) -> Part:
     )
     text += "as the paper's conclusion has it."
     return Part("Fewer heads", text, _kept([shown.table_one(records, m) for m in records.models()]))
+
+
+def _in_short(records: Records) -> Part:
+    found = shown.groups_table(records)
+    rows = []
+    for model, between, *values, _, _, _, seeds in found["rows"] if found else []:
+        kind = "measured" if between == "tasks" else "control"
+        rows.append(Row(f"{model}: between {between}", kind, *values, f"{seeds} seeds"))
+    says = "Heads belong to tasks rather than to languages: closing a task's heads costs its own pairs more, closing a "
+    says += "language's hardly does."
+    return in_short([Claim(says, "D, percent of the whole score", rows)])
 
 
 def _recovery(records: Records) -> Part:
@@ -58,6 +70,7 @@ def _meta_tests(records: Records) -> Part:
 
 def _apart(records: Records) -> Part:
     tables = _kept([shown.groups_table(records), shown.relations_table(records)])
+    tables += _kept([shown.retrieval_table(records)])
     text = "Are there heads of languages as there are heads of tasks? The heads of a language, or of a task in both "
     text += "languages, are closed, and all pairs measured."
     return Part("Heads of languages, heads of tasks", text, tables)
@@ -67,11 +80,15 @@ def _kept(tables: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
     return [table for table in tables if table is not None]
 
 
+FILES = "Tatoeba's and BUCC's files, which are not here"
 ITEMS = (
     Item("table-1", "accuracy of pairs by pruning and training setting", ("table",), ("Table I",)),
     Item("table-2", "tasks, languages and their rows", ("table",), ("Pairs",)),
     Item("recovery", "pruning and ten more epochs (Introduction)", ("recovery",), ("Pruning and recovery", "recovery")),
     Item("meta-test", "Algorithm 3: a new pair from few examples", ("meta_tests",), ("Meta-test", "meta-tests")),
+    Item(
+        "retrieval", "Tatoeba and BUCC: translations by their vectors", ("retrieval",), ("Translations found",), FILES
+    ),
     Item("dissociation", "Eq. 2: D of languages and of tasks", ("apart",), ("D between languages", "Two pairs")),
 )
 PUBLISHED = {"optimizer": "sgd", "clip": 1.0, "epochs": None, "source": "published", "precision": "fp32"}
@@ -96,7 +113,7 @@ recipe = PaperRecipe(
     sizes=SIZES,
     build=Build,
     read=Records,
-    sections=(_pairs, _table_one, _recovery, _meta_tests, _apart),
+    sections=(_in_short, _pairs, _table_one, _recovery, _meta_tests, _apart),
     items=ITEMS,
     differences=DIFFERENCES,
     published=PUBLISHED,

@@ -14,6 +14,7 @@ from headwise.io.identity import data
 from headwise.models.causality import pooling_by_name
 from headwise.papers import recipe
 from headwise.papers.mesh.pairs import LANGUAGES, pairs_of
+from headwise.papers.mesh.retrieval import translations
 from headwise.papers.mesh.works import found_pair
 from headwise.training.plan import Plan
 
@@ -143,7 +144,7 @@ class Build(recipe.Build):
     """The jobs of one model and one seed."""
 
     paper = "mesh"
-    parts = ("table", "recovery", "meta_tests", "apart")
+    parts = ("table", "recovery", "meta_tests", "apart", "retrieval")
 
     @property
     def pairs(self) -> Pairs:
@@ -192,6 +193,16 @@ class Build(recipe.Build):
         config = {"of": base.key, "training": base.config, "examples": s.examples, "fractions": list(s.fractions)}
         config |= {"random": None, "dev": s.dev, "seed": self.seed, "model": self.model}
         return [self.job("apart", f"languages and tasks {self.model} seed {self.seed}", config, base)]
+
+    def retrieval(self) -> list[Job]:
+        """XTREME's sentence retrieval, where its files lie in the data folder."""
+        found = translations(self.at.get("data"), self.size.languages)
+        if not found:
+            return []
+        rows = {each.name: each.digest for each in found}
+        config = {"model": self.model, "weights": weights_of(self.model, self.at), "data": rows, "seed": self.seed}
+        config |= {"languages": list(self.size.languages), "max_length": self.size.max_length}
+        return [self.job("retrieved", f"retrieval {self.model} seed {self.seed}", config)]
 
     def _trim(self, **trim: Any) -> dict[str, Any]:
         return {**trim, "examples": self.size.examples}

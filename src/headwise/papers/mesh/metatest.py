@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
+from headwise.heads.gates import Heads, gated
 from headwise.heads.modules import evaluating
+from headwise.heads.selection import bottom
 from headwise.io.files import plain
 from headwise.measuring.evaluate import NotNumbers, Score, evaluate, to_device
 from headwise.measuring.intervals import interval
@@ -121,6 +123,7 @@ def meta_test(
     rates: float | Mapping[str, float] | None = None,
     split: str = "dev",
     limit: int | None = None,
+    prune: float = 0.0,
 ) -> MetaTest:
     """Adapt to a pair from a few of its training rows and score it; the model is left as it was.
 
@@ -138,6 +141,7 @@ def meta_test(
         rates: of the adaptation; the method's (maybe learned) ones where not given.
         split: measured on this split.
         limit: on a seeded sample of this many rows.
+        prune: fraction of heads to close, those that matter least to the pair's own support set.
 
     Example:
         >>> found = meta_test(model, method, tasks.get("corpus.entailment.es"), shots=(8, 32), steps=10)
@@ -160,7 +164,7 @@ def meta_test(
         found: dict[int, list[Score]] = {}
         for count in shots:
             found[count] = [
-                _adapted(learner, method, task.name, train, draw.few(count, seed), steps, by_group, how)
+                _adapted(learner, method, task.name, train, draw.few(count, seed), steps, by_group, how, prune)
                 for seed in range(seeds)
             ]
         start = _zero_shot(learner, task.name, how) if zero else None
@@ -192,12 +196,24 @@ def _adapted(
     steps: int | None,
     rates: Rates,
     how: dict[str, Any],
+    prune: float = 0.0,
 ) -> Score:
     batch = to_device(data.batch(items), learner.model.device)
-    with learner.gated():
+    closed = _by_support(learner, task, batch, prune) if prune else None
+    with learner.gated(), gated(learner.model.encoder, closed) if closed is not None else nullcontext():
         fast = method.adapt(learner, task, batch, steps, rates).parameters
         with learner.wearing(fast):
             return evaluate(learner.model, task, **how)
+
+
+def _by_support(learner: Learner, task: str, batch: dict[str, torch.Tensor], prune: float) -> torch.Tensor:
+    """Gates (L, H) that close the heads with the least effect on the support set's loss, as Eq. 4 measures it."""
+    heads = Heads.of(learner.model.encoder)
+    gates = torch.ones(len(batch["input_ids"]), *heads.shape, device=learner.model.device, requires_grad=True)
+    with torch.enable_grad(), learner.gated(), gated(learner.model.encoder, gates):
+        (found,) = torch.autograd.grad(learner.model.losses(task, batch).sum(), gates)
+    scores = found.abs().mean(0).masked_fill(~heads.alive.to(found.device), float("nan"))
+    return (~bottom(scores.cpu(), prune)).float().to(found.device)
 
 
 def _start(model: MultiTaskModel, method: Meta) -> tuple[Learner, Rates]:

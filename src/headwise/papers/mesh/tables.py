@@ -37,8 +37,9 @@ class Records:
     """The recipe's records, by what they are."""
 
     def __init__(self, results: Results):
-        found = [record for record in results if record.work in ("mesh.train", "mesh.apart")]
+        found = [record for record in results if record.work in ("mesh.train", "mesh.apart", "mesh.retrieved")]
         self.trained = [record for record in found if record.work == "mesh.train"]
+        self.retrieved = [record for record in found if record.work == "mesh.retrieved"]
         self.apart = [record for record in found if record.work == "mesh.apart"]
 
     def models(self) -> list[str]:
@@ -282,6 +283,24 @@ def relation(a: str, b: str) -> str:
     """What two pairs have in common."""
     (task, language), (task_b, language_b) = a.split("_"), b.split("_")
     return RELATIONS[0 if task == task_b else 1 if language == language_b else 2]
+
+
+def retrieval_table(records: Records) -> Table | None:
+    """XTREME's sentence retrieval by untouched vectors, whole and with heads closed."""
+    rows = []
+    for model in dict.fromkeys(r.config["model"] for r in records.retrieved):
+        found = [r for r in records.retrieved if r.config["model"] == model]
+        for name in dict.fromkeys(name for r in found for name in r.result):
+            each = [r.result[name] for r in found if name in r.result]
+            pair, way = name.split(" ", 1)
+            rows.append([model, pair, way, each[0]["metric"], *mean_sd([100 * one["value"] for one in each])])
+            rows[-1] += [each[0]["n"], len(each)]
+    columns = ["model", "pair", "pooling", "metric", "score", "sd", "n", "seeds"]
+    note = (
+        "In percent; nearest neighbours by cosine of untouched vectors. F1: the similarity above which a pair counts "
+    )
+    note += "is chosen on every second sentence and measured on the others. Closed heads are random, new ones a seed."
+    return table("Translations found by their vectors", columns, rows, note) if rows else None
 
 
 def groups_table(records: Records) -> Table | None:

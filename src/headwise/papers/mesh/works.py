@@ -13,6 +13,8 @@ import torch
 from headwise.dissociation.lesions import dissociate
 from headwise.experiments.jobs import Place
 from headwise.experiments.works import scored, small
+from headwise.heads.gates import Heads
+from headwise.heads.selection import random_heads
 from headwise.measuring.evaluate import evaluate
 from headwise.models.device import default_device
 from headwise.models.multitask import MultiTaskModel
@@ -20,6 +22,7 @@ from headwise.papers.mesh.groups import dissociate_groups
 from headwise.papers.mesh.meta import Meta
 from headwise.papers.mesh.metatest import MetaTest, best_rate, meta_test
 from headwise.papers.mesh.pairs import LANGUAGES, pair
+from headwise.papers.mesh.retrieval import retrieve, translations
 from headwise.papers.mesh.trim import Trim
 from headwise.scoring.importance import importance
 from headwise.tasks.languages import base, joined, share
@@ -119,6 +122,23 @@ def _told(model: MultiTaskModel, method: Meta) -> dict[str, dict[str, Any]]:
         cover = method.coverage.get(name)
         pieces = {"pieces": cover.pieces_per_word, "unknown": cover.unknown_rate} if cover else {}
         found[name] = {**about, "metric": task.metric, "language": task.language, **pieces}
+    return found
+
+
+def retrieved(place: Place) -> dict[str, Any]:
+    """Translations found by the untouched encoder's vectors, whole and without a third of its heads at random."""
+    c = place.config
+    found: dict[str, Any] = {}
+    for pooling in ("cls", "mean"):
+        made = MultiTaskModel.from_pretrained(
+            place.encoder(c["model"]), [], pooling=pooling, max_length=c["max_length"]
+        )
+        made = made.to(default_device(place.device))
+        shape = tuple(Heads.of(made.encoder).shape)
+        cut = (~random_heads(shape, 0.3, c["seed"])).float()
+        for data in translations(place.at.get("data"), c["languages"]):
+            found[f"{data.name} {pooling}"] = retrieve(made, data)
+            found[f"{data.name} {pooling}, 30 % of heads closed"] = retrieve(made, data, cut)
     return found
 
 

@@ -32,6 +32,7 @@ RIVALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
     "mixed steps": (None, MIXED),
 }
 MTDNN = "MT-DNN"
+MERGED = ("merged: mean", "merged: TIES", "merged: Fisher", "merged: Fisher by head")
 SINGLE = "single"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from headwise.io.files import finite
 from headwise.measuring.stats import adjust
+from headwise.papers.methods.jobs import MERGED, MTDNN, RIVALS
 from headwise.papers.methods.records import Records
 from headwise.papers.summary import mean_sd, over_seeds, table
 
@@ -31,10 +32,17 @@ def chosen_table(records: Records) -> Table | None:
     return table("Tuned settings", columns, rows, note) if rows else None
 
 
-def method_table(records: Records, model: str, split: str) -> Table | None:
-    """Every method against plain training, column by column, with Holm over all columns and methods."""
+SETS = {"Tuned methods": (), "Updates and combined gradients": (*RIVALS, MTDNN), "Merged models": MERGED}
+
+
+def method_table(records: Records, model: str, split: str, title: str = "Tuned methods") -> Table | None:
+    """The methods of one of `SETS` against plain training, column by column, with Holm over all of them."""
+    others = {name for names in SETS.values() for name in names}
     scores = {
-        name: s for (m, name, side), s in records.scores.items() if (m, side) == (model, split) and any(s.values())
+        name: s
+        for (m, name, side), s in records.scores.items()
+        if (m, side) == (model, split) and any(s.values())
+        if name == PLAIN or (name in SETS[title] if SETS[title] else name not in others)
     }
     if PLAIN not in scores or len(scores) < 2:
         return None
@@ -51,7 +59,7 @@ def method_table(records: Records, model: str, split: str) -> Table | None:
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
     note = "In percent; every method with its own tuned settings, on seeds that tuned nothing. Student's paired t over "
     note += f"seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."
-    return table(f"Tuned methods on {split} rows: {model}", columns, rows, note)
+    return table(f"{title} on {split} rows: {model}", columns, rows, note)
 
 
 def _cells(found: Any) -> list[Any]:

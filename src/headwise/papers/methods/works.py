@@ -16,7 +16,7 @@ from headwise.models.batching import batches
 from headwise.models.device import default_device
 from headwise.models.multitask import MultiTaskModel
 from headwise.papers.methods import merging
-from headwise.papers.methods.jobs import MTDNN
+from headwise.papers.methods.jobs import MERGED, MTDNN
 from headwise.papers.specialization.mtdnn import prepare
 from headwise.scoring.importance import importance
 from headwise.tasks.metrics import metrics
@@ -69,9 +69,8 @@ def merged(place: Place) -> dict[str, Any]:
         fisher.append(_fisher(made, task))
         place.log(f"{task} trained")
     any_encoder = next(iter(models.values())).encoder
-    ways = {"merged: mean": merging.mean(vectors), "merged: TIES": merging.ties(vectors)}
-    ways["merged: Fisher"] = merging.weighted(vectors, fisher)
-    ways["merged: Fisher by head"] = merging.by_heads(vectors, needed, any_encoder)
+    merged_by = (merging.mean(vectors), merging.ties(vectors), merging.weighted(vectors, fisher))
+    ways = dict(zip(MERGED, (*merged_by, merging.by_heads(vectors, needed, any_encoder))))
     found = {}
     for name, change in ways.items():
         tried = {}

@@ -26,7 +26,7 @@ class Build(recipe.Build):
         *("inventory", "five", "five_iat", "estimators", "permutation", "rounds", "frozen", "pairs", "paired_news"),
         *("annealed", "alike", "proportional", "singles", "ticket_share", "prune_least", "mtdnn", "distilled"),
         *("sweep_delta", "sweep_alpha", "released", "conditions", "own", "variants", "glue_lesions", "few_shot"),
-        *("grid", "strict", "unsaid", "submission", "compared"),
+        *("grid", "untuned", "strict", "unsaid", "submission", "compared"),
     )
 
     def __init__(self, size: Size, model: str, at: Mapping[str, str], seed: int, seeds: Sequence[int]):
@@ -218,6 +218,12 @@ class Build(recipe.Build):
     def _swept(self, methods: Iterable[dict[str, Any]]) -> list[Job]:
         named = [self._glue(f"IAT α {m['alpha']} δ {m['delta']}", m) for m in methods]
         return self._with_mismatched(named)
+
+    def untuned(self) -> list[Job]:
+        """IAT whose α and δ come from importance and from when it settles, in place of a grid."""
+        method = self._iat() | {"alpha": "half", "delta": "settled"}
+        plan = self._glue_plan()
+        return self._with_mismatched([self.train("glue annealed IAT untuned", self.size.glue, plan, method=method)])
 
     def strict(self) -> list[Job]:
         """The strict reading of IAT: the rows of the output projection are held as well."""

@@ -29,6 +29,8 @@ LABELS = {
     **{"sst2": "SST-2", "cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "stsb": "STS-B"},
     **{"scitail": "SciTail", "imdb": "IMDB"},
 }
+CHANCE = {"mnli": 1 / 3, "qnli": 0.5, "agnews": 0.25, "sst2": 0.5, "rte": 0.5}  # accuracies; F1 has no such floor
+NEAR = 0.05
 TWO_TEXTS = {"mnli", "qqp", "qnli", "corpus.entailment", "corpus.entailment.es"}  # of FIVE and CORPUS_FIVE
 
 
@@ -76,6 +78,8 @@ def method_name(method: Mapping[str, Any] | None, output_heads: str = "linear") 
     if method["name"] != "iat":
         return str(method["name"]).replace("_", " ")
     alpha, delta, choose = method.get("alpha", 0.3), method.get("delta", 0.1), method.get("choose", "top")
+    if isinstance(alpha, str) or isinstance(delta, str):
+        return "iat, α and δ untuned"
     held = "" if method.get("freeze", "update") == "update" else ", gradients zeroed"
     held += ", output rows held" if method.get("params", "qkv") == "qkvo" else ""
     if delta == 1.0:
@@ -127,6 +131,15 @@ class Lesioned(NamedTuple):
         """A task's importance, layers by heads."""
         return np.array(self.result["importance"][task]["scores"], float)
 
+    def floored(self, task: str) -> bool:
+        """Whether the task's own lesion leaves it within five points of chance or with one answer: D is cut off there.
+
+        What is lost by other lesions may then be as much as all there is to lose, and D says little about heads.
+        """
+        row, column = self.trained.tasks.index(task), 1 + self.trained.tasks.index(task)
+        near = task in CHANCE and self.cells()[row, column] <= CHANCE[task] + NEAR
+        return bool(near or self.cells("collapsed")[row, column])
+
     @property
     def heads(self) -> int:
         """How many the model has."""
@@ -171,6 +184,8 @@ class Records:
         made = {trained(r.config): r for r in self.all if r.work == "train" and not _fell(r.result["scores"])}
         found = []
         for one, record in made.items():
+            if isinstance((record.config["method"] or {}).get("delta"), str):
+                continue  # where it begins is not known before
             delta, base = (record.config["method"] or {}).get("delta", 1.0), made.get(one._replace(method="multi"))
             until = record.result["steps"] * (1 - delta)
             losses = _losses(record, until)
@@ -190,7 +205,8 @@ class Records:
     def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
         """The values that a setting of a method has in a model's trainings where the method has these, in order."""
         used = [r.config.get("method") or {} for r in self.all if r.work == "train" and r.config["model"] == model]
-        return sorted({one[name] for one in used if name in one and fixed.items() <= one.items()})
+        found = {one[name] for one in used if name in one and fixed.items() <= one.items()}
+        return sorted(value for value in found if not isinstance(value, str))
 
     def models(self) -> list[str]:
         """Model names in the order in which they came."""

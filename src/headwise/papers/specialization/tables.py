@@ -192,12 +192,15 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
             rows.append(["p", *adjust(np.array([student_p(_values(found, task)) for task in tasks]))])
+            floors = [sum(one.floored(task) for one in found) for task in tasks]
+            rows.append(["at the floor", *(f"{count} of {len(found)}" for count in floors)])
     lines = _table_3() if real(tasks) and method == "multi" and not frozen and of_base(model) else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
         f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
         "seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
-        f"trainings (seeds), Holm-corrected over {len(tasks)} tasks. "
+        f"trainings (seeds), Holm-corrected over {len(tasks)} tasks; at the floor: seeds in which the task's own "
+        "lesion leaves it within five points of chance or with one answer, so that D is cut off. "
     )
     note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
@@ -217,6 +220,12 @@ def encoders(records: Records) -> dict[str, list[Lesioned]]:
     return {model: every[model] for model in sorted(alike, key=lambda model: (-every[model][0].heads, model))}
 
 
+def mean_d(found: Sequence[Lesioned], off_the_floor: bool = False) -> float | None:
+    """A model's mean D on accuracy over tasks and seeds, of all lesions or of those that are not at the floor."""
+    pairs = [(one, task) for one in found for task in one.trained.tasks if not (off_the_floor and one.floored(task))]
+    return mean_sd(one.on_accuracy(task) for one, task in pairs)[0]
+
+
 def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     """D of every task in every model, in one place."""
     if len(every) < 2:
@@ -227,15 +236,19 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
         means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
         above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
-        rows.append([model, found[0].heads, *shown, student_p(means), above, len(found)])
-    for row, joint in zip(rows, adjust(np.array([row[-3] for row in rows]))):
-        row[-3] = joint
-    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0", "seeds"]
+        floor = f"{sum(one.floored(task) for one in found for task in tasks)} of {len(found) * len(tasks)}"
+        rows.append([model, found[0].heads, *shown, student_p(means), above, floor, mean_d(found, True), len(found)])
+    for row, joint in zip(rows, adjust(np.array([row[-5] for row in rows]))):
+        row[-5] = joint
+    columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0"]
+    columns += ["at the floor", "D off the floor", "seeds"]
     note = (
         "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
         "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
         f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
-        f"interval over examples above zero. {over_models([row[-6] for row in rows])}"
+        f"interval over examples above zero; at the floor: tasks and seeds whose own lesion leaves them within five "
+        "points of chance or with one answer, where D is cut off; D off the floor: the mean of the others. "
+        f"{over_models([row[-8] for row in rows])}"
     )
     return table("D in all encoders", columns, rows, note)
 

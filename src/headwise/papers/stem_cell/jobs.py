@@ -103,7 +103,7 @@ class Build(recipe.Build):
     paper = "stem_cell"
     parts = (
         *("plain", "gated", "static", "untrained", "pretrained", "probes", "plain_pairs", "gated_pairs", "probe_pairs"),
-        "equal",
+        *("equal", "each"),
     )
 
     @classmethod
@@ -131,6 +131,10 @@ class Build(recipe.Build):
         """The same for every two tasks."""
         return [self.train(tasks, True) for tasks in PAIRS] if self.size.pairs else []
 
+    def each(self) -> list[Job]:
+        """A remedy of the dilemma: all five together, with gates of their own for every task."""
+        return [self.train(TASKS, True, each=True)]
+
     def static(self) -> list[Job]:
         """Gates with the encoder at rest."""
         return [self.train(tasks, True, "heads") for tasks in MAIN]
@@ -157,7 +161,13 @@ class Build(recipe.Build):
         return [self.probe(job, tasks, fit_on) for fit_on in WAYS for job, tasks in trained]
 
     def train(
-        self, tasks: Sequence[str], gates: bool = False, train: str = "all", random: bool = False, times: int = 1
+        self,
+        tasks: Sequence[str],
+        gates: bool = False,
+        train: str = "all",
+        random: bool = False,
+        times: int = 1,
+        each: bool = False,
     ) -> Job:
         """One training; its model is saved unless it has gates, for the probes."""
         s = self.size
@@ -167,10 +177,17 @@ class Build(recipe.Build):
         if times > 1:
             plan = plan.with_(**({"steps": times * plan.steps} if plan.steps else {"epochs": times * plan.epochs}))
         cost = s.cost[tasks[0]] if len(tasks) == 1 else s.together
-        method = {"name": "l0", "weight": cost, **s.gate} if gates else None
+        method = {"name": "l0", "weight": cost, **s.gate, **({"shared": False} if each else {})} if gates else None
         names = [s.tasks[task] for task in tasks]
         job = training(self.model, names, plan, method, at=self.at, max_length=s.max_length)
-        words = [self.model, "+".join(tasks), "gates" * gates, "frozen" * (train == "heads"), "random" * random]
+        words = [
+            self.model,
+            "+".join(tasks),
+            "gates" * gates,
+            "of each task" * each,
+            "frozen" * (train == "heads"),
+            "random" * random,
+        ]
         words += [f"{times} times the updates" * (times > 1), f"seed {self.seed}"]
         more = {"short": list(tasks), "random": random, "test": s.test, "keep": not gates}
         more |= {"times": times, "keep": False} if times > 1 else {}

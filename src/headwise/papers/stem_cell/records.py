@@ -28,12 +28,14 @@ class Trained(NamedTuple):
     frozen: bool
     random: bool
     times: int = 1  # updates beside the usual number
+    each: bool = False  # every task has gates of its own
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trained:
         plan, tasks = config["plan"], "+".join(config["short"])
         how = bool(config["method"]), plan["train"] == "heads", config["random"]
-        return cls(config["model"], tasks, plan["seed"], *how, config.get("times", 1))
+        each = not (config["method"] or {}).get("shared", True)
+        return cls(config["model"], tasks, plan["seed"], *how, config.get("times", 1), each)
 
 
 class Records:
@@ -58,13 +60,13 @@ class Records:
         return not any(name.startswith("corpus.") for name in self._names.values())
 
     def scores(
-        self, model: str, gates: bool, frozen: bool = False, equal: bool = False
+        self, model: str, gates: bool, frozen: bool = False, equal: bool = False, each: bool = False
     ) -> dict[tuple[str, str], dict[int, float]]:
         """(tasks trained together, task) to seed to score; ``equal``: with as many updates as all tasks together."""
         found: dict[tuple[str, str], dict[int, float]] = {}
         for one, record in self.trained.items():
-            way = (one.model, one.gates, one.frozen, one.random, one.times > 1)
-            if way == (model, gates, frozen, False, equal):
+            way = (one.model, one.gates, one.frozen, one.random, one.times > 1, one.each)
+            if way == (model, gates, frozen, False, equal, each):
                 for short, score in zip(record.config["short"], record.result["scores"].values()):
                     found.setdefault((one.tasks, short), {})[one.seed] = score["value"]
         return found
@@ -84,7 +86,7 @@ class Records:
         found = {
             one.seed: record.arrays["gates"]
             for one, record in self.trained.items()
-            if (one.model, one.tasks, one.gates, one.frozen, one.random) == wanted
+            if (one.model, one.tasks, one.gates, one.frozen, one.random) == wanted and not one.each
         }
         return np.stack([found[seed] for seed in sorted(found)]) if found else None
 
@@ -100,6 +102,8 @@ class Records:
         """Steps and gates (steps, L, H) on the way, of the first seed that kept them."""
         for one, record in self.trained.items():
             if (one.model, one.tasks, one.gates, one.frozen, one.random) == (model, tasks, True, False, False):
+                if one.each:
+                    continue
                 arrays = record.arrays
                 if "snapshots" in arrays:
                     return arrays["steps"], arrays["snapshots"]

@@ -78,6 +78,25 @@ def equal_table(records: Records, model: str) -> Table | None:
     return table(f"Equal updates, {model}", [*columns, "seeds"], rows, note)
 
 
+def each_table(records: Records, model: str) -> Table | None:
+    """The dilemma's remedy: do gates of their own save tasks from what joint training costs them?"""
+    own = records.scores(model, True, each=True)
+    if not own:
+        return None
+    plain, shared, rows = records.scores(model, False), records.scores(model, True), []
+    for task, name in zip(TASKS, NAMES):
+        alone, joint = plain.get((task, task), {}), plain.get((ALL, task), {})
+        one, mine = shared.get((ALL, task), {}), own.get((ALL, task), {})
+        found = over_seeds(mine, joint)
+        test = [100 * found.value, 100 * found.low, 100 * found.high, found.p] if found else [None] * 4  # type: ignore[operator]
+        rows.append([name, *(_percent(mean_sd(s.values())[0]) for s in (alone, joint, one, mine)), *test, len(mine)])
+    columns = ["task", "alone", "all five", "one set of gates", "gates of each task", "own gates - none", "low", "high"]
+    note = (
+        "Test scores in percent, means over seeds; the difference is to all five without gates, by Student's paired t."
+    )
+    return table(f"Gates for each task, {model}", [*columns, "p", "seeds"], rows, note)
+
+
 def _keys(task: str) -> tuple[tuple[str, str], ...]:
     return (task, task), (task, task), (ALL, task)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,17 @@ def trained(place: Place) -> Made:
     shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
     if c["keep"]:
         model.save_pretrained(place.kept)
-    scores = {name: scored(model, name, "test", c["test"]) for name in model.tasks}
+    apart = isinstance(method, L0) and not method.shared  # gates of one set are folded into the model
+    with method.gates.on(model) if apart else nullcontext():  # type: ignore[union-attr]
+        scores = {name: scored(model, name, "test", c["test"]) for name in model.tasks}
     result = {"scores": scores, "steps": history.steps, "shape": list(Heads.of(model.encoder).shape)}
     return result, _gates(method) if isinstance(method, L0) else {}
 
 
 def _gates(method: L0) -> dict[str, np.ndarray]:
     """The gates of the one set, (L, H), and snapshots of it, (steps, L, H)."""
-    found = {"gates": method.gates.settled()[0].float().cpu().numpy()}
+    settled = method.gates.settled().float().cpu().numpy()
+    found = {"gates": settled[0]} if method.shared else {"each": settled}
     if method.snapshots:
         found["steps"] = np.array(list(method.snapshots))
         on_the_way = np.stack([gates[0].float().cpu().numpy() for gates in method.snapshots.values()])

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 
+from headwise.papers.message import Claim, Row, in_short
 from headwise.papers.recipe import Item, PaperRecipe, Part
 from headwise.papers.specialization.settings import HUB
 from headwise.papers.together import tables
 from headwise.papers.together.jobs import SIZES, Build
 from headwise.papers.together.tables import Records
+
+
+def _in_short(records: Records) -> Part:
+    found = tables.held_out_table(records)
+    rows = []
+    for held, signals, value, low, high, *_ in found["rows"] if found else []:
+        kind = "baseline" if signals == "baselines" else "measured"
+        rows.append(Row(f"{signals}, {held}", kind, value, low, high, f"{len(records.models)} models"))
+    sure = [each.what for each in rows if each.low is not None and each.low > 0]
+    says = "Whether two tasks help each other, foretold from an untrained encoder for what was not seen: "
+    says += f"above chance by {', '.join(sure)}." if sure else "no set of signals is above chance."
+    return in_short([Claim(says, "correlation of foretold and measured gains (intervals over tasks)", rows)])
 
 
 def _foretold(records: Records) -> Part:
@@ -38,7 +51,7 @@ recipe = PaperRecipe(
     sizes=SIZES,
     build=Build,
     read=Records,
-    sections=(_foretold, _gains),
+    sections=(_in_short, _foretold, _gains),
     items=(
         Item("foretold", "gains foretold from head maps", titles=("Foretold gains", "Single signals", "measured and")),
         Item("gains", "gains of every two tasks", ("signals", "alone", "pairs"), ("What tasks gain",)),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headwise.training.loop import Run
     from headwise.training.plan import Plan
 
+LOOKS, SETTLED = 20, 0.9  # selections in a whole training, and how far two must agree
+SEEN = "seen."
 CHOICES = ("top", "random", "bottom")
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
@@ -189,8 +191,8 @@ class IAT(Method):
 
     def __init__(
         self,
-        alpha: float = 0.3,
-        delta: float = 0.1,
+        alpha: float | str = 0.3,
+        delta: float | str = 0.1,
         choose: str | Mapping[str, torch.Tensor] = "top",
         freeze: str = "update",
         params: str = "qkv",
@@ -202,8 +204,9 @@ class IAT(Method):
         """Choose how heads are selected and what is frozen.
 
         Args:
-            alpha: fraction of heads that a task may update.
-            delta: final fraction of steps in which the other heads are frozen.
+            alpha: fraction of heads that a task may update; "half": its fewest heads with half of its importance.
+            delta: final fraction of steps in which the other heads are frozen; "settled": from when the selection, made
+                every twentieth of training from half on, agrees with the one before by nine tenths.
             choose: "top", "random" or "bottom" heads, or masks ``{task: bool (L, H)}``.
             freeze: "update": other rows stay bit-identical, optimizer moments included; "grad": only their gradients
                 are zeroed, as published, and momentum still moves them.
@@ -213,14 +216,16 @@ class IAT(Method):
             refresh: select heads again after this many steps.
             options: options of the estimator.
         """
-        check_share("alpha", alpha)
-        check_share("delta", delta)
+        for name, value, word in (("alpha", alpha, "half"), ("delta", delta, "settled")):
+            if value != word:
+                check_share(name, value)  # type: ignore[arg-type]
         _check_choice("choose", choose if isinstance(choose, str) else "top", CHOICES)
         _check_choice("freeze", freeze, ("update", "grad"))
         _check_choice("params", params, ("qkv", "qkvo"))
         self.alpha, self.delta, self.choose, self.freeze, self.params = alpha, delta, choose, freeze, params
         self.by, self.examples, self.refresh, self.options = by, examples, refresh, dict(options or {})
         self.masks: dict[str, torch.Tensor] = {}
+        self.seen: dict[str, torch.Tensor] = {}  # the last selection that had not settled
         self.held: HeldHeads | None = None
 
     @classmethod
@@ -233,7 +238,7 @@ class IAT(Method):
         return cls(delta=1.0, **settings)
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
-        self.masks, self.held = {}, None  # state of another run of this method
+        self.masks, self.seen, self.held = {}, {}, None  # state of another run of this method
         return []
 
     def start(self, run: Run) -> None:
@@ -241,13 +246,15 @@ class IAT(Method):
         self.heads.require_exact("important-head training")
         if not isinstance(self.choose, str):
             check_masks(self.choose, run.names, self.heads.shape)
-        self.first = run.total - round(self.delta * run.total)
+        self.first = run.total if isinstance(self.delta, str) else run.total - round(self.delta * run.total)
         if self.masks:
             self._hold(run)
 
     def before_step(self, run: Run) -> None:
+        if isinstance(self.delta, str) and not self.masks:
+            self._settle(run)
         due = bool(self.refresh) and (run.step - self.first) % self.refresh == 0
-        if run.step >= self.first and self.alpha < 1 and (not self.masks or due):
+        if run.step >= self.first and self.alpha != 1 and (not self.masks or due):
             self.masks = choose_heads(run, self._mask)
             self._hold(run)
 
@@ -268,16 +275,29 @@ class IAT(Method):
             self.held.detach()
 
     def state(self) -> dict[str, torch.Tensor]:
-        return dict(self.masks)
+        return {**self.masks, **{f"{SEEN}{task}": mask for task, mask in self.seen.items()}}
 
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        self.masks = dict(tensors)
+        self.seen = {name.removeprefix(SEEN): mask for name, mask in tensors.items() if name.startswith(SEEN)}
+        self.masks = {name: mask for name, mask in tensors.items() if not name.startswith(SEEN)}
 
     def describe(self) -> dict[str, Any]:
         chosen = self.choose if isinstance(self.choose, str) else f"given {_known(self.choose)}"
         settings = {"alpha": self.alpha, "delta": self.delta, "choose": chosen, "freeze": self.freeze}
         settings |= {"params": self.params, "by": self.by, "examples": self.examples, "refresh": self.refresh}
         return {"method": self.name, **settings, "options": self.options}
+
+    def _settle(self, run: Run) -> None:
+        """Hold heads once two selections in a row agree, and at the last look in any case."""
+        every = max(1, round(run.total / LOOKS))
+        if 2 * run.step < run.total or run.step % every:
+            return
+        found, last = choose_heads(run, self._mask), run.step + every >= run.total
+        if last or (self.seen and _agreement(found, self.seen) >= SETTLED):
+            self.masks, self.seen = found, {}
+            self._hold(run)
+        else:
+            self.seen = found
 
     def _hold(self, run: Run) -> None:
         if self.held:
@@ -291,11 +311,12 @@ class IAT(Method):
     def _mask(self, run: Run, task: str) -> torch.Tensor:
         if not isinstance(self.choose, str):
             return self.choose[task]
-        if self.choose == "random":
+        if self.choose == "random" and not isinstance(self.alpha, str):
             seed = 10_000_019 + 1000 * run.plan.seed + run.names.index(task)  # not those of random lesions
             return random_heads(self.heads.shape, self.alpha, seed, alive=self.heads.alive)
         result = importance(run.model, task, self.by, examples=self.examples, data=run.data[task], **self.options)
-        return (top if self.choose == "top" else bottom)(result.scores, self.alpha)
+        share = half_of(result.scores) if isinstance(self.alpha, str) else self.alpha
+        return (top if self.choose == "top" else bottom)(result.scores, share)
 
 
 def choose_heads(run: Run, mask: Callable[[Any, str], torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -314,6 +335,24 @@ def check_masks(masks: Mapping[str, torch.Tensor], tasks: Iterable[str], shape: 
             raise HeadwiseError(f"masks for {', '.join(masks)}", f"one for {task!r} as well")
         if tuple(masks[task].shape) != shape:
             raise HeadwiseError(f"a mask of shape {tuple(masks[task].shape)}", f"(layers, heads) = {shape}")
+
+
+def half_of(scores: torch.Tensor) -> float:
+    """The fraction of heads, the most important first, that hold half of the importance.
+
+    Example:
+        >>> half_of(torch.tensor([[6.0, 1.0], [2.0, 1.0]]))
+        0.25
+    """
+    known = scores[~scores.isnan()].flatten().clamp_min(0).sort(descending=True).values
+    count = int((known.cumsum(0) < known.sum() / 2).sum()) + 1
+    return min(count, len(known)) / len(known)
+
+
+def _agreement(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> float:
+    """The mean fraction of chosen heads that two selections share."""
+    shared = [(a[task] & b[task]).sum() / (a[task] | b[task]).sum().clamp_min(1) for task in a]
+    return float(torch.stack([each.float() for each in shared]).mean())
 
 
 def check_share(name: str, value: float) -> None:
