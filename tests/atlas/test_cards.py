@@ -60,7 +60,7 @@ def test_records_come_back_and_join():
     assert both.names == ("previous", "next") and both.strongest()[1, 1] == 1 and both.strongest()[0, 1] == 0
     with pytest.raises(HeadwiseError, match="different roles"):
         joined([found, found])
-    with pytest.raises(HeadwiseError, match="another form"):
+    with pytest.raises(HeadwiseError, match="unreadable roles"):
         from_record({"names": []})
 
 

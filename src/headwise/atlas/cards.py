@@ -117,7 +117,7 @@ def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
 
 
 def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Heads whose strongest role differs between the first model and another of the same shape."""
+    """Heads whose strongest role beside the sink differs between the first model and another of the same shape."""
     first, found = models[0], []
     own = {(h["layer"], h["head"]): h for h in first["heads"]}
     for other in models[1:]:
@@ -125,9 +125,9 @@ def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         for head in other["heads"]:
             before = own.get((head["layer"], head["head"]))
-            if before is not None and before["role"] != head["role"]:
+            if before is not None and before["beside"] != head["beside"]:
                 place = {"layer": head["layer"], "head": head["head"]}
-                found.append({"model": other["name"], **place, "before": before["role"], "after": head["role"]})
+                found.append({"model": other["name"], **place, "before": before["beside"], "after": head["beside"]})
     return found
 
 
