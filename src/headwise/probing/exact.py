@@ -28,6 +28,7 @@ NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
 LOUD = 0.05  # a step that moves scores by so much ends no search, however small beside the coefficients
 COARSE = 1e3  # vectors with larger numbers (the states of some decoders) are solved in 64 bits
 HALVINGS = 20
+BLOCK = 1_200_000  # numbers of the heads solved together on a CPU: they stay in its cache from one product to the next
 ROTATED = 1536  # wider vectors are only centred: their principal axes cost more than they save
 
 
@@ -84,6 +85,13 @@ def logistic(x_PND: Tensor, y_TN: Tensor, l2: list[float], classes: int, weight_
     """
     if min(l2) <= 0:
         raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0 (separable data have no optimum without)")
+    wide = max(x_PND.shape[2], len(y_TN) * len(l2) * (classes if classes > 2 else 1))
+    heads = max(1, BLOCK // (x_PND.shape[1] * wide)) if x_PND.device.type == "cpu" else len(x_PND)
+    blocks = [_logistic(some, y_TN, l2, classes, weight_TN) for some in x_PND.split(heads)]
+    return blocks[0] if len(blocks) == 1 else Linear(*map(torch.cat, zip(*blocks)))
+
+
+def _logistic(x_PND: Tensor, y_TN: Tensor, l2: list[float], classes: int, weight_TN: Tensor | None) -> Linear:
     axes = Axes.of(x_PND.double() if x_PND.abs().amax() > COARSE else x_PND)
     problem = _Logistic(axes, y_TN, weight_TN, l2, classes)
     theta, settled = _newton(problem)
@@ -155,7 +163,7 @@ class _Logistic:
             found = (logits - top).exp_()
             total = found.sum(2, keepdim=True, dtype=torch.float64)
             losses = total.log() + (top - (self.wanted * logits).sum(2, keepdim=True))
-            found /= total
+            found /= total.to(found.dtype)
         loss, penalty = losses * self.share, self.penalty * theta.square()
         value = loss.sum((2, 3), dtype=torch.float64) + penalty.sum((2, 3), dtype=torch.float64) / 2
         doubt = (found * (1 - found) * self.share).sum((2, 3), keepdim=True)
