@@ -9,6 +9,7 @@ Nothing large is run. Every number follows from RATES, which were measured, and 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ RATES: dict[str, tuple[float, str, str]] = {  # value, what it is, where it come
     "page": (1.58, "kB of a study's page for each cell of the tasks' matrix", "pages of 10, 20 and 40 tasks, 2 cores"),
 }
 BATCH = 32
+MOST = 40  # tasks on one page (headwise.reporting.groups)
 TASKS = (10, 100, 1000)
 
 RECIPES = "recipe | jobs | tokens trained, 10⁹ | tokens read, 10⁹ | H200 days, fp32 | H200 days, bf16 "
@@ -52,7 +54,7 @@ MEMORY = "weights in | weights, GB | with importance of 1,024 tokens, GB | of 4,
 PARTS = "accelerators | FSDP, GB | that is tokens | feed-forward part split, GB | that is tokens"
 PAIRS = "tasks | pairs | each pair | with MPS | groups of 10 | all groups | with MPS | 2-core days, each pair, fp32"
 FOLDER = "tasks | jobs | files, at least | models, GB | records, GB | writing records, h | choosing jobs, s"
-ONE = "tasks | cells | lesions, H200 h | 2-core days | host memory, GB | at ten shares, GB | matrix on the page, MB"
+ONE = "tasks | cells | lesions, H200 h | 2-core days | host memory, GB | at ten shares, GB | first page, MB"
 
 
 def rate(name: str) -> float:
@@ -152,8 +154,8 @@ def one_model_rows(rows: int = 1000, draws: int = 1000, controls: int = 3) -> li
         cells = tasks * (tasks + 1 + controls)
         read = Amount(lesioned=float(rows * LENGTH * cells))
         slow = cells * rows * rate("cpu_importance") / rate("cpu_over_forward") / 86400
-        host = 8 * cells * (2 * rows + draws) / GB  # predictions, counts, draws
-        shown = rate("page") * tasks**2 / 1e3
+        host = (2 * cells * rows + 8 * (10 * cells + 2 * tasks * draws)) / GB  # counts in bytes; matrices; draws of D
+        shown = rate("page") * (tasks if tasks <= MOST else math.isqrt(tasks)) ** 2 / 1e3
         found.append([tasks, cells, seconds(read, "minilm", "bf16") / 3600, slow, host, 10 * host, shown])
     return found
 
