@@ -65,6 +65,14 @@ def test_a_hash_sees_values_order_and_type():
         digest(object())
 
 
+def test_what_stands_beside_arrays_is_checked_with_them(tmp_path):
+    path = write_arrays(tmp_path / "x.safetensors", {"a": np.arange(3)}, {"stderr": "[0.125]"})
+    assert read_arrays(path)[1] == {"stderr": "[0.125]"}
+    path.write_bytes(path.read_bytes().replace(b"0.125", b"0.025"))
+    with pytest.raises(HeadwiseError, match="modified after it was written"):
+        read_arrays(path)
+
+
 def test_arrays_round_trip(tmp_path):
     arrays = {"a": np.arange(6).reshape(2, 3)[:, ::2], "b": np.ones(0, np.float32)}
     write_arrays(tmp_path / "x.safetensors", arrays, {"by": "me"})

@@ -45,6 +45,8 @@ CHANGES = {
     "dropout": lambda m: [setattr(part, "p", 0.0) for part in m.modules() if isinstance(part, torch.nn.Dropout)],
     "the configuration": lambda m: setattr(m.encoder.config, "layer_norm_eps", 1e-5),
     "the type of a tensor": lambda m: m.encoder.double(),
+    "a norm's epsilon": lambda m: setattr(m.encoder.embeddings.LayerNorm, "eps", 0.5),
+    "an activation": lambda m: setattr(m.encoder.encoder.layer[0].intermediate, "intermediate_act_fn", torch.nn.ReLU()),
 }
 
 

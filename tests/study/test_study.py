@@ -383,6 +383,25 @@ def test_a_cut_of_other_settings_does_not_stay(place, copy, monkeypatch):
         assert (copy / "small").exists() == bool(cut)
 
 
+def test_a_cut_is_measured_again_on_other_test_rows(place, tmp_path, monkeypatch):
+    """Nothing else of a study reads them, so the rest is read back."""
+    seen = []
+    monkeypatch.setattr(VERBS["trials"], lambda *args: seen.append(1) or {"rows": [free(0.0, 8)], "chosen": None})
+    lines = (place / "reviews.csv").read_text().splitlines()
+
+    def study(last):
+        for name, part in (("train", lines), ("dev", lines), ("test", [lines[0], *lines[1:last]])):
+            (tmp_path / f"reviews.{name}.csv").write_text("\n".join(part) + "\n")
+        task = own(f"reviews={tmp_path / 'reviews.train.csv'}:text,label")
+        assert task.splits == ["train", "dev", "test"]
+        only = replace(SMALL, skip=("train", "lesions", "attention", "iat"))
+        Study(place / "bert-tiny", [task], only, tmp_path / "out").run()
+
+    for last in (20, 20, 30):
+        study(last)
+    assert len(seen) == 2
+
+
 def test_a_trained_model_is_the_start(place, finished, tmp_path, calls):
     folder, whole = finished
     study = run(place, tmp_path / "s", replace(SMALL, skip=("train",)), model=folder / "model")

@@ -211,6 +211,26 @@ def test_rows_of_evaluations_may_change_on_the_way_unless_they_decide_when_to_st
         fit(toy_model(), plan.with_(patience=9, max_dev=12), out=tmp_path / "patient")
 
 
+@pytest.mark.parametrize("change", ["rows", "metric"])
+def test_scores_of_other_development_rows_are_not_read_back(tmp_path, change):
+    """A finished run would answer with the scores of the rows that there were."""
+
+    def other():
+        model = toy_model()
+        task = model.tasks["toy0"]
+        few = Rows(train=task.rows("train"), dev=task.rows("dev")[:9])
+        model.tasks["toy0"] = replace(task, **({"source": few} if change == "rows" else {"metric": "mcc"}))
+        return model
+
+    plan = PLAN.with_(steps=4, evaluate_every=2)
+    fit(toy_model(), plan, out=tmp_path)
+    with pytest.raises(HeadwiseError, match=r"another run \(different development rows or metric of toy0\)"):
+        fit(other(), plan, out=tmp_path)
+    unseen = plan.with_(evaluate_every=0)
+    fit(toy_model(), unseen, out=tmp_path / "unseen")
+    fit(other(), unseen, out=tmp_path / "unseen")  # nothing was measured on them
+
+
 def test_two_processes_go_on_each_with_dropout_of_its_own(tmp_path):
     found = assert_agree(
         tmp_path,
@@ -262,6 +282,11 @@ def without_a_head(model):
     return model
 
 
+def with_relu(model):
+    model.encoder.encoder.layer[1].intermediate.intermediate_act_fn = torch.nn.ReLU()
+    return model
+
+
 def frozen(model):
     model.encoder.requires_grad_(False)
     return model
@@ -276,10 +301,11 @@ def frozen(model):
         (lambda: without_a_head(toy_model()), "different initial weights"),
         (lambda: frozen(toy_model()), "different frozen parameters"),
         (lambda: no_dropout(toy_model()), "different dropout"),
+        (lambda: with_relu(toy_model()), "different activations or norms"),
         (lambda: toy_model(pooling="mean"), "pooling: cls then, mean now"),
         (lambda: flipped(toy_model()), "different training rows of toy0; different training rows of toy1"),
     ],
-    ids=["weights", "words", "output heads", "cut heads", "frozen", "dropout", "pooling", "labels"],
+    ids=["weights", "words", "output heads", "cut heads", "frozen", "dropout", "activation", "pooling", "labels"],
 )
 def test_a_folder_goes_on_with_its_own_run_alone(tmp_path, other, told):
     fit(toy_model(), PLAN, out=tmp_path)

@@ -197,9 +197,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> Path:
-    """Write arrays as one safetensors file with metadata and a hash of their content."""
-    dense = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    return write(path, pack_arrays(dense, metadata={**(about or {}), CONTENT: _content(dense)}))
+    """Write arrays as one safetensors file with metadata and a hash of both."""
+    dense, about = {name: np.ascontiguousarray(array) for name, array in arrays.items()}, dict(about or {})
+    return write(path, pack_arrays(dense, metadata={**about, CONTENT: _content(dense, about)}))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -210,13 +210,14 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             about = dict(file.metadata() or {})
     except (FileNotFoundError, SafetensorError, OSError) as error:
         raise HeadwiseError(f"{path} is not a readable safetensors file ({error})") from None
-    if about.pop(CONTENT, None) not in (None, _content(arrays)):
+    if about.pop(CONTENT, None) not in (None, _content(arrays, about), _content(arrays)):  # the last: earlier files
         raise HeadwiseError(f"{path} was modified after it was written", "its sha256 to match", f"remove {path}")
     return arrays, about
 
 
-def _content(arrays: Mapping[str, np.ndarray]) -> str:
-    return digest(*(part for name in sorted(arrays) for part in (name, arrays[name])), length=64)
+def _content(arrays: Mapping[str, np.ndarray], about: Mapping[str, str] | None = None) -> str:
+    parts = [part for name in sorted(arrays) for part in (name, arrays[name])]
+    return digest(*parts, *([about] if about else []), length=64)
 
 
 def tensor_names(path: Path) -> list[str]:

@@ -93,18 +93,28 @@ def settings(module: Any) -> dict[str, Any]:
     about = json.loads(to_json()) if to_json else {}
     about = {name: value for name, value in about.items() if name not in PROVENANCE and not name.endswith("dtype")}
     frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-    return {"config": plain(about), "dropout": _dropout(module), "frozen": frozen}
+    functions = [*_numbers(module, ("eps", "epsilon", "slope")), *_activations(module)]
+    return {"config": plain(about), "dropout": _numbers(module, ("drop",)), "frozen": frozen, "functions": functions}
 
 
-def _dropout(module: Any) -> list[list[Any]]:
-    """The dropout rates of the modules, which callers can change without changing the configuration."""
+def _numbers(module: Any, parts: Sequence[str]) -> list[list[Any]]:
+    """Numbers of the modules by parts of their names, which callers can change without changing the configuration."""
     found = []
     for name, part in module.named_modules():
-        rates = {key: rate for key, rate in vars(part).items() if "drop" in key.lower()}
-        if "dropout" in type(part).__name__.lower():
-            rates["p"] = getattr(part, "p", None)
-        found += [[f"{name}.{key}", float(rate)] for key, rate in rates.items() if isinstance(rate, int | float)]
+        numbers = {key: number for key, number in vars(part).items() if any(word in key.lower() for word in parts)}
+        if "drop" in parts and "dropout" in type(part).__name__.lower():
+            numbers["p"] = getattr(part, "p", None)
+        found += [[f"{name}.{key}", float(each)] for key, each in numbers.items() if isinstance(each, int | float)]
     return found
+
+
+def _activations(module: Any) -> list[list[str]]:
+    """The functions that the modules apply: the kinds of modules without parts and tensors."""
+    return [
+        [name, type(part).__name__]
+        for name, part in module.named_modules()
+        if not any((*part.children(), *part.state_dict())) and "dropout" not in type(part).__name__.lower()
+    ]
 
 
 def checkpoint(name: str | Path) -> str | None:

@@ -313,10 +313,13 @@ def _compared(plain: Score, other: Score) -> Data:
 @stage("prune", "Find what can be pruned", needs=("importance",), reads=("prune",))
 def prune(study: Study, data: Data) -> Data:
     """What pruning the least important heads costs and gains; the largest cheap cut is saved to ``small``."""
+    from headwise.io.identity import data as data_hash
     from headwise.pruning.cost import trials
 
     s, scores = study.settings, _head_scores(data)
-    config = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
+    config: Data = {"fractions": s.prune, "by": s.by, "examples": s.examples, "dev": s.dev}
+    tested = {name: task for name, task in study.model.tasks.items() if "test" in task.splits}
+    config |= {"test": {name: data_hash(task, ("test",)) for name, task in tested.items()}} if tested else {}
     learned = [task for task, score in data["scores"].items() if score["learned"]] or None
     result = study.recorded("prune", config, lambda: trials(study.model, scores, s.prune, s.dev, learned))
     chosen = next((row for row in result["rows"] if row["fraction"] == result["chosen"] and learned), None)

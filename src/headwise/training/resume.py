@@ -12,6 +12,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.io.files import digest, plain
+from headwise.io.identity import data as data_hash
 from headwise.io.identity import weights
 from headwise.tasks.columns import to_arrays
 from headwise.training import checkpoint
@@ -35,12 +36,18 @@ class Checkpoints:
     def identity(self) -> str:
         """The identity that a checkpoint must match to be resumed or branched."""
         shapes = {name: list(p.shape) for name, p in self.run.model.named_parameters()}
-        return digest(self._plan, self.rows, shapes, self.run.model.form, self.run.behaviour)
+        return digest(self._plan, self.rows, self.judged, shapes, self.run.model.form, self.run.behaviour)
 
     @cached_property
     def rows(self) -> dict[str, str]:
         """The hash of each task's training data."""
         return {name: _contents(to_arrays(data.columns)) for name, data in self.run.data.items()}
+
+    @cached_property
+    def judged(self) -> dict[str, str]:
+        """The hash of each task's development rows and metric, which the scores of the history are of."""
+        tasks = self.run.model.tasks if self.run.plan.evaluate_every != 0 else {}
+        return {name: data_hash(task, ("dev",)) for name, task in tasks.items()}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,6 +79,7 @@ class Checkpoints:
             "settings": self.settings,
             "behaviour": {name: digest(value) for name, value in self.run.behaviour.items()},
             "rows": self.rows,
+            "judged": self.judged,
             "began": self.began,
             "method": run.method.describe(),
             "streams": {name: stream.state() for name, stream in run.streams.items()},
@@ -114,19 +122,21 @@ class Checkpoints:
 
     def _difference(self, state: Mapping[str, Any], whole: bool) -> str:
         """How a checkpoint's run differs from this one: its settings, or else its rows, behaviour or weights."""
-        method, rows = plain(self.run.method.describe()), self.rows
+        method = plain(self.run.method.describe())
         differences = _differences(state.get("settings", self.settings), self.settings)
         differences += _differences(state.get("method", method), method) if whole else []
-        then = state.get("rows", rows)
-        differences = differences or [
-            f"different training rows of {task}" for task in rows if then.get(task) != rows[task]
-        ]
+        for what, rows in (("training rows", self.rows), ("development rows or metric", self.judged)):
+            then = state.get("rows" if rows is self.rows else "judged", rows)
+            differences = differences or [
+                f"different {what} of {task}" for task in rows if then.get(task) != rows[task]
+            ]
         then = state.get("behaviour", {})
         here = {name: digest(value) for name, value in self.run.behaviour.items()}
         words = {
             "config": "a different configuration",
             "dropout": "different dropout",
             "frozen": "different frozen parameters",
+            "functions": "different activations or norms",
         }
         differences = differences or [words[name] for name in here if then.get(name, here[name]) != here[name]]
         if not differences and whole and state.get("began") != self.began:
