@@ -295,6 +295,46 @@ def playground(folder: str | Path) -> Path:
     return folder
 
 
+def speech_playground(folder: str | Path, count: int = 10) -> Path:
+    """Tiny random speech models, a classifier and a transcriber, and recordings for them.
+
+    Example:
+        >>> sorted(path.name for path in speech_playground("play").iterdir())
+        ['clips.csv', 'tone-model', 'tones', 'whisper-tiny']
+    """
+    import numpy as np
+    import transformers
+    from scipy.io import wavfile
+
+    folder, rate = Path(folder), 16_000
+    for name, height in (("high", 1000), ("low", 200)):
+        for i in range(count):
+            path = folder / "tones" / name / f"{i}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            wave = np.sin(2 * np.pi * (height + 10 * i) * np.arange(1600) / rate)
+            wavfile.write(path, rate, (8000 * wave).astype(np.int16))
+    words = ("a", "big", "cat", "dog", "ran")
+    said = [f"tones/high/{i}.wav,{words[i % 5]} {words[i * 3 % 4]} {words[i // 5 % 5]}\n" for i in range(count)]
+    write(folder / "clips.csv", "path,text\n" + "".join(said))
+    shape = {name: _TEXT[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    shape |= {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 4), "num_feat_extract_layers": 2}
+    shape |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 8}
+    names = {"id2label": {0: "low", 1: "high"}, "label2id": {"low": 0, "high": 1}}
+    config = transformers.AutoConfig.for_model("wav2vec2", intermediate_size=32, **shape, **names)
+    transformers.AutoModelForAudioClassification.from_config(config).save_pretrained(folder / "tone-model")
+    transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder / "tone-model")
+    special = ("<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>")
+    vocabulary = {token: i for i, token in enumerate((*special, "Ġ", *"abcdefghijklmnopqrstuvwxyz"))}
+    marks = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), special[0])
+    tokenizer: Any = transformers.WhisperTokenizer(vocab=vocabulary, merges=[], **marks)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(special[1:])})
+    heard = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+    more = {"max_source_positions": 50, "max_target_positions": 32, "decoder_start_token_id": 1}
+    tiny("whisper", auto="AutoModelForSpeechSeq2Seq", **more).save_pretrained(folder / "whisper-tiny")
+    transformers.WhisperProcessor(heard, tokenizer).save_pretrained(folder / "whisper-tiny")
+    return folder
+
+
 def planted(shared: bool = False, seed: int = 0, steps: int = 300) -> tuple[Any, dict[str, torch.Tensor]]:
     """A trained two-task model in which one known head carries each task, and the heads' masks.
 

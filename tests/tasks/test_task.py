@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from headwise import tasks
 from headwise.tasks.kinds.classify import Classify
 from headwise.tasks.task import Rows, Task
 
@@ -25,3 +28,8 @@ def test_copies_of_a_task_share_what_was_read_and_a_new_source_is_read():
     for other in (replace(task, source=Rows(rows[1], rows[1])), task, ready):
         assert other.rows("dev") == rows[other.source is not task.source]
     assert asked == ["train", "dev"]
+
+
+@pytest.mark.parametrize("name", sorted(tasks._HOME))
+def test_every_public_name_is_there(name):
+    assert getattr(tasks, name) is not None

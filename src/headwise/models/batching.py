@@ -25,6 +25,7 @@ from headwise.tasks.task import Kind, ReadsFiles, Row, Task
 FORMAT = 6  # version of the cache format
 GRAIN = 16  # tokens: about 3 % more padding, eight shapes up to length 128
 POOL = 64  # batches sorted by length together: saves padding, yet stays random
+NUMBERS = {"pixel_values": 768, "input_features": 160, "input_values": 160}  # of an image or recording, for a token
 FILLS = {"token_type_ids": 0}  # every other column is filled with -1, "absent"
 
 
@@ -38,11 +39,13 @@ class Encoded:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The length of each item: its tokens, or an image's patches of 16 x 16."""
-        ids, pixels = self.columns.get("input_ids"), self.columns.get("pixel_values")
+        """The length of each item: its tokens, an image's patches of 16 x 16, or about the frames of a recording."""
+        ids = self.columns.get("input_ids")
         if isinstance(ids, Ragged):
             return ids.lengths
-        return np.full(len(self), max(1, np.prod(pixels.shape[-2:]) // 256 if isinstance(pixels, np.ndarray) else 1))
+        read = [(column, NUMBERS[name]) for name, column in self.columns.items() if name in NUMBERS]
+        tokens = [column[:1].size // per for column, per in read if isinstance(column, np.ndarray)]
+        return np.full(len(self), max([1, *tokens]))
 
     @cached_property
     def _most(self) -> dict[str, int]:

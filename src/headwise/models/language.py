@@ -115,10 +115,7 @@ class LanguageModel(Subject):
         return remembered(self.model, ("all", self.stack), self._heads, lambda heads: heads.verified)
 
     def _heads(self) -> Heads:
-        stacks = stacks_of(self.model)
-        if self.stack or len(stacks) == 1:
-            return Heads.of(self.model, stack=self.stack)
-        return side_by_side([Heads.of(self.model, stack=stack) for stack in stacks])
+        return Heads.of(self.model, stack=self.stack) if self.stack else every_stack(self.model)
 
     def forward(self, task: str, batch: Batch) -> Output:
         """The loss of each row; the likelihoods of its choices, or the generated text."""
@@ -195,6 +192,12 @@ def form_of(model: Any) -> str:
     if getattr(model.config, "is_encoder_decoder", False):
         return "seq2seq"
     return "causal" if is_causal(model) else "masked"
+
+
+def every_stack(model: nn.Module) -> Heads:
+    """The heads of a model; of one with several stacks, all of them side by side."""
+    stacks = stacks_of(model)
+    return Heads.of(model) if len(stacks) == 1 else side_by_side([Heads.of(model, stack=stack) for stack in stacks])
 
 
 def side_by_side(stacks: Sequence[Heads]) -> Heads:

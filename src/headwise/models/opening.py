@@ -15,6 +15,7 @@ from headwise.tasks.kinds.choice import Prompted
 from headwise.tasks.task import Task
 
 HEADED = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "ImageClassification")
+HEARING = ("AudioClassification", "ConditionalGeneration", "SpeechSeq2Seq")  # for recordings
 
 
 def open_subject(name: str | Path, tasks: Sequence[Task], max_length: int = 128) -> Subject:
@@ -33,7 +34,8 @@ def open_subject(name: str | Path, tasks: Sequence[Task], max_length: int = 128)
         return LanguageModel.from_pretrained(name, tasks)
     config = None if (Path(name) / ABOUT).exists() else find_config(name)
     architecture = (getattr(config, "architectures", None) or [""])[0]
-    if architecture.partition("For")[2] not in HEADED:
+    heard = HEARING if any(hasattr(task.kind, "hears") for task in tasks) else ()
+    if architecture.partition("For")[2] not in (*HEADED, *heard):
         seen = f"{name} holds {architecture or 'no model of transformers'}, which has no output head for a task"
         expected = "a model of headwise train, a checkpoint of AutoModelForSequenceClassification, or prompts"
         raise HeadwiseError(seen, expected, f"headwise train --model {name}")

@@ -20,11 +20,14 @@ from torch.nn import functional as F
 
 from headwise.errors import HeadwiseError, first_line
 from headwise.heads.gates import Heads, unwrap
-from headwise.heads.modules import evaluating, positions
+from headwise.heads.modules import evaluating, positions, remembered
+from headwise.models.batching import NUMBERS
+from headwise.models.language import every_stack
 from headwise.models.subject import Batch, Output, Subject
 from headwise.tasks.kinds.answer import Answer, Ends
 from headwise.tasks.kinds.classify import Classify, Regress
 from headwise.tasks.kinds.image import Picture
+from headwise.tasks.kinds.sound import FEATURES, Sound, Transcript
 from headwise.tasks.kinds.tag import Tag
 from headwise.tasks.kinds.windows import stitched
 from headwise.tasks.kinds.wordlevel import words
@@ -227,7 +230,7 @@ class TaskModel(Subject):
         super().__init__()
         self.model, self.tokenizer, self.max_length = model, tokenizer, min(max_length, positions(model))
         accepted = inspect.signature(model.forward).parameters
-        names = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+        names = ("input_ids", "attention_mask", "token_type_ids", *NUMBERS)
         self.input_names = [name for name in names if name in accepted]
         self.tasks = {task.name: self._fitted(task) for task in tasks}
 
@@ -242,6 +245,10 @@ class TaskModel(Subject):
         return self.model
 
     @property
+    def attention(self) -> Heads:
+        return remembered(self.model, "all", lambda: every_stack(self.model), lambda heads: heads.verified)
+
+    @property
     def config(self) -> Any:
         return self.model.config
 
@@ -253,14 +260,15 @@ class TaskModel(Subject):
 
     def forward(self, task: str, batch: Batch) -> Output:
         kind = self.tasks[task].kind
-        inputs = {name: batch[name] for name in self.input_names if name in batch}
-        if "pixel_values" in inputs:
-            inputs["pixel_values"] = inputs["pixel_values"].to(next(self.model.parameters()).dtype)
+        inputs = self._inputs(batch)
+        if isinstance(kind, Transcript):
+            scores: Any = kind.likelihoods(self.model(**inputs).logits, self._said(batch), batch)
+            return Output(kind.loss(scores, batch), scores)
         if isinstance(kind, Tag):
             window = batch.get("window")
             encode = lambda part: self.model(**part).logits  # noqa: E731
             logits = encode(inputs) if window is None else stitched(encode, inputs, window)
-            scores: Any = words(logits, batch, "first")
+            scores = words(logits, batch, "first")
             return Output(kind.loss(scores, batch), scores)
         output = self.model(**inputs)
         if isinstance(kind, Answer):
@@ -269,6 +277,26 @@ class TaskModel(Subject):
         else:
             scores = output.logits
         return Output(kind.loss(scores, batch), scores)
+
+    def _inputs(self, batch: Batch) -> Batch:
+        inputs = self._typed({name: batch[name] for name in self.input_names if name in batch})
+        if "said" not in batch:
+            return inputs
+        said = self._said(batch).clamp_min(0)
+        start = torch.full_like(said[:, :1], self.config.decoder_start_token_id)
+        return {**inputs, "decoder_input_ids": torch.cat([start, said[:, :-1]], 1)}
+
+    def _said(self, batch: Batch) -> Tensor:
+        """A transcript's tokens after the one with which the decoder starts."""
+        said = batch["said"]
+        return said[:, 1:] if bool((said[:, 0] == self.config.decoder_start_token_id).all()) else said
+
+    def inputs(self, task: str, batch: Batch) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        if "said" not in batch:
+            yield from super().inputs(task, batch)
+            return
+        inputs = self._inputs(batch)
+        yield torch.ones(len(batch["said"]), 1, dtype=torch.bool, device=batch["said"].device), inputs
 
     def _fitted(self, task: Task) -> Task:
         """The task with the checkpoint's labels."""
@@ -282,19 +310,21 @@ class TaskModel(Subject):
         if isinstance(kind, Tag):
             fitted = replace(kind, labels=self.labels, learnt=False)
             return self._require(self._renamed(task, fitted, "labels"), "TokenClassification")
+        if isinstance(kind, Transcript):
+            return self._require(task, "ConditionalGeneration", "SpeechSeq2Seq")
         if isinstance(kind, Classify):
-            purpose = "ImageClassification" if isinstance(kind, Picture) else "SequenceClassification"
-            return self._require(self._renamed(task, replace(kind, labels=self.labels), "label"), purpose)
+            sound = ("AudioClassification", "SequenceClassification") if isinstance(kind, Sound) else ()
+            purposes = ("ImageClassification",) if isinstance(kind, Picture) else sound or ("SequenceClassification",)
+            return self._require(self._renamed(task, replace(kind, labels=self.labels), "label"), *purposes)
         seen = f"{task.name!r} is a task of kind {type(kind).__name__}, and {name} a task model of transformers"
         hint = "MultiTaskModel.from_pretrained(name, tasks), which trains an output head for it"
-        raise HeadwiseError(seen, "classify, regress, tag, answer or picture", hint)
+        raise HeadwiseError(seen, "classify, regress, tag, answer, picture, sound or transcript", hint)
 
-    def _require(self, task: Task, purpose: str) -> Task:
-        if not type(self.model).__name__.endswith(f"For{purpose}"):
-            kind = type(task.kind).__name__
-            raise HeadwiseError(
-                f"{task.name!r} of kind {kind} for {type(self.model).__name__}", f"a model for {purpose}"
-            )
+    def _require(self, task: Task, *purposes: str) -> Task:
+        name, heard = type(self.model).__name__, self.model.main_input_name in FEATURES
+        if not name.endswith(tuple(f"For{purpose}" for purpose in purposes)) or heard != hasattr(task.kind, "hears"):
+            seen = f"{task.name!r} of kind {type(task.kind).__name__} for {name}"
+            raise HeadwiseError(seen, f"a model for {purposes[0]}")
         return task
 
     def _renamed(self, task: Task, kind: Any, column: str) -> Task:
@@ -341,7 +371,7 @@ class _Renamed:
 
 
 def load_task_model(name: str | Path) -> tuple[Any, Any]:
-    """A checkpoint of transformers as the class it was saved as, and its tokenizer or image processor."""
+    """A checkpoint of transformers as the class it was saved as, and its tokenizer, image or sound processor."""
     import transformers
 
     from headwise.models.loading import find_config
@@ -354,7 +384,10 @@ def load_task_model(name: str | Path) -> tuple[Any, Any]:
         raise HeadwiseError(seen, "a checkpoint of an AutoModelFor... class, or a model of headwise train")
     local = Path(name).exists()
     safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
-    reader = transformers.AutoImageProcessor if hasattr(config, "image_size") else transformers.AutoTokenizer
+    writes = saved.endswith(("ForConditionalGeneration", "ForSpeechSeq2Seq"))
+    heard = transformers.AutoProcessor if writes else transformers.AutoFeatureExtractor
+    readers = {"pixel_values": transformers.AutoImageProcessor, **dict.fromkeys(FEATURES, heard)}
+    reader: Any = readers.get(kind.main_input_name, transformers.AutoTokenizer)
     try:
         model = kind.from_pretrained(name, **safe, use_safetensors=True, dtype=torch.float32)
         tokenizer = reader.from_pretrained(name, **safe)

@@ -19,7 +19,7 @@ from torch import nn
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads, gated
 from headwise.heads.modules import evaluating
-from headwise.models.batching import Encoded, batches, encode
+from headwise.models.batching import NUMBERS, Encoded, batches, encode
 from headwise.models.device import Budget
 from headwise.models.processes import Team
 from headwise.tasks.kinds.windows import parts
@@ -99,12 +99,17 @@ class Subject(nn.Module):
         Measures of head outputs and attention maps run the backbone on these, without a loss.
         """
         columns = {name: batch[name] for name in self.input_names if name in batch}
-        if "pixel_values" in columns:  # all tokens are real
-            pixels = columns["pixel_values"].to(next(self.backbone.parameters()).dtype)
-            yield torch.ones(len(pixels), 1, dtype=torch.bool, device=pixels.device), {"pixel_values": pixels}
+        if any(name in NUMBERS for name in columns):  # all tokens are real
+            one = next(iter(columns.values()))
+            yield torch.ones(len(one), 1, dtype=torch.bool, device=one.device), self._typed(columns)
             return
         for place, part in parts(columns, batch.get("window")):
             yield place >= 0, part
+
+    def _typed(self, columns: Batch) -> Batch:
+        """Images and recordings in the type of the weights."""
+        dtype = next(self.backbone.parameters()).dtype
+        return {name: column.to(dtype) if name in NUMBERS else column for name, column in columns.items()}
 
     def rows(self, batch: Batch) -> torch.Tensor | None:
         """The example of each row of a backbone's forward; None if row ``i`` is example ``i``.

@@ -43,6 +43,8 @@ KINDS = {  # named as text, so that listing tasks does not import torch
     "frames": "frames:Frames",
     "answer": "answer:Answer",
     "picture": "image:Picture",
+    "sound": "sound:Sound",
+    "transcript": "sound:Transcript",
 }
 LENGTH_BINS = (0, 1, 5, 10, 20, 40, 80, 160, 320)
 FILES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".conllu", ".txt")

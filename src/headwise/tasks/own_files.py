@@ -6,7 +6,8 @@
 | words with labels | ``mine=train.jsonl:tokens,ner_tags``; numbers mean the names of a ClassLabel where there is one |
 | questions | ``mine=squad.parquet:question,context,answers``, or SQuAD's json as ``mine=squad.json:qa`` |
 | annotated sentences | ``pos`` and ``dep`` of CoNLL-U, ``ner`` of columns, ``con`` of trees, ``srl`` of CoNLL-2012 |
-| a folder | of `save_to_disk`, of splits as files, or of pictures |
+| recordings | ``mine=clips.csv:path,text``, where paths end in .wav: what is said in each |
+| a folder | of `save_to_disk`, of splits as files, or of pictures or .wav files in a folder for each class |
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def own(spec: str, language: str = "en") -> Task:
         metric = answer_f1(language) if part == "qa" else metric
         return Task(name, kind_class(kind)(), Files(layout, path.parent, kind), metric, language)
     form, root, files = _files(name, path)
-    if form == "pictures":
-        return _pictures(name, root, files, language)
+    if form in ("pictures", "sounds"):
+        return _labelled(name, form, root, files, language)
     options = {"classes": True} if form in ("parquet", "arrow") else {}
     source = Files(Layout(form, files, {}, options=options), root, "classify")
     return _of_files(name, source, columns.split(",") if columns else (), language)
@@ -123,8 +124,11 @@ def _of_files(name: str, source: Files, columns: Sequence[str], language: str) -
 
 def _task(name: str, kind: str, source: Any, labels: tuple[str, ...], language: str, where: str, way: Reading) -> Task:
     if kind != "classify":
-        metric = {"tag": "tag_accuracy", "spans": "span_f1"}.get(kind) or answer_f1(language)
-        return Task(name, kind_class(kind)(**({"labels": labels} if labels else {})), source, metric, language)
+        metrics = {"tag": "tag_accuracy", "spans": "span_f1", "transcript": "token_probability"}
+        options = {"labels": labels} if labels else {}
+        if kind == "transcript" and isinstance(source, Files):
+            options = {"folder": str(source.root)}
+        return Task(name, kind_class(kind)(**options), source, metrics.get(kind) or answer_f1(language), language)
     splits = getattr(source, "splits", None) or [split for split in SPLITS if getattr(source, split)]
     rows = {split: source.read(split) for split in splits}
     found = sorted({label for part in rows.values() for label in _labels_in(part)})
@@ -148,7 +152,7 @@ def _as_grades(rows: Mapping[str, list[Row]]) -> Rows:
 def _kind_of(way: Reading, records: Iterable[Any]) -> str:
     """Entities are labelled in BIO; every other label of words is a tag."""
     if way.shape != "words":
-        return {"texts": "classify", "answers": "answer"}[way.shape]
+        return {"texts": "classify", "answers": "answer", "recordings": "transcript"}[way.shape]
     column = way.columns["labels"]
     seen = {label for record in islice(records, HEAD) if record for label in record.get(column) or ()}
     entities = {label for label in seen if isinstance(label, str) and label[:2] in ("B-", "I-")}
@@ -187,7 +191,7 @@ def _files(name: str, path: Path) -> tuple[str, Path, dict[str, str]]:
             if files:
                 return form, root, {"all": files["train"]} if set(files) == {"train"} else files
     parts = {split: split for split in SPLITS if (path / split).is_dir()}
-    return "pictures", path, parts or {"all": "."}
+    return "sounds" if any(path.rglob("*.wav")) else "pictures", path, parts or {"all": "."}
 
 
 def _beside(path: Path) -> dict[str, str]:
@@ -209,13 +213,15 @@ def _part(source: Files, split: str) -> str:
     return split if split in source.layout.files else "all"
 
 
-def _pictures(name: str, path: Path, files: dict[str, str], language: str) -> Task:
-    source = Files(Layout("pictures", files, {"path": "path", "label": "label"}), path, "picture")
+def _labelled(name: str, form: str, path: Path, files: dict[str, str], language: str) -> Task:
+    """A task of pictures or recordings in a folder for each class."""
+    kind = form.removesuffix("s")
+    source = Files(Layout(form, files, {"path": "path", "label": "label"}), path, kind)
     labels = sorted({row["label"] for split in source.splits for row in source.read(split)})
     if not labels:
-        expected = "pictures in a folder for each label, train.csv and the like, or a folder of save_to_disk"
+        expected = "pictures or .wav files in a folder for each label, train.csv or the like, or save_to_disk's folder"
         raise HeadwiseError(f"no data in {path}", expected, f"{name}=FILE:text,label")
-    return Task(name, kind_class("picture")(labels=tuple(labels)), source, "accuracy", language)
+    return Task(name, kind_class(kind)(labels=tuple(labels)), source, "accuracy", language)
 
 
 # -- data in memory

@@ -286,6 +286,12 @@ def read_pictures(path: Path) -> Numbered:
         yield number, {"path": str(file), "label": label}
 
 
+def read_sounds(path: Path) -> Numbered:
+    """A folder per label with recordings in it."""
+    for number, (label, file) in enumerate(_labelled_files(path, (".wav",)), 1):
+        yield number, {"path": str(file), "label": label}
+
+
 def _labelled_files(path: Path, suffixes: tuple[str, ...], labels: Sequence[str] = ()) -> Iterator[tuple[str, Path]]:
     path = Path(path)
     if not path.is_dir():
@@ -356,4 +362,5 @@ formats.add("arrow", Format(read_arrow, _no_writer, columns=True))
 formats.add("lines", Format(read_lines, write_lines))
 formats.add("folders", Format(read_folders, write_folders))
 formats.add("pictures", Format(read_pictures, _no_writer))
+formats.add("sounds", Format(read_sounds, _no_writer))
 formats.add("squad", Format(read_squad, write_squad))

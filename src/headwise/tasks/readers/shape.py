@@ -220,6 +220,10 @@ def _picture(record: Record, columns: Mapping[str, Any], names: LabelNames) -> R
     return {"path": text_of(record, columns["path"]), "label": label_of(_cell(record, columns["label"]), names)}
 
 
+def _transcript(record: Record, columns: Mapping[str, Any], names: LabelNames) -> Row:
+    return {"path": text_of(record, columns["path"]), "text": text_of(record, columns["text"])}
+
+
 Shaper = Callable[[Record, Mapping[str, Any], LabelNames], Row]
 SHAPES: dict[str, Shaper] = {
     "classify": _classify,
@@ -233,6 +237,8 @@ SHAPES: dict[str, Shaper] = {
     "treebank": _treebank,
     "answer": _answer,
     "picture": _picture,
+    "sound": _picture,
+    "transcript": _transcript,
 }
 
 
@@ -266,7 +272,7 @@ IDS = ("id", "idx", "index", "guid", "uid", "uuid")
 
 
 class Reading(NamedTuple):
-    """How a table is read: its shape (texts, words or answers), and field to column."""
+    """How a table is read: its shape (texts, words, answers or recordings), and field to column."""
 
     shape: str
     columns: dict[str, str]
@@ -310,6 +316,8 @@ def _ordered(record: Record, given: list[str]) -> Reading:
         return Reading("answers", dict(zip(ANSWER, given)))
     if len(given) == 2 and _is_words(first):
         return Reading("words", dict(zip(("words", "labels"), given)))
+    if len(given) == 2 and isinstance(first, str) and first.lower().endswith(".wav"):
+        return Reading("recordings", dict(zip(("path", "text"), given)))
     if len(given) not in (2, 3):
         seen = f"{len(given)} columns, {','.join(given)}"
         raise HeadwiseError(seen, "text,label or text,text_b,label or tokens,tags or question,context,answers")
