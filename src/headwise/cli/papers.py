@@ -44,6 +44,10 @@ def recipe(
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds (default: the recipe's)")] = None,
     seed: Annotated[int | None, typer.Option(help="first seed (the only one without --seeds)")] = None,
     languages: Annotated[list[str], typer.Option(help="languages of the tasks, comma-separated: en,fr,de (mesh)")] = [],  # noqa: B006
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", help="an amount of the recipe's size, such as dev=300 or fractions=[0.3]; repeatable"),
+    ] = [],  # noqa: B006
     data: DataOption = None,
     out: OutOption = None,
     only: Annotated[
@@ -74,7 +78,7 @@ def recipe(
 ) -> None:
     """Run a paper's experiments and compare the tables with the published ones.
 
-    Flags of the training plan change every training of the recipe.
+    Flags of the training plan change every training of the recipe, --set the amounts of everything else.
 
     Example: headwise recipe specialization --only table-9 --model bert-base-uncased --precision bf16
     """
@@ -84,7 +88,7 @@ def recipe(
 
     several = tuple(range(seed or 0, (seed or 0) + (seeds or 1))) if seeds or seed is not None else ()
     where = str(data) if data else os.environ.get("HEADWISE_DATA")
-    scale = Scale(size, named_folders(model), where, several, plan, names_in(languages))
+    scale = Scale(size, named_folders(model), where, several, plan, names_in(languages), method_settings(settings))
     if tables:
         _list_items(name, scale, records, pages, as_json)
         return
@@ -123,8 +127,8 @@ def _registered(path: Path, name: str, scale: Any, out: Path | None, run: bool) 
     from headwise.papers.registered import Registered, with_registered
 
     plan = Registered.read(path)
-    if plan.recipe != name or (scale.seeds and scale.seeds != plan.seeds) or scale.plan:
-        seen = f"--registered {path} with another recipe, other seeds or flags of the training plan"
+    if plan.recipe != name or (scale.seeds and scale.seeds != plan.seeds) or scale.plan or scale.settings:
+        seen = f"--registered {path} with another recipe, other seeds, --set or flags of the training plan"
         raise HeadwiseError(seen, "what the plan says", f"headwise recipe {plan.recipe} --registered {path}")
     if scale.models and (missing := [model for model in plan.models if model not in scale.models]):
         raise HeadwiseError(f"no --model for {', '.join(missing)}", "every model of the plan", "--model NAME=FOLDER")
@@ -190,6 +194,9 @@ def metatest(
     rate: Annotated[
         float | None, typer.Option(help="adapt: learning rate of these steps  [default: the method's]")
     ] = None,
+    prune: Annotated[
+        float, typer.Option(min=0, max=0.99, help="adapt: fraction of heads to close, those the new rows need least")
+    ] = 0.0,
     settings: Annotated[
         list[str],
         typer.Option("--set", help="a setting of --method meta as trained, such as gates=sigmoid; repeatable"),
@@ -211,10 +218,10 @@ def metatest(
     found: dict[str, Any] = {}
     for new in chosen_tasks(tasks, task, data):
         if how == "adapt":
-            options = {"steps": steps, "rates": rate, "limit": limit}
+            options = {"steps": steps, "rates": rate, "limit": limit, "prune": prune}
             found[new.name] = _adapted(screen, starts, _named(models), new, numbers, draws, settings, options)
-        elif steps is not None or rate is not None or settings:
-            raise HeadwiseError("--steps, --rate or --set with --how fine-tune", "the default way", "--how adapt")
+        elif steps is not None or rate is not None or settings or prune:
+            raise HeadwiseError("--steps, --rate, --prune or --set with --how fine-tune", "the default way", "--how adapt")
         else:
             found[new.name] = _fine_tuned(screen, starts, new, numbers, draws, limit)
     if as_json:

@@ -8,7 +8,7 @@ from headwise.training.methods import methods
 
 # Version 2 of `apart` tests over random head sets, not development rows alone; of `tuned` it probes top heads too.
 WORKS = {
-    "anatomy": ("controlled", "inventory", "probed", "tuned"),
+    "anatomy": ("along", "controlled", "inventory", "probed", "tuned"),
     "mesh": ("train", "apart", "retrieved"),
     "methods": ("confirmed", "merged", "untrained"),
     "specialization": (

@@ -56,6 +56,8 @@ class Scale:
     """Fields of the training plan to change, in every training."""
     languages: tuple[str, ...] = ()
     """Of the tasks, where a recipe has several languages. Default: the recipe's own."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the recipe's size to change, such as ``{"dev": 300}``."""
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
@@ -189,7 +191,7 @@ class PaperRecipe:
     """Scores by seed of two methods, ``(records, model, method, against, column, split)``: for registered tests."""
 
     def size(self, scale: Scale) -> Any:
-        """The size with the scale's changes of the plan and languages."""
+        """The size with the scale's changes of the plan, languages and other settings."""
         size = self.sizes[scale.size]
         plans = {f.name: getattr(size, f.name) for f in fields(size) if isinstance(getattr(size, f.name), Plan)}
         changed: dict[str, Any] = {n: plan.with_(**scale.plan) for n, plan in plans.items()} if scale.plan else {}
@@ -199,6 +201,7 @@ class PaperRecipe:
             if not hasattr(size, "languages"):
                 raise HeadwiseError(f"languages for the recipe {self.name!r}", "a recipe of several languages: mesh")
             changed["languages"] = scale.languages
+        changed |= {name: _changed(size, name, value, plans) for name, value in scale.settings.items()}
         return replace(size, **changed)
 
     def jobs(self, scale: Scale, only: Sequence[str] = ()) -> list[Job]:
@@ -233,6 +236,22 @@ class PaperRecipe:
             if tag not in known:
                 raise unknown("item of this paper", tag, known)
         return [known[tag] for tag in tags]
+
+
+def _changed(size: Any, name: str, value: Any, plans: Mapping[str, Plan]) -> Any:
+    """A new value of a size's field; lists become tuples, and a table of settings changes those it names."""
+    able = [f.name for f in fields(size) if f.name not in plans]
+    if name not in able:
+        raise unknown("setting of this recipe", name, able)
+    old = getattr(size, name)
+    if isinstance(old, Mapping) and isinstance(value, Mapping):
+        return {**old, **value}
+    if isinstance(old, tuple):
+        value = value if isinstance(value, list | tuple) else [value]
+        return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+    if type(value) is not type(old) and not (isinstance(old, float) and isinstance(value, int)) and old is not None:
+        raise HeadwiseError(f"{name} = {value!r}", f"a value like {old!r}")
+    return value
 
 
 recipes: Registry[Recipe] = Registry("recipe")

@@ -105,7 +105,7 @@ class HardConcrete(nn.Module):
     def on(self, model: MultiTaskModel) -> Iterator[None]:
         """Run the model under its task's gates: sampled per forward in training mode, deterministic otherwise."""
 
-        def values(task: str, drawn: bool) -> torch.Tensor:
+        def values(task: str, drawn: bool, _: Any) -> torch.Tensor:
             log_a = self.log_a[self.place(task)]
             noise = torch.empty_like(log_a).uniform_(EDGE, 1 - EDGE) if drawn else None
             return settle(log_a) if noise is None else draw(log_a, noise)
@@ -149,8 +149,8 @@ class Price:
 
 
 @contextmanager
-def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], torch.Tensor]) -> Iterator[None]:
-    """Run each forward of the model under the gates ``values(task, model.training)``, (L, H)."""
+def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool, Any], torch.Tensor]) -> Iterator[None]:
+    """Run each forward of the model under the gates ``values(task, model.training, batch)``, (L, H) or (B, L, H)."""
     now: list[
         torch.Tensor
     ] = []  # kept after a forward, because a backward may run layers again (gradient checkpointing)
@@ -158,7 +158,8 @@ def under(model: MultiTaskModel, heads: Heads, values: Callable[[str, bool], tor
 
     def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
         nonlocal inside
-        now[:], inside = [values(args[0] if args else kwargs["task"], module.training)], True
+        task, batch = (*args, *(kwargs[name] for name in ("task", "batch")[len(args) :]))
+        now[:], inside = [values(task, module.training, batch)], True
 
     def end(*_: Any) -> None:
         nonlocal inside

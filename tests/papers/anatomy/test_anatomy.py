@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import ttest_rel
 
 from headwise.experiments.jobs import in_order, perform
@@ -16,6 +17,7 @@ from headwise.papers.anatomy import published as paper
 from headwise.papers.anatomy.jobs import HUB
 from headwise.papers.anatomy.tables import (
     Records,
+    along_table,
     change_table,
     depth_table,
     effect_table,
@@ -27,8 +29,12 @@ from headwise.papers.anatomy.tables import (
     task_table,
     tuning_table,
 )
+from headwise.papers.anatomy.works import Along
 from headwise.papers.pages import pages
 from headwise.papers.recipe import Scale
+from headwise.testing import toy_model
+from headwise.training.loop import fit
+from headwise.training.plan import Plan
 
 TASKS = ("senteval.bigram_shift", "senteval.past_present", "senteval.subj_number")
 
@@ -193,6 +199,39 @@ def test_a_bond_that_layers_make_is_not_one_of_heads(results, bond):
     assert row["r within layers"] == (pytest.approx(-1) if bond else None)
 
 
+def put_along(results, model, task, maps):
+    arrays = {f"test_{i}": np.asarray(one, float) for i, one in enumerate(maps)}
+    made = {"model": model, "task": task, "fractions": [i / (len(maps) - 1) for i in range(len(maps))]}
+    results.save("anatomy.along", made, {"score": 0.9, "metric": "accuracy"}, arrays)
+
+
+def test_heads_along_a_training_are_set_against_its_ends(results):
+    first, middle, last = [[0.5, 0.6], [0.7, 0.8]], [[0.5, 0.6], [0.8, 0.7]], [[0.9, 0.8], [0.7, 0.6]]
+    put_along(results, "m", "mrpc", [first, middle, last])
+    made = along_table(Records(results))
+    rows = {row[2]: dict(zip(made["columns"], row)) for row in made["rows"]}
+    assert [rows[at]["r with before"] for at in rows] == pytest.approx([1.0, 0.8, -1.0])
+    assert [rows[at]["r with the end"] for at in rows] == pytest.approx([-1.0, -0.8, 1.0])
+    assert [rows[at]["kept"] for at in rows] == [100, 0, 0] and rows["100%"]["change"] == pytest.approx(10)
+
+
+def test_a_training_goes_on_as_if_nobody_had_looked(tmp_path):
+    def look(encoder):
+        torch.rand(3)  # probes draw numbers too
+        encoder.embeddings.word_embeddings.weight.data.zero_()
+        return {side: next(encoder.parameters()).new_zeros(2, 4).cpu().numpy() for side in ("test", "dev")}
+
+    plan = Plan(steps=4, batch_size=4, lr=1e-3, evaluate_every=0, checkpoint_every=0)
+    watched, alone, method = toy_model(), toy_model(), Along(look, (1.0, 0.0, 0.5))
+    fit(watched, plan, method)
+    fit(alone, plan)
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters()))
+    assert sorted(method.maps) == [f"{side}.{i}" for side in ("dev", "test") for i in range(3)]
+    other = Along(look, (1.0, 0.0, 0.5))
+    other.load_state(method.state())
+    assert other.maps.keys() == method.maps.keys()
+
+
 def test_without_records_there_are_the_printed_numbers(results):
     assert [part.title for part in recipe.parts(results)] == ["The printed numbers"]
 
@@ -202,9 +241,9 @@ def test_smoke_runs_whole(tmp_path):
     for job in in_order(recipe.jobs(Scale("smoke"))):
         perform(job, tmp_path, "cpu")
     results = Results(tmp_path / "records")
-    assert len(recipe.parts(results)) == 7
+    assert len(recipe.parts(results)) == 8
     page = pages(recipe, results, tmp_path / "page")
-    assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 5
+    assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 7
 
 
 CELLS = [(model, task) for model, rows in published.TABLE_5.items() for task in rows]

@@ -10,7 +10,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, gated
 from headwise.models.batching import encode
-from headwise.papers.mesh.inner import HeadGates
+from headwise.papers.mesh.inner import HeadGates, read
 from headwise.papers.mesh.trim import Trim, together
 from headwise.testing import tiny, toy_model, toy_tasks
 
@@ -49,6 +49,29 @@ def test_a_model_runs_under_gates_times_mask():
         with gated(model.encoder, wanted.detach()), torch.no_grad():
             assert torch.equal(found, model(task, batch).scores)
     assert gates.closed["toy0"].equal(mask) and not gates.closed["toy1"].any()
+
+
+def test_gates_by_input_begin_as_sigmoid_and_are_each_examples_own():
+    model = toy_model(2, rows=8).eval()
+    batch = encode(model.tasks["toy0"], "train", model.tokenizer, model.max_length).batch(range(4))
+    width = model.encoder.get_input_embeddings().embedding_dim
+    gates, plain = (
+        HeadGates(Heads.of(model.encoder), model.tasks.values(), form, "pair", width) for form in ("input", "sigmoid")
+    )
+    texts = read(model.encoder, batch)
+    assert torch.equal(gates.values("toy0", texts=texts), plain.values("toy0").expand(4, -1, -1))
+    gates.reads.data.normal_(generator=torch.Generator().manual_seed(0))
+    wanted = gates.values("toy0", texts=texts).detach()
+    assert wanted.shape == (4, 2, 4) and wanted.flatten(1).unique(dim=0).shape[0] == 4
+    with gates.on(model), torch.no_grad():
+        found = model("toy0", batch).scores
+    with gated(model.encoder, wanted), torch.no_grad():
+        assert torch.equal(found, model("toy0", batch).scores)
+    padded = {k: torch.nn.functional.pad(v, (0, 3)) if v.dim() == 2 else v for k, v in batch.items()}
+    torch.testing.assert_close(read(model.encoder, padded), texts)  # padding is not read
+    with gates.on(model):
+        model("toy0", batch).loss.sum().backward()
+    assert gates.reads.grad.abs().sum() > 0
 
 
 def test_without_a_form_there_is_the_mask_alone():

@@ -319,6 +319,7 @@ def test_without_inner_steps_all_are_multi_task_training(by):
         {"algorithm": "reptile", "momentum": 0.9},
         {"algorithm": "anil", "gates": "concrete", "gates_each": "pair"},
         {"algorithm": "maml", "steps": 1, "learn_rates": 0.1, "gates": "sigmoid"},
+        {"gates": "input", "moves": "fast", "gates_each": "language"},
         {"trim": {"prune": 0.25, "train": 0.25, "delta": 0.5}},
         {"algorithm": "multitask", "trim": {"prune": 0.25, "prune_by": "random", "each": "pair", "delta": 0.5}},
     ],

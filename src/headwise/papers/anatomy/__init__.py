@@ -90,8 +90,13 @@ def _effect(records: Records) -> Part:
 
 
 def _tuning(records: Records) -> Part:
-    found = [tables.tuning_table(records), tables.change_table(records)]
+    found = [tables.tuning_table(records), tables.change_table(records), tables.along_table(records)]
     drawn = {}
+    for model in dict.fromkeys(model for model, _ in records.along):
+        points = {task: tables.along_maps(record) for (other, task), record in records.along.items() if other == model}
+        maps = {f"{task}, {fraction:.0%}": found for task, each in points.items() for fraction, found in each}
+        width = max(map(len, points.values()))
+        drawn[f"along a training {model}"] = partial(figures.heat_maps, maps, ordered=True, columns=width)
     for (model, task), each in records.tunings().items():
         arrays = each[0].arrays
         maps = {"before": arrays["test_before"], "after fine-tuning": arrays["test_after"]}
@@ -124,6 +129,9 @@ ITEMS = (
     Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads ",)),
     Item("figure-7", "every head's accuracy in its own order", ("probes",), ("heads ",)),
     Item("table-5", "last layer, best layer and top heads, all encoders", ("probes", "converged"), ("Tables 3 and 5",)),
+    Item(
+        "along", "heads at points of a training (beyond the paper)", ("along",), ("Heads along", "along a training")
+    ),
     Item("table-5-gains", "the printed gains computed again", titles=("The printed Table 5",)),
     Item("appendix-a.4", "the effect of the number of heads", ("probes",), ("Effect of n", "effect of n")),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class Size:
     options: Mapping[str, Any] = field(default_factory=dict)
     standardized: Mapping[str, Any] = field(default_factory=lambda: {"standardize": True})  # of probes with controls
     draws: int = 20  # of each control
+    along: tuple[float, ...] = (0.0, 0.125, 0.25, 0.5, 1.0)  # fractions of a fine-tuning at which heads are probed
     limit: int | None = None  # training rows of a probe
     tuning_limit: int | None = None
     split: str | None = "dev"  # that fine-tuning is judged on
@@ -80,7 +81,12 @@ class Build(recipe.Build):
     """The jobs of one model and one seed; heads and layer are chosen by the same probe for all seeds."""
 
     paper = "anatomy"
-    parts = ("inventory", "probes", "converged", "controlled", "tunings")
+    parts = ("inventory", "probes", "converged", "controlled", "tunings", "along")
+
+    @classmethod
+    def seeds_of(cls, part: str, size: Size, given: Sequence[int]) -> tuple[int, ...]:
+        every = tuple(given) or size.seeds
+        return every[:1] if part == "along" else every
 
     def inventory(self) -> list[Job]:
         """Tables 1 and 2."""
@@ -115,6 +121,15 @@ class Build(recipe.Build):
             plan = plain(asdict(self.size.plan.with_(seed=self.seed)))
             config = self._common(task, self.size.tuning_limit) | {"plan": plan, "split": self.size.split}
             made.append(self._job("tuned", f"fine-tune {task} seed {self.seed}", config))
+        return made
+
+    def along(self) -> list[Job]:
+        """Beyond the paper: Figure 4 at several points of a training, in its first seed."""
+        made = []
+        for task in self.size.tuning:
+            plan = plain(asdict(self.size.plan.with_(seed=self.seed)))
+            config = self._common(task, self.size.tuning_limit) | {"plan": plan, "fractions": list(self.size.along)}
+            made.append(self._job("along", f"heads along fine-tuning {task} seed {self.seed}", config))
         return made
 
     def _common(self, task: str, limit: int | None) -> dict[str, Any]:

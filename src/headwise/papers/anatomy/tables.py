@@ -35,6 +35,7 @@ class Records:
         self.converged: dict[tuple[str, str], Record] = {}  # the same at their optimum
         self.controlled: dict[tuple[str, str], Record] = {}  # standardized, with controls
         self.tuned: dict[tuple[str, str, int], Record] = {}  # by model, task and seed
+        self.along: dict[tuple[str, str], Record] = {}  # heads at points of a training
         for record in results:
             c = record.config
             if record.work == "anatomy.inventory":
@@ -44,6 +45,8 @@ class Records:
                 found[c["model"], c["task"]] = record
             elif record.work == "anatomy.controlled":
                 self.controlled[c["model"], c["task"]] = record
+            elif record.work == "anatomy.along":
+                self.along[c["model"], c["task"]] = record
             elif record.work == "anatomy.tuned":
                 self.tuned[c["model"], c["task"], c["plan"]["seed"]] = record
         if not self.probed:  # nothing was stopped early
@@ -289,6 +292,39 @@ def change_table(records: Records) -> Table | None:
     columns += ["mean change, tuned with top heads", "seeds"]
     note = "Change of heads' probe scores in points; r of the maps before and after; climb of their centre in layers."
     return table("Heads before and after fine-tuning", columns, rows, note)
+
+
+def along_table(records: Records) -> dict[str, Any] | None:
+    """Heads at points of a training: how far their scores and their map are from the pretrained ones."""
+    rows = []
+    for (model, task), record in records.along.items():
+        maps = along_maps(record)
+        first, last = maps[0][1], maps[-1][1]
+        for fraction, found in maps:
+            since, to_end = change(first, found), change(found, last)
+            top = overlap(first, found)
+            values = [100 * float(np.nanmean(found)), 100 * since.mean, since.pattern.r, to_end.pattern.r, 100 * top]
+            rows.append([model, task, f"{fraction:.0%}", *values, since.moved_up])
+    if not rows:
+        return None
+    columns = ["model", "task", "of training", "mean of heads", "change", "r with before", "r with the end"]
+    note = "Every head probed on its own for the task that is trained, at points of one training (first seed): test "
+    note += "scores in percent. Kept: the fraction of the best 30 % of heads before training that still are among the "
+    note += "best 30 %. One training each: a description, not a test."
+    return table("Heads along a training", [*columns, "kept", "layers climbed"], rows, note)
+
+
+def along_maps(record: Record) -> list[tuple[float, np.ndarray]]:
+    """Maps of test scores by the fraction of training."""
+    fractions = sorted(record.config["fractions"])
+    return [(f, record.arrays[f"test_{i}"]) for i, f in enumerate(fractions) if f"test_{i}" in record.arrays]
+
+
+def overlap(before: np.ndarray, after: np.ndarray, fraction: float = 0.3) -> float:
+    """The fraction of a map's best heads that are among the best of another."""
+    number = max(1, int(fraction * np.isfinite(before).sum()))
+    best = [set(np.argsort(-np.nan_to_num(m, nan=-np.inf).ravel(), kind="stable")[:number]) for m in (before, after)]
+    return len(best[0] & best[1]) / number
 
 
 def effect_table(records: Records, model: str, suite: str) -> Table:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from headwise.experiments.jobs import Made, Place
@@ -19,7 +22,12 @@ from headwise.models.multitask import MultiTaskModel
 from headwise.probing import Probe, effect_of_n, fine_tune, nearest_centroid, probe, utilize
 from headwise.probing.splits import splits
 from headwise.probing.utilization import INPUTS, controls
+from headwise.training.loop import fit
+from headwise.training.methods.method import Method
 from headwise.training.plan import Plan
+
+if TYPE_CHECKING:
+    from headwise.training.loop import Run
 
 SECOND = {"mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman")}  # tasks that Table 4 has two metrics of
 
@@ -69,6 +77,58 @@ def tuned(place: Place) -> Made:
         after = probe(made.models[INPUTS.index(what)], c["task"], **_options(c))
         arrays |= {f"{name}_{mark}": value for name, value in _maps(after).items()}
     return {"scores": scores, "split": made.split, "layer": made.layer, "n": made.n, "metric": before.metric}, arrays
+
+
+class Along(Method):
+    """Probes all heads at fractions of a training, which goes on as if nobody had looked."""
+
+    name = "along"
+
+    def __init__(self, look: Callable[[nn.Module], Mapping[str, np.ndarray]], fractions: Sequence[float]):
+        self.look, self.fractions = look, tuple(sorted(fractions))
+        self.maps: dict[str, torch.Tensor] = {}
+
+    def start(self, run: Run) -> None:
+        self._due(run, run.step)
+
+    def after_update(self, run: Run, tasks: list[str]) -> None:
+        self._due(run, run.step + 1)
+
+    def _due(self, run: Run, step: int) -> None:
+        """Probe where a fraction is reached that has no map yet."""
+        for number, fraction in enumerate(self.fractions):
+            name = f"test.{number}"
+            if name not in self.maps and round(fraction * run.total) == step:
+                with torch.random.fork_rng(devices=[]):
+                    found = self.look(copy.deepcopy(run.model.encoder))
+                self.maps |= {f"{side}.{number}": torch.from_numpy(found[side]) for side in ("test", "dev")}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return dict(self.maps)
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.maps = dict(tensors)
+
+
+def along(place: Place) -> Made:
+    """Heads probed for a task at several points of the training on it."""
+    c = place.config
+    task, plan = place.task(c["task"]), Plan(**c["plan"])
+    model = MultiTaskModel.from_pretrained(place.encoder(c["model"]), [task], seed=plan.seed, max_length=c["max_length"])
+    metric = []
+
+    def look(encoder: nn.Module) -> dict[str, np.ndarray]:
+        found = probe(encoder, task, tokenizer=model.tokenizer, log=place.log, **_options(c))
+        metric[:] = [found.metric]
+        return _maps(found)
+
+    method = Along(look, c["fractions"])
+    model = model.to(default_device(place.device))
+    history = fit(model, plan, method, out=place.folder, device=place.device, progress=place.progress)
+    score = evaluate(model, task.name, split="test" if "test" in task.splits else "dev")
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
+    arrays = {name.replace(".", "_"): value.numpy() for name, value in sorted(method.maps.items())}
+    return {"score": score.value, "metric": score.metric, "probed_by": metric[0], "steps": history.steps}, arrays
 
 
 def _scores(model: MultiTaskModel, task: str, split: str) -> dict[str, float]:

@@ -57,14 +57,15 @@ def _meta_tests(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
         found = _kept([shown.meta_table(records, model, what) for what in WHAT])
-        tables += found
+        tables += [*found, *_kept([shown.beyond_table(records, model, what) for what in WHAT])]
         if found:
             drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)
     text = (
         "Pairs held out from training are learned from a handful of examples, from starts that were trained in several "
     )
     text += "ways. The paper leaves open which order its gradients have: first (fomaml), second (maml) and Reptile are "
-    text += "side by side, with multi-task training, which never adapts while it trains, as the baseline."
+    text += "side by side, with multi-task training, which never adapts while it trains, as the baseline. Its future "
+    text += "work asks for finer gates and dynamic pruning: gates by input, and heads pruned by a new pair's own examples."
     return Part("Learning a new pair from few examples", text, tables, drawn)
 
 
@@ -88,6 +89,12 @@ ITEMS = (
     Item("meta-test", "Algorithm 3: a new pair from few examples", ("meta_tests",), ("Meta-test", "meta-tests")),
     Item(
         "retrieval", "Tatoeba and BUCC: translations by their vectors", ("retrieval",), ("Translations found",), FILES
+    ),
+    Item(
+        "beyond",
+        "gates by input, heads pruned by the new pair's own examples (Future work)",
+        ("beyond",),
+        ("Beyond the paper",),
     ),
     Item("dissociation", "Eq. 2: D of languages and of tasks", ("apart",), ("D between languages", "Two pairs")),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from headwise.tasks.task import Task
 if TYPE_CHECKING:
     from headwise.models.multitask import MultiTaskModel
 
-FORMS = ("sigmoid", "concrete")
+FORMS = ("sigmoid", "concrete", "input")
 
 
 class HeadGates(nn.Module):
@@ -34,8 +34,17 @@ class HeadGates(nn.Module):
 
     open: torch.Tensor
 
-    def __init__(self, heads: Heads, tasks: Iterable[Task], form: str | None = None, each: str = "shared"):
-        """``form`` is sigmoid, concrete (drawn in training, settled in evaluation), or None: all 1, the mask alone."""
+    def __init__(self, heads: Heads, tasks: Iterable[Task], form: str | None = None, each: str = "shared", width: int = 0):
+        """Gates of every pair.
+
+        Args:
+            heads: of the model.
+            tasks: the pairs.
+            form: sigmoid; concrete (drawn in training, settled in evaluation); input (sigmoid, for each example by the
+                mean of its word embeddings); or None: all 1, the mask alone.
+            each: one set for all pairs (shared), or one per task, language or pair.
+            width: of the word embeddings, for input.
+        """
         if form not in (None, *FORMS):
             raise unknown("form of gates", form, FORMS)
         super().__init__()
@@ -46,15 +55,21 @@ class HeadGates(nn.Module):
         self.sets = list(dict.fromkeys(self.keys.values()))
         start = torch.full((len(self.sets), *heads.shape), START)
         self.logits = nn.Parameter(start) if form else None
+        self.reads = nn.Parameter(torch.zeros(width, *heads.shape)) if form == "input" else None  # begins as sigmoid
         self.register_buffer("open", torch.ones(len(self.keys), *heads.shape))
 
-    def values(self, task: str, drawn: bool = False) -> torch.Tensor:
-        """A pair's gates, (L, H); ``drawn`` anew where they are concrete."""
+    def values(self, task: str, drawn: bool = False, texts: torch.Tensor | None = None) -> torch.Tensor:
+        """A pair's gates, (L, H); ``drawn`` anew where they are concrete.
+
+        With ``texts``, a vector of each example (B, E), gates by input are (B, L, H).
+        """
         place = self._place(task)
         if self.logits is None:
             return self.open[place]
         logits = self.logits[self.sets.index(self.keys[task])]
-        if self.form == "sigmoid":
+        if self.reads is not None and texts is not None:
+            logits = logits + torch.tensordot(texts, self.reads, 1) / len(self.reads) ** 0.5
+        if self.form != "concrete":
             return torch.sigmoid(logits) * self.open[place]
         noise = torch.empty_like(logits).uniform_(EDGE, 1 - EDGE) if drawn else None
         return (settle(logits) if noise is None else draw(logits, noise)) * self.open[place]
@@ -73,7 +88,11 @@ class HeadGates(nn.Module):
     @contextmanager
     def on(self, model: MultiTaskModel) -> Iterator[None]:
         """Inside, the model runs under its pair's gates."""
-        with under(model, self.heads, self.values):
+
+        def values(task: str, drawn: bool, batch: Any) -> torch.Tensor:
+            return self.values(task, drawn, None if self.reads is None else read(model.encoder, batch))
+
+        with under(model, self.heads, values):
             yield
 
     def newcomer(self, task: Task) -> HeadGates:
@@ -81,7 +100,10 @@ class HeadGates(nn.Module):
 
         Its mask is that of its language or task where masks are so, else what all pairs have closed.
         """
-        made = HeadGates(self.heads, [task], self.form, self.each).to(self.open.device)
+        width = 0 if self.reads is None else len(self.reads)
+        made = HeadGates(self.heads, [task], self.form, self.each, width).to(self.open.device)
+        if self.reads is not None and made.reads is not None:
+            made.reads.data.copy_(self.reads.detach())
         if self.logits is not None and made.logits is not None:
             alike = key(task, self.each) in self.sets
             found = self.logits[self.sets.index(key(task, self.each))] if alike else self.logits.mean(0)
@@ -94,6 +116,14 @@ class HeadGates(nn.Module):
         if task not in self.keys:
             raise unknown("pair with gates", task, self.keys)
         return list(self.keys).index(task)
+
+
+def read(encoder: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """What gates by input see: the mean of an example's word embeddings, normalized, (B, E); no gradient enters it."""
+    with torch.no_grad():
+        words = encoder.get_input_embeddings()(batch["input_ids"]).float()  # type: ignore[operator]
+        real = batch["attention_mask"].unsqueeze(-1).to(words)
+        return nn.functional.layer_norm((words * real).sum(1) / real.sum(1).clamp_min(1), words.shape[-1:])
 
 
 Parameters = dict[str, Tensor]

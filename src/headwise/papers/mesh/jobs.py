@@ -60,6 +60,12 @@ STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
         **{"trim": {"prune": 0.3, "train": 0.3, "each": "language"}},
     },
 }
+BEYOND: dict[str, dict[str, Any]] = {  # after the paper's future work, and what each is set against
+    "fomaml": STARTS["fomaml"],
+    "fomaml, pruned by support": {"algorithm": "fomaml", "support": {"prune": 0.3}},
+    "fomaml, gates": STARTS["fomaml, gates"],
+    "fomaml, gates by input": {"algorithm": "fomaml", "gates": "input", "gates_each": "language"},
+}
 BASE = Plan(evaluate_every=0, checkpoint_every=0, sampling="temperature", clip=1.0)
 
 
@@ -74,6 +80,7 @@ class Size:
     inner: Mapping[str, Any] = field(default_factory=lambda: {"steps": 3, "support": 16, "rates": 1e-2})
     rows: Mapping[str, int] | None = None
     starts: tuple[str, ...] = tuple(STARTS)
+    beyond: tuple[str, ...] = WHAT[:2]  # how pairs are held out where more than the paper's is tried
     held: tuple[str, ...] = WHAT
     languages: tuple[str, ...] = LANGUAGES
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -100,6 +107,7 @@ SIZES = {
         recovery={"steps": 3},
         inner={"steps": 2, "support": 6, "rates": 1e-2},
         starts=("multi-task", "fomaml", "maml", "fomaml, gates, pruned"),
+        beyond=WHAT[:1],
         held=("a new pair", "a new task and language"),
         seeds=(0,),
         examples=24,
@@ -144,7 +152,7 @@ class Build(recipe.Build):
     """The jobs of one model and one seed."""
 
     paper = "mesh"
-    parts = ("table", "recovery", "meta_tests", "apart", "retrieval")
+    parts = ("table", "recovery", "meta_tests", "apart", "retrieval", "beyond")
 
     @property
     def pairs(self) -> Pairs:
@@ -175,16 +183,24 @@ class Build(recipe.Build):
 
     def meta_tests(self) -> list[Job]:
         """Every start, every way to hold pairs out."""
+        return self._from({name: STARTS[name] for name in self.size.starts}, self.size.held)
+
+    def beyond(self) -> list[Job]:
+        """Beyond the paper: gates that depend on the input, heads pruned by the new pair's own examples."""
+        return self._from({"multi-task": STARTS["multi-task"], **BEYOND}, self.size.beyond)
+
+    def _from(self, starts: Mapping[str, Mapping[str, Any]], ways: Sequence[str]) -> list[Job]:
         found = []
         out = held(self.size.languages, self.size.source)
-        for what in (what for what in self.size.held if what in out):
+        for what in (what for what in ways if what in out):
             pairs, new = out[what]
-            for name in self.size.starts:
-                settings = dict(STARTS[name])
+            for name, start in starts.items():
+                settings = dict(start)
                 if "trim" in settings:
                     settings["trim"] = self._trim(**settings["trim"], delta=self.size.delta)
+                few = settings.pop("support", {})
                 method = {**self.size.inner, **settings}
-                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=new))
+                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=new, few=few))
         return found
 
     def apart(self) -> list[Job]:
@@ -217,6 +233,7 @@ class Build(recipe.Build):
         held: Sequence[str] = (),
         start: Job | None = None,
         keep: bool = False,
+        few: Mapping[str, Any] | None = None,
     ) -> Job:
         s = self.size
         config: dict[str, Any] = {
@@ -235,7 +252,7 @@ class Build(recipe.Build):
             "dev": s.dev,
             "start": start.key if start else None,
         }
-        adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev}
+        adapt = {**s.adapt, "shots": list(s.shots), "sets": s.sets, "dev": s.adapt_dev, **(few or {})}
         config |= {"adapt": adapt} if held else {}
         title = f"{part} {name} {self.model} seed {self.seed}"
         return self.job("train", title, config, *((start,) if start else ()))

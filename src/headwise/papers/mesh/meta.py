@@ -92,7 +92,7 @@ class Meta(Method):
             moves: what inner steps move: all, heads (output heads), gates, or fast (both of them; anil's own).
             momentum: of the inner loop.
             learn_rates: learn the groups' rates too (as Meta-SGD does), with this rate of the outer loop.
-            gates: trainable head gates, "sigmoid" or "concrete".
+            gates: trainable head gates: "sigmoid", "concrete", or "input": for each example, by its words.
             gates_each: one set for all pairs (shared), or one per task, language or pair.
             gate_lr: of the gates in the outer loop.
             trim: heads to close and heads to train, from a point on.
@@ -105,7 +105,7 @@ class Meta(Method):
         if algorithm == "anil" and moves == "all":
             raise HeadwiseError("anil with moves='all'", "heads, gates or fast", "algorithm='fomaml'")
         if moves == "gates" and gates is None:
-            raise HeadwiseError("moves='gates' without gates", "gates= sigmoid or concrete", "gates='sigmoid'")
+            raise HeadwiseError("moves='gates' without gates", "gates= sigmoid, concrete or input", "gates='sigmoid'")
         if algorithm == "reptile" and learn_rates is not None:
             raise HeadwiseError("reptile with learn_rates", "fomaml or maml: reptile's rule has no gradient for rates")
         if steps < 0 or not 0 <= momentum < 1:
@@ -117,7 +117,7 @@ class Meta(Method):
         self.form, self.gates_each, self.gate_lr = gates, gates_each, gate_lr
         self.trim = Trim(**trim) if isinstance(trim, Mapping) else trim
         if self.trim and self.trim.prune_by == "gates" and gates is None:
-            raise HeadwiseError("pruning by gates without gates", "gates= sigmoid or concrete", "gates='sigmoid'")
+            raise HeadwiseError("pruning by gates without gates", "gates= sigmoid, concrete or input", "gates='sigmoid'")
         self.log_rates: nn.Parameter | None = None
         self.free: dict[str, Tensor] = {}  # each pair's heads that may move, once chosen
         self.trimmed = False
@@ -145,14 +145,16 @@ class Meta(Method):
         """A model under gates as training starts with; the method keeps its own."""
         if not (self.form or self.trim):
             return Learner(model)
-        gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), self.form, self.gates_each)
+        width = model.encoder.get_input_embeddings().embedding_dim if self.form == "input" else 0
+        gates = HeadGates(Heads.of(model.encoder), model.tasks.values(), self.form, self.gates_each, width)
         return Learner(model, gates.to(model.device))
 
     def parameters(self, model: MultiTaskModel, plan: Plan) -> list[dict[str, Any]]:
         gates, groups = self.ready(model).gates, []
         self.free, self.trimmed = {}, False
         if gates is not None and gates.logits is not None:
-            groups.append({"params": [gates.logits], "lr": self.gate_lr, "weight_decay": 0.0})
+            params = [gates.logits, *([] if gates.reads is None else [gates.reads])]
+            groups.append({"params": params, "lr": self.gate_lr, "weight_decay": 0.0})
         if self.log_rates is not None:
             groups.append({"params": [self.log_rates], "lr": self.learn_rates, "weight_decay": 0.0})
         return groups
@@ -165,8 +167,8 @@ class Meta(Method):
     def start(self, run: Run) -> None:
         if self.steps and run.accelerator.num_processes > 1:
             raise HeadwiseError("meta-training in several processes", "one: an episode is not shared out", "a sweep")
-        if self.steps:
-            run.model.require_one_pass("inner steps")
+        if self.steps or self.form == "input":
+            run.model.require_one_pass("inner steps" if self.steps else "gates by input")
         if self.second:
             self._tell_kernel(run.model)
         if run.plan.patience is not None and self.form:

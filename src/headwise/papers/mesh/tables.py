@@ -12,7 +12,7 @@ from headwise.io.records import Record, Results
 from headwise.measuring.intervals import interval
 from headwise.measuring.stats import above_zero
 from headwise.papers.mesh import published as paper
-from headwise.papers.mesh.jobs import ROWS, STARTS
+from headwise.papers.mesh.jobs import BEYOND, ROWS, STARTS
 from headwise.papers.mesh.metatest import drawn_means
 from headwise.papers.summary import mean_sd, over_seeds, student, table
 
@@ -217,12 +217,26 @@ def models_table(records: Records) -> Table | None:
 # -- meta-tests
 
 
-def meta_table(records: Records, model: str, what: str) -> Table | None:
+def beyond_table(records: Records, model: str, what: str) -> Table | None:
+    """The same for what is not the paper's, beside what it is set against."""
+    if not any(records.part(model, "meta", f"{what}: {start}") for start in BEYOND if start not in STARTS):
+        return None
+    found = meta_table(records, model, what, ("multi-task", *BEYOND), f"Beyond the paper, {what}, {model}")
+    return found and {**found, "note": f"{found['note']} {BY}"}
+
+
+BY = "Pruned by support: the 30 % of heads with the least effect on the new pair's own examples are closed before it "
+BY += "adapts. Gates by input: a gate of each example and head, from the mean of its word embeddings."
+
+
+def meta_table(
+    records: Records, model: str, what: str, starts: Sequence[str] = tuple(STARTS), title: str = ""
+) -> Table | None:
     """Scores of the pairs held out, from every start, and the gain over the multi-task start."""
-    rows, made = [], [r for start in STARTS for r in records.part(model, "meta", f"{what}: {start}")]
+    rows, made = [], [r for start in starts for r in records.part(model, "meta", f"{what}: {start}")]
     for pair in dict.fromkeys(pair for record in made for pair in record.result["tests"]):
         base = records.part(model, "meta", f"{what}: multi-task")
-        for start in STARTS:
+        for start in starts:
             found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
             if found:
                 rows.append([label(pair), start, *_shots(found, pair), *_better(found, base, pair), len(found)])
@@ -237,7 +251,7 @@ def meta_table(records: Records, model: str, what: str) -> Table | None:
     note += "two-sided. "
     note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
     note += "Zero-shot: the task's output head as the other language trained it."
-    return table(f"Meta-test on {what}, {model}", columns, rows, note)
+    return table(title or f"Meta-test on {what}, {model}", columns, rows, note)
 
 
 def found_shots(records: Records, model: str, what: str) -> list[Mapping[str, Any]]:

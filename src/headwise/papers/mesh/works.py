@@ -104,11 +104,12 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str, MetaTest], float]:
     """The rate of adaptation is chosen on the pairs that were trained; the pairs held out stay unseen."""
     c, how = place.config, place.config["adapt"]
-    few = {"steps": how["steps"], "limit": how["dev"]}
+    few: dict[str, Any] = {"steps": how["steps"], "limit": how["dev"]}
     rate = best_rate(model, method, how["shots"][-1], how["tuning"], rates=how["rates"], **few)
     tests = {}
     for name in c["held"]:
         task = found_pair(name, c, place.at)
+        few["prune"] = how.get("prune", 0.0)
         tests[name] = meta_test(model, method, task, how["shots"], how["sets"], rates=rate, **few)
         place.log(str(tests[name]))
     return tests, rate

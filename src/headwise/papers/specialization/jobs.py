@@ -61,7 +61,7 @@ class Build(recipe.Build):
 
     def lesion(self, job: Job, **options: Any) -> Job:
         s = self.size
-        given = {"examples": s.examples, "fractions": s.fractions, "dev": s.dev, "seed": self.seed}
+        given = {"examples": s.examples, "fractions": s.fractions, "dev": s.dev, "random": s.random, "seed": self.seed}
         return lesioning(job, **{**given, **options})
 
     def pairs(self) -> list[Job]:

@@ -159,7 +159,8 @@ class Records:
     def __init__(self, results: Results):
         self.all = list(results)
         made = [trained(r.config) for r in self.all if r.work == "train"]
-        self.usual = {model: Counter(t.setting for t in made if t.model == model) for model in {t.model for t in made}}
+        self.usual = _settings(t for t in made if _on_glue(t.tasks))
+        self._others = _settings(t for t in made if not _on_glue(t.tasks))
         measured: dict[Trained, list[Record]] = {}
         for r in self.all:
             if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient":
@@ -174,8 +175,11 @@ class Records:
         self.fell = list(dict.fromkeys(fell))
 
     def _usual(self, one: Trained, setting: tuple | None = None) -> bool:
-        """Whether a training has this setting, or the one most of its model's have: others stand in their own table."""
-        seen = self.usual.get(one.model)
+        """Whether a training has this setting, or the one most of its model's have: others stand in their own table.
+
+        GLUE's tasks together are counted apart: a model may have fewer rows of them.
+        """
+        seen = (self.usual if _on_glue(one.tasks) else self._others).get(one.model)
         return not seen or one.setting == (setting or seen.most_common(1)[0][0])
 
     @cached_property
@@ -278,6 +282,18 @@ class Records:
                     scores = _values({**r.result["scores"], **other.get(r.key, {})})
                     found.setdefault((t.model, t.seed), {}).update(scores)
         return found
+
+
+def _on_glue(tasks: Iterable[str]) -> bool:
+    return set(tasks) in (set(GLUE), set(CORPUS_GLUE))
+
+
+def _settings(made: Iterable[Trained]) -> dict[str, Counter[tuple]]:
+    """How often a model's trainings have each setting."""
+    found: dict[str, Counter[tuple]] = {}
+    for one in made:
+        found.setdefault(one.model, Counter())[one.setting] += 1
+    return found
 
 
 def _fell(scores: Mapping[str, Any]) -> bool:
