@@ -370,7 +370,7 @@ def test_plan_files_that_do_not_fit(headwise, place, text, words):
         ("importance nowhere --examples 0", ("--examples",)),
         ("probe bert-tiny --tasks corpus.topic --limit -4", ("--limit",)),
         ("probe bert-tiny --tasks corpus.topic --protocol sklern", ("sklearn",)),
-        ("probe bert-tiny --tasks corpus.topic,corpus.pos", ("corpus.pos", "Classify")),
+        ("probe bert-tiny --tasks corpus.topic,corpus.qa", ("corpus.qa", "Classify")),
         (f"train --model bert-tiny {OWN} --max-length -3", ("--max-length",)),
         (f"study --model bert-tiny {OWN} --dev -3", ("dev=-3",)),
         ("recipe anatomy --seeds -1", ("--seeds",)),

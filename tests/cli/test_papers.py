@@ -126,6 +126,23 @@ def test_settings_are_plain_values_and_reach_inside():
             method_settings(wrong)
 
 
+def test_amounts_of_a_recipe_are_set_and_wrong_ones_name_those_there_are(run):
+    line = "recipe mesh --only table-1 --list --json"
+    plain, changed = (json.loads(run(f"{line} {more}").stdout) for more in ("", "--set dev=7 --set inner.steps=1"))
+    assert [job["title"] for job in plain] == [job["title"] for job in changed]
+    assert not {job["key"] for job in plain} & {job["key"] for job in changed}
+    for wrong, said in (("dve=7", "dev"), ("plan.lr=1", "setting of this recipe"), ("dev=many", "like 24")):
+        with pytest.raises(HeadwiseError, match=said):
+            run(f"{line} --set {wrong}")
+
+
+def test_words_are_probed_without_parameters(run, place):
+    found = json.loads(run("probe bert-tiny --tasks corpus.dep,corpus.pos --limit 12 --json --out p").stdout)["probes"]
+    assert found["corpus.dep"]["by"] != found["corpus.pos"]["by"] == "nearest centroid"
+    assert all(len(one["by_label"]) == len(one["labels"]) > 1 for one in found.values())
+    assert (place / "p" / "report.html").exists()
+
+
 def test_a_setting_that_a_method_does_not_have_names_those_it_has(run):
     with pytest.raises(HeadwiseError, match="algorithm, steps, support"):
         run(f"train {SHORT} --task {OWN['reviews']} --method meta --set by=maml --out c")

@@ -310,6 +310,17 @@ def test_plan_flags_change_every_training_and_nothing_else():
             assert plan["precision"] == "bf16" and {**plan, "precision": "fp32"} == before.config["plan"]
 
 
+def test_settings_change_the_size_alone():
+    asked = {"dev": 7, "inner": {"steps": 1}, "shots": [2, 3], "thirds": 1}
+    size = recipes["mesh"].size(Scale("smoke", settings=asked))
+    before = recipes["mesh"].size(Scale("smoke"))
+    assert (size.dev, size.shots, size.thirds) == (7, (2, 3), 1) and size.inner == {**before.inner, "steps": 1}
+    assert replace(size, dev=before.dev, shots=before.shots, thirds=before.thirds, inner=before.inner) == before
+    for wrong in ({"plan": {"lr": 1}}, {"nothing": 1}, {"sets": "two"}):
+        with pytest.raises(HeadwiseError):
+            recipes["mesh"].size(Scale("smoke", settings=wrong))
+
+
 @pytest.mark.parametrize(
     ("name", "folder", "known"),
     [
@@ -342,7 +353,7 @@ FEWER = {  # amounts alone: tasks, splits and kinds of jobs are those of the pap
         "adapt": {"steps": 1, "tuning": 1, "rates": [1e-2]},
     },
 }
-ONE_SEED = {"appendix-a.4", "control"}  # the others have two, for tests over seeds
+SEEDS = {"appendix-a.4": (0,), "control": (0,), "along": (0,), "figure-1": (0, 1, 2)}  # others two, for tests over seeds
 TAGS = [(name, item.tag) for name in LAYOUTS_PAPERS for item in recipes[name].items if item.parts]
 QUICK = {("specialization", "table-1"), ("specialization", "table-2"), ("anatomy", "table-1"), ("anatomy", "table-2")}
 SHARDS = [pytest.param(*each, marks=[] if each in QUICK else [pytest.mark.slow]) for each in TAGS]
@@ -367,7 +378,7 @@ def shrunk(name: str):
 
 
 def scale(data, tag: str) -> Scale:
-    return Scale("full", {"tiny": str(tiny_encoder())}, str(data), (0,) if tag in ONE_SEED else (0, 1), PLAN)
+    return Scale("full", {"tiny": str(tiny_encoder())}, str(data), SEEDS.get(tag, (0, 1)), PLAN)
 
 
 @pytest.mark.parametrize("name", LAYOUTS_PAPERS)

@@ -100,6 +100,16 @@ def test_a_page_of_probes_alone(tmp_path):
     assert render([read_study(tmp_path)]).encode() == page.read_bytes()
 
 
+def test_probes_without_parameters_have_a_row_for_every_label(tmp_path):
+    maps = [[[0.1, 0.4], [0.2, 0.3]], [[0.9, None], [0.2, 0.3]], [[0.5, 0.5], [0.5, 0.5]]]
+    free = {"labels": ["det", "nsubj", "root"], "counts": [3, 2, 0], "by_label": maps, "accuracy": maps[0]}
+    write_probes({"tense": PROBE, "dep": free | {"metric": "accuracy"}}, {"name": "m", "layers": 2, "heads": 2}, tmp_path)
+    linear, labels = read_study(tmp_path)["tables"]
+    assert [row[0] for row in linear["rows"]] == ["tense"]
+    assert labels["rows"] == [["dep", "det", 3, 0.4, "0.1"], ["dep", "nsubj", 2, 0.9, "0.0"]]
+    assert card(read_study(tmp_path), "0.1")["probes"]["dep"]["accuracy"] == 0.4
+
+
 def test_a_page_of_nothing_is_refused(tmp_path):
     with pytest.raises(HeadwiseError, match="without importance scores or probes"):
         report({"model": {"name": "m", "layers": 2, "heads": 2}, "tasks": [], "importance": {}}, tmp_path / "p.html")

@@ -224,19 +224,25 @@ def probe(
 ) -> None:
     """Probe what every head encodes and draw heat maps.
 
+    Tasks of words and relations (tags, entities, constituents, dependencies, roles) are probed without parameters.
+
     Example: headwise probe bert-base-uncased --tasks corpus.past_present,corpus.bigram_shift --out runs/probes
     """
     from headwise.heads.gates import Heads
     from headwise.models.device import default_device
     from headwise.models.loading import name_of
     from headwise.probing import probe as measure
+    from headwise.probing import unlearnt
+    from headwise.probing.parameterfree import WORDWISE
     from headwise.probing.splits import to_probe
     from headwise.reporting.heads import write_probes
 
     screen = Screen(quiet=as_json)
     if out:
         writable(out)
-    chosen = [to_probe(one) for one in chosen_tasks(tasks, task, data)]  # all are looked at before the first is probed
+    every = chosen_tasks(tasks, task, data)
+    free = [one for one in every if type(one.kind).__name__ in WORDWISE]
+    chosen = [to_probe(one) for one in every if one not in free]  # all are looked at before the first is probed
     encoder, tokenizer = plain_encoder(model)
     encoder = encoder.to(default_device(device))
     how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}
@@ -244,6 +250,10 @@ def probe(
     found = {}
     for one in chosen:
         found[one.name] = measure(encoder, one, tokenizer=tokenizer, log=screen.say, **how)
+        screen.say(str(found[one.name]))
+    for one in free:
+        split = "test" if "test" in one.splits else "dev"
+        found[one.name] = unlearnt(encoder, one, tokenizer=tokenizer, split=split, limit=limit)
         screen.say(str(found[one.name]))
     made = {name: result.to_record() for name, result in found.items()}
     h = Heads.of(encoder)

@@ -96,6 +96,7 @@ UNITS: dict[str, Callable[[Row], list[Unit]]] = {
     "Constituents": lambda row: low_constituents(row["tree"]),
 }
 RELATIONS: dict[str, Callable[[Row], list[Relation]]] = {"Dependencies": _dependencies, "Frames": _arguments}
+WORDWISE = (*UNITS, *RELATIONS)  # kinds that are probed without parameters
 
 
 Maps = Callable[..., tuple[Tensor, ...]]
@@ -164,7 +165,7 @@ def unlearnt(model: Any, task: Task, **options: Any) -> Unlearnt:
     Example:
         >>> print(unlearnt(model, tasks.get("ewt_dep"), limit=500))  # doctest: +SKIP
     """
-    related = type(task.kind).__name__ in ("Dependencies", "Frames")
+    related = type(task.kind).__name__ in RELATIONS
     if related:
         options.pop("fit_on", None)
     return (relations if related else word_centroids)(model, task, **options)

@@ -154,14 +154,10 @@ def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, An
     """Write ``study.json`` and ``report.html`` with a map of every probe and a table of layers and heads.
 
     Args:
-        probes: records of `headwise.probing.probe` by name.
+        probes: records of `headwise.probing.probe`, or of parameter-free probes, by name.
         model: ``name``, ``layers`` and ``heads``.
         folder: where to write.
     """
-    columns = ["probe", "chance", "last layer", "best layer", "best head", "which head"]
-    rows = [[name, *_row(record)] for name, record in probes.items()]
-    side = next(iter(probes.values()))["select_on"]
-    note = f"Test scores; layer and head chosen on {side}."
     now = about()
     study = {
         "title": f"What the heads of {model['name']} encode",
@@ -169,12 +165,39 @@ def write_probes(probes: Mapping[str, Mapping[str, Any]], model: Mapping[str, An
         "model": dict(model),
         "tasks": [],
         "importance": {},
-        "probes": {n: {k: record[k] for k in ("accuracy", "chance", "metric")} for n, record in probes.items()},
-        "tables": [{"title": "Layers and heads", "columns": columns, "rows": rows, "note": note}],
+        "probes": {n: {k: record.get(k) for k in ("accuracy", "chance", "metric")} for n, record in probes.items()},
+        "tables": [table for table in (_layers_and_heads(probes), _labels(probes)) if table],
     }
     write_json(Path(folder) / "probes.json", finite(probes))
     write_json(Path(folder) / "study.json", finite(study))
     return write(Path(folder) / "report.html", page.render([study]))
+
+
+def _layers_and_heads(probes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The table of linear probes."""
+    linear = {name: record for name, record in probes.items() if "by_label" not in record}
+    if not linear:
+        return None
+    columns = ["probe", "chance", "last layer", "best layer", "best head", "which head"]
+    rows = [[name, *_row(record)] for name, record in linear.items()]
+    side = next(iter(linear.values()))["select_on"]
+    note = f"Test scores; layer and head chosen on {side}."
+    return {"title": "Layers and heads", "columns": columns, "rows": rows, "note": note}
+
+
+def _labels(probes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The best head for every label of probes without parameters."""
+    rows = []
+    for name, record in probes.items():
+        for label, count, scores in zip(*(record.get(key, ()) for key in ("labels", "counts", "by_label"))):
+            ranks = np.array(scores, float)  # None is NaN
+            if count and np.isfinite(ranks).any():
+                layer, head = np.unravel_index(np.nanargmax(ranks), ranks.shape)
+                rows.append([name, label, count, float(ranks[layer, head]), f"{layer}.{head}"])
+    columns = ["probe", "label", "number", "best head", "which head"]
+    note = "Accuracy of the nearest centroid, or of the largest attention in either direction for relations. The best "
+    note += "of all heads on the same words: for rare labels it is high by chance."
+    return {"title": "Best heads by label", "columns": columns, "rows": rows, "note": note} if rows else None
 
 
 def _row(record: Mapping[str, Any]) -> list[Any]:
