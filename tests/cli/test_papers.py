@@ -136,6 +136,7 @@ def test_amounts_of_a_recipe_are_set_and_wrong_ones_name_those_there_are(run):
             run(f"{line} --set {wrong}")
 
 
+@pytest.mark.filterwarnings("ignore:labels not seen")
 def test_words_are_probed_without_parameters(run, place):
     found = json.loads(run("probe bert-tiny --tasks corpus.dep,corpus.pos --limit 12 --json --out p").stdout)["probes"]
     assert found["corpus.dep"]["by"] != found["corpus.pos"]["by"] == "nearest centroid"
