@@ -237,7 +237,8 @@ class Ray:
         self.started = not ray.is_initialized()
         if self.started:
             own = {} if address else {"num_cpus": workers, "include_dashboard": False}
-            ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
+            # Without "local" ray would join a cluster that happens to run on this machine.
+            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
         share = 0.0 if device == "cpu" or not ray.cluster_resources().get("GPU") else 1 / workers
         around = {"env_vars": surroundings(workers)}
         how = {"num_cpus": 1, "num_gpus": share, "max_retries": 0, "max_calls": 0, "runtime_env": around}

@@ -45,6 +45,13 @@ class Linear(NamedTuple):
         scores = torch.baddbmm(self.bias.flatten(1).unsqueeze(-1), flat, x_PND.to(flat.dtype).mT)
         return scores.unflatten(1, self.bias.shape[1:])
 
+    def classes(self, x_PND: Tensor) -> Tensor:
+        """The class numbers with the highest scores ``(P, T, K, N)``; of two, by the sign of their difference."""
+        if self.weight.shape[3] != 2:
+            return self.at(x_PND).argmax(-2)
+        weight, bias = self.weight.diff(dim=3), self.bias.diff(dim=3)
+        return (Linear(weight, bias, self.settled).at(x_PND)[..., 0, :] > 0).long()
+
 
 class Axes(NamedTuple):
     """Vectors in their principal axes: ``x = (x_given - mean) @ turn``; ``spread`` holds the variances along them."""
@@ -195,14 +202,20 @@ class _Logistic:
         moved = (torch.maximum(weights, biases) > TOLERANCE) & (scores > NOTHING) | (scores > LOUD)
         return moved & (slope.abs() > (_rounding(value, theta) / 40).clamp_min(NOTHING**2 / 10))
 
-    def among(self, heads: Tensor | slice, problems: Tensor) -> _Logistic:
-        """A subset of heads and of their problems."""
+    def among(self, heads: Tensor, problems: Tensor) -> _Logistic:
+        """A subset of heads and of their problems, both as masks."""
         some = copy(self)
-        some.x, some.spread = self.x[heads], self.spread[heads]
-        some.found, some.doubt = self.found[heads][:, problems], self.doubt[heads][:, problems]
+        some.x, some.spread = (self.x, self.spread) if heads.all() else (self.x[heads], self.spread[heads])
+        some.found, some.doubt = _part(self.found, heads, problems), _part(self.doubt, heads, problems)
         for name in ("share", "wanted", "penalty", "share_of", "doubt_at_start"):
             setattr(some, name, getattr(self, name)[problems])
         return some
+
+
+def _part(values: Tensor, heads: Tensor, problems: Tensor) -> Tensor:
+    """Some heads and problems of ``(P, S, ...)``; copied once, and only what is wanted."""
+    values = values if heads.all() else values[heads]
+    return values if problems.all() else values[:, problems]
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -245,7 +258,7 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
         if not (rows.all() and columns.all()):
             problem, heads, problems = problem.among(rows, columns), heads[rows], problems[columns]
             state = (active, theta, logits, value, errors, gradient, size, goal)
-            active, theta, logits, value, errors, gradient, size, goal = (t[rows][:, columns] for t in state)
+            active, theta, logits, value, errors, gradient, size, goal = (_part(t, rows, columns) for t in state)
     return found, settled
 
 
@@ -256,6 +269,7 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tenso
     search, size = near, _dot(residual, near)
     goal, active = goal.square() * size, active[..., None, None]
     problems = torch.arange(gradient.shape[1], device=gradient.device)
+    every = active.new_ones(len(gradient))
     for _ in range(INNER):
         busy = (size > goal) & active
         columns = busy.any(0).flatten()
@@ -263,7 +277,7 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tenso
             break
         if not columns.all():
             found[:, problems] = direction
-            problem, problems = problem.among(slice(None), columns), problems[columns]
+            problem, problems = problem.among(every, columns), problems[columns]
             state = (direction, residual, search, size, goal, active, busy)
             direction, residual, search, size, goal, active, busy = (t[:, columns] for t in state)
         bent = problem.bent(search)

@@ -149,8 +149,7 @@ def _unsettled(found: Linear) -> int:
 
 def _scores(found: Linear, x: Tensor, labels: Labels) -> Tensor:
     """Answers ``(P, T, K, N)``: classes, or grades."""
-    scores = found.at(x)
-    return scores[..., 0, :] if labels.graded else scores.argmax(-2)
+    return found.at(x)[..., 0, :] if labels.graded else found.classes(x)
 
 
 def judged(answers: Tensor, gold: Tensor, graded: bool) -> Tensor:
