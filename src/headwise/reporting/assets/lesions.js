@@ -108,9 +108,9 @@ function drawMatrixLegend(view) {
   const data = view.study.dissociation;
   if (!data) return;
   const any = data.collapsed && data.collapsed.flat(2).some(Boolean);
-  const tested = data.cells ? "filled: significant (p < 0.05 over rows, Holm-corrected); dashed: not" : "dashed: no tests in this study";
   show(view, "matrix-legend", data.cells ? [el("span", {}, "100 %"), el("i", { class: "rampbar", style: { background: lossBar() } }), el("span", {}, percent(worst(data)))] : null,
-    el("span", { class: "about" }, tested),
+    data.cells ? el("span", { class: "about" }, el("i", { class: "swatch filled" }), "p < 0.05 over rows, Holm-corrected") : null,
+    el("span", { class: "about" }, el("i", { class: "swatch untold" }), data.cells ? "not significant" : "no tests in this study"),
     el("span", { class: "about" }, el("i", { class: "swatch own" }), "own heads ablated"),
     any ? el("span", { class: "about" }, el("i", { class: "swatch collapsed" }), "all predictions in one class") : null);
 }

@@ -52,12 +52,13 @@ function drawMap(view) {
       const [layer, h] = view.lying ? [x, y] : [y, x];
       return makeCell(view, layer * view.H + h, h > 0 && group > 1 && h % group === 0);
     });
-    return el("div", { role: "row", class: "row" }, el("span", { role: "rowheader", class: "tick" }, `${y}`), cells);
+    return el("div", { role: "row", class: "row" }, el("span", { role: "rowheader", class: "tick", "aria-label": `${y}` }, tickOf(y, down)), cells);
   });
+  const names = view.lying ? "layer → · head ↑" : "head → · layer ↑";
   const foot = el("div", { class: "row foot", "aria-hidden": "true" }, el("span", { class: "tick" }),
-    [...Array(across).keys()].map((x) => el("span", { class: "tick" }, across > 40 && x % 4 ? "" : `${x}`)));
-  const grid = show(view, "map", rows, foot);
-  fill(grid, { role: "grid", "aria-label": view.lying ? "Head map: heads by layers, the first layer on the left" : "Head map: layers by heads, the first layer at the bottom", style: { "--across": across },
+    [...Array(across).keys()].map((x) => el("span", { class: "tick" }, tickOf(x, across))));
+  const grid = show(view, "map", rows, foot, el("div", { class: "tick axes", "aria-hidden": "true" }, names));
+  fill(grid, { role: "grid", "aria-label": view.lying ? "Head map: heads by layers, the first layer on the left" : "Head map: layers by heads, the first layer at the bottom", style: { "--across": across, "--down": down },
     on: { keydown: (event) => steer(view, event), mouseleave: hideTip } }, []);
   grid.classList.toggle("dense", down > 12 || across > 12);
   grid.classList.toggle("tiny", down > 32 || across > 40);
@@ -65,6 +66,9 @@ function drawMap(view) {
   setUpZoom(view, grid);
   view.cells[0].tabIndex = 0;
 }
+
+/* Of many numbers every fourth. */
+const tickOf = (number, of) => (of > 40 && number % 4 ? "" : `${number}`);
 
 /* Heads too small to hit are made larger in a window that scrolls. */
 function setUpZoom(view, grid) {
