@@ -30,6 +30,8 @@ UNBEGUN = "not begun"  # the error of a job that waited behind another one on a 
 MOMENT, MOST = 0.5, 64  # seconds and jobs of a bundle
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # fraction of an accelerator's processors; only read under NVIDIA MPS
 ROUND = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"  # TF32 products; only on NVIDIA
+# A node whose wire is cut says no goodbye, and ray waits seven minutes for its answers.
+NOTICED = {"RAY_grpc_client_keepalive_time_ms": "10000", "RAY_grpc_client_keepalive_timeout_ms": "10000"}
 
 
 class Engine(Protocol):
@@ -229,6 +231,8 @@ class Ray:
     """
 
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
+        for name, value in NOTICED.items():
+            os.environ.setdefault(name, value)
         try:
             import ray
         except ImportError:

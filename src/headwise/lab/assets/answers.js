@@ -42,7 +42,7 @@ function shownAnswer(answer, when, before) {
   if (answer.problem) return [tag, el("span", { class: "quiet" }, when === "after" ? answer.problem : "–")];
   const chance = answer.form === "graded" ? null : chanceOf(answer);
   const moved = before && changed(before, answer);
-  return [tag, el("span", { class: `meter ${when}` }, known(chance) ? el("i", { style: { width: `${100 * chance}%` } }) : null),
+  return [tag, el("span", { class: known(chance) ? `meter ${when}` : "" }, known(chance) ? el("i", { style: { width: `${100 * chance}%` } }) : null),
     el("span", { class: moved ? "word moved" : "word" }, wordOf(answer, before)), el("span", { class: "chance" }, known(chance) ? chance.toFixed(2) : "")];
 }
 
@@ -50,6 +50,7 @@ function wordOf(answer, before) {
   if (answer.form === "graded") return answer.value.toFixed(2);
   if (answer.form === "tagged") return before ? `${answer.tags.filter((tag, i) => tag !== before.tags[i]).length} of ${answer.tags.length} differ` : `${answer.tags.length} tags`;
   if (answer.form === "spanned") return before ? `${answer.spans.filter((span) => before.spans.some((one) => String(one) === String(span))).length} of ${before.spans.length} spans kept` : `${answer.spans.length} spans`;
+  if (answer.form === "parsed") return before ? `${answer.heads.filter((head, i) => head !== before.heads[i] || answer.labels[i] !== before.labels[i]).length} of ${answer.heads.length} arcs differ` : `${answer.heads.length} arcs`;
   if (answer.form === "continuation") return `${answer.exact ? "exact" : "not exact"}, log p ${answer.total.toFixed(2)}`;
   if (answer.form === "next") return `“${answer.label}”`;
   return String(answer.label ?? answer.answer ?? answer.tree ?? answer.form);

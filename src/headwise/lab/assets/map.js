@@ -14,7 +14,7 @@ function drawMap() {
       el("span", { role: "rowheader" }, el("button", { type: "button", class: "tick", title: `Layer ${layer}`, "aria-label": `Close or open layer ${layer}`, on: { click: () => toggleAll(layerHeads(layer)) } }, `${layer}`)),
       [...Array(lab.heads).keys()].map((head) => makeCell(layer * lab.heads + head, head && group > 1 && head % group === 0))));
   const foot = el("div", { class: "row foot", "aria-hidden": "true" }, el("span"), [...Array(lab.heads).keys()].map((head) => el("span", { class: "tick" }, `${head}`)));
-  const grid = put("map", rows, foot);
+  const grid = put("map", rows, foot, el("div", { class: "tick axes", "aria-hidden": "true" }, "head → · layer ↑"));
   fill(grid, { role: "grid", "aria-label": "Heads: layers by heads, the first layer at the bottom", "aria-multiselectable": "true", style: { "--heads": lab.heads } }, []);
   grid.classList.toggle("dense", lab.heads > 16 || lab.layers > 12);
   grid.classList.toggle("tiny", lab.heads > 32 || lab.layers > 40);

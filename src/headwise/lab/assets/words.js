@@ -38,7 +38,7 @@ function drawArcs() {
     for (let j = 0; j < n; j += 1) {
       const weight = seen.weights[from + i * n + j] / 255;
       if (weight < 0.05) continue;
-      const rise = Math.min(height - 26, 12 + 0.26 * Math.abs(middle[i] - middle[j]));
+      const rise = 10 + (height - 36) * (1 - Math.exp(-Math.abs(middle[i] - middle[j]) / 320)); /* far arcs stay apart */
       const line = i === j ? `M${middle[i] - 5} ${height - 22}a5 9 0 1 1 10 0` : `M${middle[i]} ${height - 22}C${middle[i]} ${height - 22 - rise * 1.3} ${middle[j]} ${height - 22 - rise * 1.3} ${middle[j]} ${height - 22}`;
       arcs.push(svg("path", { d: line, class: "arc", "data-from": i, "stroke-width": (0.5 + 2.6 * weight).toFixed(2), "stroke-opacity": clamp(0.12 + weight).toFixed(2) }, svg("title", {}, `${seen.tokens[i]} → ${seen.tokens[j]} ${weight.toFixed(2)}`)));
     }
