@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -85,3 +88,21 @@ def test_one_sided_answers_are_told():
     lopsided = {"scores": {"a": score | {"answers": {"no": [3, 50], "yes": [97, 50]}}}}
     assert next(_one_sided(lopsided)).startswith("a is answered 'yes' on 97 of 100 rows; it is right on 50.")
     assert not list(_one_sided({"scores": {"a": score | {"answers": {"no": [5, 6], "yes": [95, 94]}}}}))
+
+
+def test_an_encoder_and_a_decoder_are_studied_side_by_side(tmp_path):
+    lm = toy_language_model("t5", torch.float32, rows=40)
+    lm.model.save_pretrained(tmp_path / "lm")
+    lm.tokenizer.save_pretrained(tmp_path / "lm")
+    parts = {name: [lm.tasks[name].rows(split) for split in ("train", "dev")] for name in ("short", "pairs")}
+    texts = {name: [[row | {"text": "w1 w2 w3"} for row in rows] for rows in found] for name, found in parts.items()}
+    tasks = [replace(lm.tasks[name], source=Rows(*found), _read={}) for name, found in texts.items()]
+    settings = Settings(alpha=0.25, fractions=(0.25,), close=("zero", "mean"), random=3, matched=0, prune=(0.25,))
+    study = Study(tmp_path / "lm", tasks, settings, tmp_path / "out")
+    data = study.run()
+    assert study.errors == {}
+    assert data["model"]["stacks"] == {"encoder": [0, 1], "decoder": [2, 4, 6], "cross": [3, 5, 7]}
+    assert np.shape(data["importance"]["short"]["scores"]) == (8, 4) and len(data["prune"]["rows"]) == 2
+    looks = data["attention"]
+    assert looks["1.3"]["entropy"] > 0 and looks["2.0"]["entropy"] is None
+    assert "cross: layers 3, 5, 7" in report(data, tmp_path / "page.html").read_text()

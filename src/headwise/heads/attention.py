@@ -65,7 +65,7 @@ def attended(heads: Heads) -> list[Site]:
 
 @dataclass(frozen=True)
 class AttentionPatterns:
-    """Features of each head's attention, (L, H), averaged over tokens; entropy in nats; NaN for heads that were cut."""
+    """Features of each head's attention, (L, H), averaged over tokens; entropy in nats; NaN where there is no head, or no map."""
 
     features: dict[str, torch.Tensor]
     examples: list[dict[str, Any]]  # {"tokens": [...], "attention": {"layer.head": rows}}
@@ -84,7 +84,7 @@ class AttentionPatterns:
 
 @torch.no_grad()
 def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, batch_size: int = 32) -> AttentionPatterns:
-    """How every head distributes its attention over some texts.
+    """How every head distributes its attention over some texts; of an encoder with a decoder, the encoder's heads.
 
     Args:
         model: run with eager attention and without dropout; restored afterwards.
@@ -92,12 +92,16 @@ def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, bat
         shown: number of short texts whose maps are stored.
         batch_size: texts per forward.
     """
-    heads = model.attention
+    heads, backbone = model.attention, model.backbone
+    shape = heads.shape
+    if "+" in heads.stack:  # a decoder's maps are of what it writes; the encoder's layers come first
+        backbone = backbone.get_encoder()
+        heads = Heads.of(backbone)
     sums = {name: torch.zeros(heads.shape, dtype=torch.float64) for name in FEATURES}
     tokens = 0
     special = [i for i in (model.tokenizer.sep_token_id, model.tokenizer.eos_token_id) if i is not None]
     examples = []
-    with evaluating(model), eager(model.backbone) as maps:
+    with evaluating(model), eager(backbone) as maps:
         for start in range(0, len(texts), batch_size):
             batch = _tokenized(model, texts[start : start + batch_size])
             whole_BLHTT = torch.stack(whole_maps(maps(**batch), heads), 1)
@@ -107,7 +111,12 @@ def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, bat
             tokens += int(batch["attention_mask"].sum())
         for text in sorted(texts, key=len)[len(texts) // 3 :][:shown]:
             examples.append(_example(model, heads, maps, text))
-    return AttentionPatterns({name: value / max(1, tokens) for name, value in sums.items()}, examples, len(texts))
+    missing = (0, shape[1] - heads.shape[1], 0, shape[0] - heads.shape[0])
+    features = {
+        name: torch.nn.functional.pad(value / max(1, tokens), missing, value=float("nan"))
+        for name, value in sums.items()
+    }
+    return AttentionPatterns(features, examples, len(texts))
 
 
 def _tokenized(model: Subject, texts: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -100,6 +100,11 @@ class Heads:
         """This process's part of every layer's heads, where they lie on several (tensor parallelism)."""
         return next((site.share for site in self.sites if site.share is not None), None)
 
+    @property
+    def cuttable(self) -> bool:
+        """Whether `headwise.prune` cuts these heads: their slices are exact, and they are one stack's."""
+        return self.exact and "+" not in self.stack
+
     def require_exact(self, purpose: str) -> None:
         """Raise unless the parameters of single heads are known."""
         if self.shared:

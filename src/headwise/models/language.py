@@ -15,6 +15,7 @@ from torch import nn
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads.gates import Heads, gated, stacks_of
 from headwise.heads.modules import evaluating, positions, remembered
+from headwise.heads.sites import Site
 from headwise.models.batching import Encoded
 from headwise.models.causality import is_causal
 from headwise.models.likelihood import Reader
@@ -200,18 +201,28 @@ def every_stack(model: nn.Module) -> Heads:
     return Heads.of(model) if len(stacks) == 1 else side_by_side([Heads.of(model, stack=stack) for stack in stacks])
 
 
+def layers_by_stack(model: nn.Module) -> dict[str, list[int]]:
+    """The layers of each stack as `side_by_side` numbers them.
+
+    Example:
+        >>> layers_by_stack(t5)
+        {'encoder': [0, 1], 'decoder': [2, 4, 6], 'cross': [3, 5, 7]}
+    """
+    stacks = stacks_of(model)
+    order = [name for name, _ in _alternating([Heads.of(model, stack=stack) for stack in stacks])]
+    return {stack: [layer for layer, name in enumerate(order) if name == stack] for stack in stacks}
+
+
+def _alternating(stacks: Sequence[Heads]) -> list[tuple[str, Site]]:
+    """The sites of an encoder, then those of all other stacks layer by layer, each with the name of its stack."""
+    found = [(heads.stack, place, site) for place, heads in enumerate(stacks) for site in heads.sites]
+    found.sort(key=lambda entry: (entry[0] != "encoder", entry[2].layer, entry[1]))
+    return [(stack, site) for stack, _, site in found]
+
+
 def side_by_side(stacks: Sequence[Heads]) -> Heads:
     """Several stacks as one, in forward order: the encoder, then self and cross attention of each decoder layer."""
-    order = {"encoder": 0}  # all others alternate, layer by layer
-    numbered = sorted(
-        (
-            ((order.get(heads.stack, 1), site.layer, place), site)
-            for place, heads in enumerate(stacks)
-            for site in heads.sites
-        ),
-        key=lambda entry: entry[0],
-    )
-    sites = tuple(replace(site, layer=layer) for layer, (_, site) in enumerate(numbered))
+    sites = tuple(replace(site, layer=layer) for layer, (_, site) in enumerate(_alternating(stacks)))
     return replace(
         stacks[0],
         num_layers=len(sites),

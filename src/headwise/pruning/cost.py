@@ -74,7 +74,7 @@ def trials(
     kept = [int((heads.alive & ~mask).sum()) for mask in masks]
     rows = _rows(found, fractions, kept)
     for row, mask in zip(rows, masks):
-        row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.exact else {}
+        row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.cuttable else {}
     number = cheapest(rows, tasks)
     if not number:
         return {"rows": rows, "chosen": None, "held out": {}}
@@ -206,4 +206,5 @@ def _batch(encoder: Any) -> dict[str, torch.Tensor]:
     known = min(50, encoder.get_input_embeddings().weight.shape[0])
     length = min(LENGTH, positions(encoder))
     ids = torch.randint(min(5, known - 1), known, (BATCH, length), generator=generator).to(encoder.device)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    decoded = {"decoder_input_ids": ids} if getattr(encoder.config, "is_encoder_decoder", False) else {}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **decoded}

@@ -24,6 +24,7 @@ class ModelInfo(TypedDict):
     heads: int
     family: NotRequired[str]
     kv_heads: NotRequired[int]
+    stacks: NotRequired[dict[str, list[int]]]  # of an encoder with a decoder: the layers of each
     head_dim: NotRequired[int]
     parameters: NotRequired[int]
 

@@ -331,7 +331,7 @@ def _save_small(study: Study, scores: dict[str, torch.Tensor], chosen: Data | No
     from headwise.pruning.cost import export_small
 
     small, heads = study.out / "small", rows[0]["kept"]
-    if chosen and study.heads.exact:
+    if chosen and study.heads.cuttable:
         path = export_small(study.model, scores, chosen["fraction"], small)
         study.log(f"{heads - chosen['kept']} of {heads} heads pruned: {path}")
     elif small.exists():

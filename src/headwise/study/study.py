@@ -16,7 +16,7 @@ from headwise.io.identity import identity
 from headwise.io.progress import Progress, quiet
 from headwise.io.records import Results, about
 from headwise.models.device import default_device
-from headwise.models.language import LanguageModel
+from headwise.models.language import LanguageModel, layers_by_stack
 from headwise.models.loading import is_trained, load_encoder, name_of
 from headwise.models.multitask import MultiTaskModel
 from headwise.study.evidence import trust_of, withheld_of
@@ -206,6 +206,8 @@ class Study:
         heads, now, settings, trained = self.heads, about(), self.settings, self.base["trained"]
         model = {"name": self.name, "family": self.model.config.model_type}
         model |= {"layers": heads.num_layers, "heads": heads.num_heads, "kv_heads": heads.num_kv_heads}
+        if "+" in heads.stack:
+            model["stacks"] = layers_by_stack(self.model.backbone)
         model |= {"head_dim": heads.head_dim, "parameters": sum(p.numel() for p in self.model.backbone.parameters())}
         reproduce = {"command": self.command, "settings": used(settings), "versions": now["versions"]}
         reproduce |= {"plan": plain(settings.plan)} if trained else {}
