@@ -54,6 +54,22 @@ def data_folder() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def study() -> dict:
+    """A study to show: six layers of twelve heads, four tasks."""
+    import fake_study
+
+    return fake_study.make(6, 12, 4)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory):
+    """A browser to show pages in."""
+    import chromium
+
+    yield from chromium.opened(tmp_path_factory.mktemp("chromium"))
+
+
 def pytest_terminal_summary(terminalreporter):
     """What tests counted: kills survived, inputs tried."""
     counts = {"kills": 0, "cases": 0}

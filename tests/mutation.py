@@ -27,9 +27,9 @@ TARGETS = {  # a file, its own tests, and the tests of what stands on it, for wh
     "heads": (
         "heads/gates.py",
         ["heads/test_gates.py", "heads/test_finding.py"],
-        ["papers/mesh/test_groups.py", "pruning/test_prune.py", "scoring/test_importance.py"],
+        ["papers/mesh/test_pairs.py", "pruning/test_prune.py", "scoring/test_importance.py"],
     ),
-    "selection": ("heads/selection.py", ["heads/test_selection.py"], ["papers/mesh/test_groups.py"]),
+    "selection": ("heads/selection.py", ["heads/test_selection.py"], ["papers/mesh/test_pairs.py"]),
     "dissociation": (
         "dissociation/result.py",
         ["dissociation/test_result.py"],

@@ -38,6 +38,7 @@ EXCEPTIONS = {  # room to room, with the reason
 }
 TESTED_WITH = {  # modules without a test file of their name: the file that tests them
     **{f"cli.{name}": "cli/test_cli" for name in ["app", "making", "options", "records", "studying"]},
+    "cli.using": "cli/test_measuring",
     "heads.cutting": "pruning/test_prune",
     "heads.families": "heads/test_gates",
     "heads.modules": "models/test_multitask",
@@ -46,10 +47,12 @@ TESTED_WITH = {  # modules without a test file of their name: the file that test
     "heads.samples": "families/test_families",
     "heads.sites": "heads/test_finding",
     "models.opening": "cli/test_measuring",
+    "papers.message": "papers/test_pages",
     "papers.recipe": "papers/test_checklist",
     "papers.summary": "papers/test_pages",
     "pruning.verify": "pruning/test_export",
     "reporting.words": "reporting/test_page",
+    "scoring.captum": "scoring/test_importance",
     "scoring.result": "scoring/test_importance",
     "study.schema": "reporting/test_page",
     "study.stages": "study/test_study",

@@ -21,6 +21,7 @@ import typer.main
 
 from headwise import cli
 from headwise.cli import options
+from headwise.cli.app import ORDER
 from headwise.cli.options import describe, named_folders
 from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads
@@ -250,6 +251,12 @@ def test_tasks_mistakes(headwise):
     refused(headwise("tasks show corpus.sentimant"), "corpus.sentiment")
     refused(headwise("tasks show"), "headwise tasks show")
     refused(headwise("tasks lsit"), "list or show")
+    refused(headwise("tasks show reviews.csv"), "headwise tasks show mine=reviews.csv:text,label")
+    refused(headwise("probe --model bert-tiny"), "headwise probe MODEL")
+
+
+def test_help_lists_every_verb_once():
+    assert sorted(ORDER) == sorted(VERBS)
 
 
 @pytest.mark.parametrize(

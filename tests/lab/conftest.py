@@ -1,10 +1,9 @@
-"""A small trained model, a lab that serves it, and a browser."""
+"""A small trained model and a lab that serves it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import chromium
 import pytest
 from labs import Lab, opened_toy
 
@@ -29,8 +28,3 @@ def lab(opened: Opened) -> Iterator[Lab]:
     running = Lab(opened)
     yield running
     running.close()
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
-    yield from chromium.opened(tmp_path_factory.mktemp("chromium"))

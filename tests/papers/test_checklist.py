@@ -353,7 +353,12 @@ FEWER = {  # amounts alone: tasks, splits and kinds of jobs are those of the pap
         "adapt": {"steps": 1, "tuning": 1, "rates": [1e-2]},
     },
 }
-SEEDS = {"appendix-a.4": (0,), "control": (0,), "along": (0,), "figure-1": (0, 1, 2)}  # others two, for tests over seeds
+SEEDS = {
+    "appendix-a.4": (0,),
+    "control": (0,),
+    "along": (0,),
+    "figure-1": (0, 1, 2),
+}  # others two, for tests over seeds
 TAGS = [(name, item.tag) for name in LAYOUTS_PAPERS for item in recipes[name].items if item.parts]
 QUICK = {("specialization", "table-1"), ("specialization", "table-2"), ("anatomy", "table-1"), ("anatomy", "table-2")}
 SHARDS = [pytest.param(*each, marks=[] if each in QUICK else [pytest.mark.slow]) for each in TAGS]

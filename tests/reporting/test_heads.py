@@ -103,7 +103,9 @@ def test_a_page_of_probes_alone(tmp_path):
 def test_probes_without_parameters_have_a_row_for_every_label(tmp_path):
     maps = [[[0.1, 0.4], [0.2, 0.3]], [[0.9, None], [0.2, 0.3]], [[0.5, 0.5], [0.5, 0.5]]]
     free = {"labels": ["det", "nsubj", "root"], "counts": [3, 2, 0], "by_label": maps, "accuracy": maps[0]}
-    write_probes({"tense": PROBE, "dep": free | {"metric": "accuracy"}}, {"name": "m", "layers": 2, "heads": 2}, tmp_path)
+    write_probes(
+        {"tense": PROBE, "dep": free | {"metric": "accuracy"}}, {"name": "m", "layers": 2, "heads": 2}, tmp_path
+    )
     linear, labels = read_study(tmp_path)["tables"]
     assert [row[0] for row in linear["rows"]] == ["tense"]
     assert labels["rows"] == [["dep", "det", 3, 0.4, "0.1"], ["dep", "nsubj", 2, 0.9, "0.0"]]

@@ -277,3 +277,11 @@ def test_a_part_of_the_batches_is_no_longer_than_the_whole():
 @pytest.mark.parametrize(("by", "examples"), [("gradient", 1), ("batch", 20), ("random", 40)])
 def test_what_has_no_two_halves_agrees_with_nothing(model, by, examples):
     assert math.isnan(importance(model, "toy0", by, examples=examples).split_half())
+
+
+@pytest.mark.parametrize("by", CAPTUM)
+def test_captum_estimators(plant, by):
+    pytest.importorskip("captum")
+    model, masks = plant
+    for task, mask in masks.items():
+        assert torch.equal(top(importance(model, task, by, examples=64).scores, 1 / 8), mask)

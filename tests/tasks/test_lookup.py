@@ -57,7 +57,7 @@ def test_statistics_count_rows_labels_lengths_and_empties():
     task = Task("t", kind_class("classify")(("x", "y")), Rows(train=rows), "accuracy", sizes={"train": 9})
     found = statistics(task)
     assert found["split"] == "train"
-    assert (found["rows"], found["published"], found["empty"], found["left_out"]) == (4, 9, 1, 0)
+    assert (found["rows"], found["published"], found["empty"], found["skipped"]) == (4, 9, 1, 0)
     assert found["labels"] == {"x": 3, "y": 1}
     assert found["lengths"] == [(0, 0, 1), (1, 4, 2), (10, 19, 1)]
     assert len(found["examples"]) == 4

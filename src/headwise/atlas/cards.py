@@ -14,7 +14,7 @@ from headwise.atlas.result import DESCRIBE, Roles
 from headwise.errors import HeadwiseError
 from headwise.io.files import finite
 
-SHARE = 0.2  # of the heads are those that a task needs, or that encode a property
+SHARE = 0.2  # fraction of heads that a task needs, or that encode a property
 SINK = "first"
 VERSION = 1
 
@@ -34,7 +34,7 @@ def atlas(
         encodes: for models by name, properties to a `Probe`, or scores (L, H).
         examples: for models by name, sentences as ``{"tokens": [...], "attention": {"0.1": rows}}``, as
             `headwise.heads.attention.attention_patterns` gives them.
-        share: of the heads are called needed by a task: those that it needs most.
+        share: fraction of the heads, by importance, that count as needed by a task.
 
     Example:
         >>> before, after = headwise.roles(model, tokenizer), headwise.roles(tuned, tokenizer)
@@ -50,7 +50,7 @@ def atlas(
     rows = []
     for name, roles in models.items():
         needed, encoded = (
-            {task: _scores(found, roles) for task, found in (given or {}).get(name, {}).items()}
+            {task: _scores(scores_of, roles) for task, scores_of in (given or {}).get(name, {}).items()}
             for given in (needs, encodes)
         )
         rows.append(_model(name, roles, needed, encoded, list((examples or {}).get(name, ())), share))
@@ -131,9 +131,9 @@ def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _scores(found: Any, roles: Roles) -> np.ndarray:
+def _scores(source: Any, roles: Roles) -> np.ndarray:
     """The scores of an importance, a probe or an array."""
-    scores = np.asarray(getattr(found, "scores", getattr(found, "accuracy", found)), float)
+    scores = np.asarray(getattr(source, "scores", getattr(source, "accuracy", source)), float)
     if scores.shape != roles.score.shape[1:]:
         raise HeadwiseError(f"scores of shape {scores.shape}", f"(layers, heads) = {roles.score.shape[1:]}")
     return scores

@@ -1,7 +1,7 @@
 """Heads that copy from the context: retrieval scores by a needle in a haystack, and what closing such heads costs.
 
-Wu et al. 2024 (arXiv 2404.15574): a head's retrieval score is the share of copied tokens at which its largest attention
-lies on the place that the token was copied from.
+Wu et al. 2024 (arXiv 2404.15574): a head's retrieval score is the fraction of copied tokens at which its largest
+attention lies on the position that the token was copied from.
 
 Legend: N needles, T tokens, L layers, H heads, K copied tokens of a needle.
 """
@@ -30,7 +30,7 @@ from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
 CUE = "The secret words are"
 COPIED = 5  # tokens of a needle
 TOGETHER = 4  # texts in a forward
-NAME, ABOUT = "retrieval", "the place that a copied token was copied from (share of copied tokens)"
+NAME, ABOUT = "retrieval", "the source of a copied token (fraction of copied tokens)"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def needles(
             seen, f"filler text, and room for a needle of {copied} tokens twice", f"length={2 * length}"
         )
     hay = [tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"] for text in filler]
-    found = []
+    texts = []
     for number in range(count):
         ids: list[int] = []
         while len(ids) < room:
@@ -82,8 +82,8 @@ def needles(
         value = rng.choice(words, copied, replace=False).tolist()
         whole = [*start, *ids[:depth], *cued, *value, *ids[depth:], *cued, *value]
         first = len(start) + depth + len(cued)
-        found.append(Needle(np.array(whole), first + np.arange(copied), len(whole) - copied - 1 + np.arange(copied)))
-    return found
+        texts.append(Needle(np.array(whole), first + np.arange(copied), len(whole) - copied - 1 + np.arange(copied)))
+    return texts
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ def prompts(
         raise HeadwiseError(f"{len(pairs)} pairs", f"more than the {shots} examples of a prompt")
     rng = np.random.default_rng(seed)
     start = [i for i in [getattr(tokenizer, "bos_token_id", None)] if i is not None]
-    found = []
+    drawn = []
     for _ in range(count):
         *shown, (x, y) = [pairs[i] for i in rng.permutation(len(pairs))[: shots + 1]]
         answers = [answer for _, answer in shown]
@@ -60,8 +60,8 @@ def prompts(
         ids = tokenizer(text + FORM[0].format(x=x), add_special_tokens=False)["input_ids"]
         answer = tokenizer(FORM[0].format(x=x) + f" {y}", add_special_tokens=False)["input_ids"]
         own = tokenizer(FORM[0].format(x=x), add_special_tokens=False)["input_ids"]
-        found.append(Prompt(np.array([*start, *ids]), answer[len(own)]))
-    return found
+        drawn.append(Prompt(np.array([*start, *ids]), answer[len(own)]))
+    return drawn
 
 
 @torch.no_grad()
@@ -134,7 +134,7 @@ def _patched(model: Any, heads: Heads, prompt: Prompt, means: list[torch.Tensor]
     ids = torch.from_numpy(prompt.ids)[None].to(device)
     before = model(input_ids=ids[:, :-1], use_cache=True).past_key_values
     places = [(site.layer, n, head) for site in heads.sites for n, head in enumerate(site.kept)]
-    found = np.full((len(means), *heads.shape), np.nan)
+    chances = np.full((len(means), *heads.shape), np.nan)
     for start in range(0, len(places), TOGETHER):
         some = places[start : start + TOGETHER]
         cache = copy.deepcopy(before)
@@ -153,5 +153,5 @@ def _patched(model: Any, heads: Heads, prompt: Prompt, means: list[torch.Tensor]
             logits = model(input_ids=last, past_key_values=cache, use_cache=True).logits[:, -1]
         chance = logits.float().softmax(-1)[:, prompt.answer].cpu().numpy().reshape(len(means), len(some))
         for row, (layer, _, head) in enumerate(some):
-            found[:, layer, head] = chance[:, row]
-    return found
+            chances[:, layer, head] = chance[:, row]
+    return chances

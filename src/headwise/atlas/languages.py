@@ -31,7 +31,7 @@ from headwise.tasks.corpus import sentences
 
 LANGUAGES = ("en", "es")  # of the embedded corpus
 PARALLEL, LONGEST = 64, 128  # texts of each language, and tokens of each
-ABOUT = "texts in {} (share of what a head matters to a text and to its translations)"
+ABOUT = "texts in {} (fraction of a head's importance for a text among all its translations)"
 WIDEST = 2.0  # gates are learned between 0 and this, and start in the middle, at 1
 
 
@@ -68,15 +68,15 @@ def language_roles(
         raise HeadwiseError(seen or "no texts", "two languages or more with as many texts, two or more")
     heads = heads or Heads.of(model)
     with evaluating(model), frozen(model):
-        found = {
+        shares = {
             name: np.stack([_shares(model, heads, tokenizer, text) for text in some]) for name, some in texts.items()
         }
-    return joined([_role(name, found) for name in found])
+    return joined([_role(name, shares) for name in shares])
 
 
-def _role(language: str, found: Mapping[str, np.ndarray]) -> Roles:
+def _role(language: str, fractions: Mapping[str, np.ndarray]) -> Roles:
     """One language against the others; ``found`` has the heads' fractions for every text, (B, L, H)."""
-    own, others = found[language], [shares for name, shares in found.items() if name != language]
+    own, others = fractions[language], [shares for name, shares in fractions.items() if name != language]
     rest = np.sum(others, 0)
     with np.errstate(invalid="ignore"):
         score = own / (own + rest)
@@ -124,8 +124,8 @@ def language_heads(needs: Mapping[str, Importance], language: str, k: int = 16) 
     if language not in needs or len(needs) < 2:
         raise HeadwiseError(f"{language!r} among {', '.join(needs)}", "a language, and another to compare it with")
     shares = {
-        name: np.asarray(found.scores, float) / np.nansum(np.asarray(found.scores, float))
-        for name, found in needs.items()
+        name: np.asarray(importance_of.scores, float) / np.nansum(np.asarray(importance_of.scores, float))
+        for name, importance_of in needs.items()
     }
     others = np.max([share for name, share in shares.items() if name != language], 0)
     gap = np.where(np.isnan(shares[language]), -np.inf, shares[language] - others)

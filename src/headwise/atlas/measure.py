@@ -91,18 +91,18 @@ def roles(
             parts += [WAYS[way](some, own, tokenizer, _as_texts(rows), seed) for way in ways if way != "attention"]
         return joined(parts)
 
-    found = measured(inner, heads)
+    result = measured(inner, heads)
     if untrained:
         fresh = _reinitialized(inner, seed)
         other = measured(fresh, heads_like(fresh, heads)).score
         with np.errstate(invalid="ignore"):
-            found = replace(found, untrained=np.nan_to_num(other, nan=-np.inf).max((1, 2)))
-        found.untrained[np.isinf(found.untrained)] = np.nan
+            result = replace(result, untrained=np.nan_to_num(other, nan=-np.inf).max((1, 2)))
+        result.untrained[np.isinf(result.untrained)] = np.nan
     if shuffled and "attention" in ways:
         other = measured(inner, heads, mixed=True)
         for r, name in enumerate(other.names):
-            found.shuffled[found.index(name)] = other.score[r]
-    return found
+            result.shuffled[result.index(name)] = other.score[r]
+    return result
 
 
 def _by_copying(model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence[str], seed: int) -> Roles:

@@ -16,7 +16,7 @@ from headwise.measuring.intervals import check_level
 from headwise.measuring.stats import FEW, adjust
 
 DESCRIBE = ("focus", "distance")  # measured of every head; no head is named after them
-LEAST = 0.1  # of the attention that a control leaves: below it a role is not worth a name
+LEAST = 0.1  # smallest lift that counts as a role
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Roles(Shown):
         untrained: np.ndarray | None = None,
         shuffled: np.ndarray | None = None,
     ) -> Roles:
-        """Roles from sums over texts."""
+        """Compute roles from sums over texts."""
         n = moments.texts[:, None, None].astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):
             score, control = moments.score / n, moments.control / n
@@ -91,7 +91,7 @@ class Roles(Shown):
     def lift(self) -> np.ndarray:
         """Attention to a role's targets beyond the control, as a fraction of the rest: 1 is all attention.
 
-        Where the control leaves less than a tenth, the gain is a fraction of a tenth: no role comes of next to nothing.
+        Where the control leaves less than a tenth, the gain is a fraction of a tenth.
         """
         return (self.score - self.control) / np.maximum(1 - self.control, LEAST)
 
@@ -174,8 +174,8 @@ class Roles(Shown):
         heads: dict[str, list[dict[str, Any]]] = {}
         for r, layer, head in sorted(np.argwhere(holds).tolist(), key=lambda at: -lift[tuple(at)]):
             values = {"score": self.score, "control": self.control, "lift": lift, "p": self.p}
-            found = {name: float(array[r, layer, head]) for name, array in values.items()}
-            heads.setdefault(f"{layer}.{head}", []).append({"role": self.names[r], **found})
+            scores = {name: float(array[r, layer, head]) for name, array in values.items()}
+            heads.setdefault(f"{layer}.{head}", []).append({"role": self.names[r], **scores})
         about = {name: line for name, line, any_ in zip(self.names, self.about, np.any(holds, (1, 2)).tolist()) if any_}
         return {"about": about, "heads": heads}
 

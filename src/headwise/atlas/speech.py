@@ -26,7 +26,7 @@ from headwise.heads.modules import evaluating
 RATE = 16_000  # samples in a second
 FRAME = 320  # samples of a frame of the encoder, 20 ms
 SMOOTH = 7  # frames of the median filter
-NAME, ABOUT = "alignment", "the sound in the order of the text (share of token pairs whose peaks are in order)"
+NAME, ABOUT = "alignment", "the sound in the order of the text (fraction of token pairs whose peaks are in order)"
 Chosen = Sequence[tuple[int, int]]
 
 
@@ -79,14 +79,14 @@ def in_order(maps_LHTF: np.ndarray) -> np.ndarray:
     return (1 + np.nan_to_num(tau)) / 2
 
 
-def monotonic(found: Roles) -> list[tuple[int, int]]:
+def monotonic(aligned: Roles) -> list[tuple[int, int]]:
     """The aligning heads: those above the widest gap in the order of all heads' scores.
 
     Example:
         >>> monotonic(alignment(model, processor, clips))
         [(1, 0), (1, 5), (2, 0), (2, 1), (2, 3), (3, 0)]
     """
-    score = found.score[found.index(NAME)]
+    score = aligned.score[aligned.index(NAME)]
     values = np.sort(score[~np.isnan(score)])
     cut = values[np.diff(values).argmax() + 1]
     return [(int(layer), int(head)) for layer, head in np.argwhere(score >= cut)]
@@ -115,8 +115,8 @@ def onset_errors(
         layers, heads = maps.shape[:2]
         sets = choices or [[divmod(i, heads)] for i in range(layers * heads)]
         costs_NTF = np.stack([-np.mean([maps[head] for head in chosen], 0) for chosen in sets])
-        found = _first_frames(costs_NTF)[:, np.unique(seen.word_T, return_index=True)[1]] * FRAME / RATE
-        rows.append(np.abs(found - clip.onsets).mean(1))
+        times = _first_frames(costs_NTF)[:, np.unique(seen.word_T, return_index=True)[1]] * FRAME / RATE
+        rows.append(np.abs(times - clip.onsets).mean(1))
     return np.array(rows)
 
 
@@ -168,7 +168,7 @@ def _aligned(model: Any, processor: Any, clips: Sequence[Clip]) -> Iterator[Alig
         features = processor.feature_extractor(clip.sound, sampling_rate=RATE, return_tensors="pt").input_features
         with evaluating(model):
             sound = model.get_encoder()(features.to(parameter.device, parameter.dtype))
-            model.set_attn_implementation("eager")  # set back at once: the caller may stop in the middle of the clips
+            model.set_attn_implementation("eager")  # restored at once: the caller may stop in the middle of the clips
             given = torch.tensor([[*prefix, *ids]], device=parameter.device)
             try:
                 out = model(encoder_outputs=sound, decoder_input_ids=given, output_attentions=True, use_cache=False)

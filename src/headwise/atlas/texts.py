@@ -68,11 +68,11 @@ def _links(row: Mapping[str, Any], word: np.ndarray) -> dict[str, np.ndarray]:
     if is_tagged(row):
         named[ENTITY] = _same_entity(row["words"], row["labels"])
     places = {number: np.flatnonzero(word == number) for number in set(word.tolist()) - {-1}}
-    found = {}
+    links = {}
     for name, pairs in named.items():
         there = [(i, j) for a, b in pairs if a in places and b in places for i in places[a] for j in places[b]]
-        found[name] = np.array(there, int).reshape(-1, 2)
-    return found
+        links[name] = np.array(there, int).reshape(-1, 2)
+    return links
 
 
 def is_tagged(row: Any) -> bool:

@@ -89,7 +89,7 @@ def separator(t: Tokens) -> torch.Tensor:
 
 
 def local(t: Tokens) -> torch.Tensor:
-    """Tokens near the query, except itself."""
+    """Tokens near the query, except the query itself."""
     near = t.distance_TT.abs().le(NEAR) & t.distance_TT.ne(0)
     return near.expand(len(t.ids_BT), -1, -1)
 
@@ -164,11 +164,9 @@ POSITION: Mapping[str, Role] = {
     "first": Role(first, "uniform", "the first token (a sink)"),
     "local": Role(local, "uniform", f"tokens up to {NEAR} away"),
 }
-SHAPE: Mapping[str, Role] = {  # what describes every head, and names none: see `result.DESCRIBE`
-    "focus": Role(
-        lambda t: t.visible_BTT, "uniform", "few tokens (1 less entropy, of that of uniform attention)", focus
-    ),
-    "distance": Role(distance, "uniform", "tokens far away (share of the longest distance)"),
+SHAPE: Mapping[str, Role] = {  # these describe every head but name none: see `result.DESCRIBE`
+    "focus": Role(lambda t: t.visible_BTT, "uniform", "few tokens (1 - entropy relative to uniform attention)", focus),
+    "distance": Role(distance, "uniform", "distant tokens (fraction of the longest distance)"),
 }
 CONTENT: Mapping[str, Role] = {
     "separator": Role(separator, "uniform", "separators and other special tokens"),

@@ -26,9 +26,9 @@ from headwise.heads.masking import beside
 from headwise.heads.modules import evaluating
 from headwise.heads.sites import Site
 
-NAMES = 24  # tokens of a text of which each is to be told from the others
-MOVES = "the attended token itself (share of tokens whose own unembedding it points to most, among those of the text)"
-FOLLOWS = "the successor of the attended word (share of words, among the others of the sequence)"
+NAMES = 24  # tokens of a text among which each must be identified
+MOVES = "the attended token itself (fraction of tokens whose unembedding it points to most, among those of the text)"
+FOLLOWS = "the successor of the attended word (fraction of words, among the others of the sequence)"
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def name_listings(tokenizer: Any, count: int = 24, seed: int = 0) -> list[Listin
     """Random ordinary tokens; the control of each is another token of the same text."""
     rng, words, start = np.random.default_rng(seed), ordinary_tokens(tokenizer), _start(tokenizer)
     size = min(NAMES, len(words))
-    found = []
+    listings = []
     for _ in range(count):
         drawn, number = rng.choice(words, size, replace=False), np.arange(size)
         ids, nothing = np.array([*start, *drawn]), np.full(size, -1)
-        found.append(Listing(ids, len(start) + number, drawn, number, np.roll(number, 1), nothing))
-    return found
+        listings.append(Listing(ids, len(start) + number, drawn, number, np.roll(number, 1), nothing))
+    return listings
 
 
 def successor_listings(
@@ -154,7 +154,7 @@ class _Behind:
     def __init__(self, model: nn.Module, unembed: nn.Module):
         self.model, self.unembed = model, unembed
         self.calls: list[tuple[nn.Module, int, int]] = []  # a module without parts, where its input and its output lie
-        self.tensors: list[torch.Tensor] = []  # so that no place is used twice
+        self.tensors: list[torch.Tensor] = []  # so that no location is used twice
         self.last: list[nn.Module] = []
 
     def __enter__(self) -> _Behind:

@@ -26,10 +26,18 @@ if TYPE_CHECKING:
     from headwise.study.stages import Stage
 
 LIGHT = ("tasks", "ls", "records", "report", "head", "doctor")  # load no model, so transformers is not imported
+ORDER = (
+    *("study", "demo", "heads", "tasks", "train", "importance", "dissociate", "roles", "lab", "probe", "head", "prune"),
+    *("similarity", "metatest", "submit", "predict", "export", "push", "recipe", "sweep", "report", "ls", "records"),
+    "doctor",
+)
 
 
 class Verbs(TyperGroup):
-    """The verbs; typer itself would hide an interrupt and its message."""
+    """The verbs in the order of the README; typer itself would hide an interrupt and its message."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -94,6 +102,9 @@ def main() -> None:
         if message := getattr(error, "format_message", None):  # of the option parser
             at = getattr(error, "ctx", None)
             verb = f"{at.info_name} " if at and at.parent else ""  # the program itself has no parent
+            name = getattr(error, "option_name", "").lstrip("-")
+            if at and name in [each.name for each in at.command.params if each.param_type_name == "argument"]:
+                _stop(f"no option --{name}; expected an argument. Try: headwise {verb}{name.upper()} …", 2)
             _stop(f"{message()} Try: headwise {verb}--help", 2)
         _stop(f"{type(error).__name__}: {error}", 1)
     else:
@@ -119,7 +130,7 @@ def machine(value: Any) -> str:
 
 
 class Screen:
-    """Where a verb says things."""
+    """The output of a verb."""
 
     def __init__(self, quiet: bool = False):
         self.quiet = quiet
@@ -135,13 +146,13 @@ class Screen:
             self.console.print(Text(line))
 
     def stage(self, stage: Stage) -> None:
-        """A stage of a study begins."""
+        """Announce a stage of a study."""
         if not self.quiet:
             spent = time.perf_counter() - self.begun
             self.console.print(Text.assemble((stage.title, "bold"), (f"  ({spent:.0f} s)", "dim")))
 
     def detail(self, line: str) -> None:
-        """A line about what is under way."""
+        """Print a line about the work in progress."""
         self.say(f"  {line}")
 
     def verdict(self, sentences: Sequence[str], page: Path) -> None:
@@ -181,18 +192,18 @@ class Screen:
             cells = [float(x) for x in scores[layer].nan_to_num(0)]
             self.say(f"  {layer:3d}  " + "".join(SHADES[min(4, max(0, int(5 * x / high)))] * 2 for x in cells))
 
-    def card(self, found: Mapping[str, Any]) -> None:
-        """One head: bars for what is a share, numbers for the rest."""
-        owner = f", ranks highest for {found['owner']}" if found["owner"] else ""
-        self.console.print(Text(f"head {found['head']}{owner}", style="bold"))
-        beside = found.get("beside", {})
-        for task, row in found["importance"].items():
+    def card(self, card: Mapping[str, Any]) -> None:
+        """Print one head: bars for fractions, numbers for the rest."""
+        owner = f", ranks highest for {card['owner']}" if card["owner"] else ""
+        self.console.print(Text(f"head {card['head']}{owner}", style="bold"))
+        beside = card.get("beside", {})
+        for task, row in card["importance"].items():
             other = f"   second checkpoint: {_rank(beside[task])}" if task in beside else ""
             self._bar(task, row["share"], f"{_rank(row)}, {_digits(row['score'])}{other}")
         for title, part in (("encodes", "probes"), ("gate", "gates"), ("roles", "roles"), ("looks at", "looks")):
-            if part in found:
+            if part in card:
                 self.say(title)
-            for name, value in found.get(part, {}).items():
+            for name, value in card.get(part, {}).items():
                 if part == "probes":
                     self._bar(
                         name, value["accuracy"], f"{_digits(value['accuracy'])}, chance {_digits(value['chance'])}"
@@ -201,7 +212,7 @@ class Screen:
                     self.say(f"  entropy {_digits(value)}")
                 else:
                     self._bar(name, value, _digits(value))
-        near = ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in found["alike"])
+        near = ", ".join(f"{one['head']} ({one['distance']:.2f})" for one in card["alike"])
         self.say(f"most alike (distance in standard deviations, 0 is the same): {near}")
 
     def _bar(self, name: str, share: float | None, words: str) -> None:
@@ -281,8 +292,8 @@ class Screen:
         self._table(columns, cells)
         self.say("hours: estimated for this machine, one job at a time")
 
-    def doctor(self, found: Mapping[str, Any]) -> None:
-        for part, values in found.items():
+    def doctor(self, report: Mapping[str, Any]) -> None:
+        for part, values in report.items():
             self.console.print(Text(part, style="bold"))
             for name, value in values.items():
                 self.say(f"  {name}: {value}")

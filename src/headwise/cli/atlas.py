@@ -75,34 +75,36 @@ def roles(
     rows, ways = _rows(task, texts, data, examples), names_in(by)
     if wrong := [way for way in ways if way not in WAYS]:
         raise unknown("way to measure roles", wrong[0], WAYS)
-    found, shown = {}, {}
+    measured, shown = {}, {}
     for name, where in _named(model, against).items():
         network, tokenizer = _opened(where, ways)
         network = network.to(default_device(device))
         options = {"by": ways, "untrained": untrained, "shuffled": shuffled, "seed": seed}
-        found[name] = measure(network, tokenizer, rows, **options)
+        measured[name] = measure(network, tokenizer, rows, **options)
         shown[name] = [example(network, tokenizer, _text(rows[0]))] if page else []
-    first = next(iter(found))
+    first = next(iter(measured))
     known = ({first: read(file)} if file else None for read, file in ((head_scores, needs), (_probes, encodes)))
-    record = atlas(found, *known, examples=shown)
+    record = atlas(measured, *known, examples=shown)
     if folder:
-        _write(folder, found, record)
+        _write(folder, measured, record)
     if page:
         from headwise.io.files import write
         from headwise.reporting.heads import render_atlas
 
         write(page, render_atlas(record))
-    _report(found, role, top, record, [path for path in (folder and folder / "roles.csv", page) if path], as_json)
+    _report(measured, role, top, record, [path for path in (folder and folder / "roles.csv", page) if path], as_json)
 
 
-def _report(found: dict[str, Roles], role: str | None, top: int, record: dict, files: list[Path], json: bool) -> None:
+def _report(
+    measured: dict[str, Roles], role: str | None, top: int, record: dict, files: list[Path], json: bool
+) -> None:
     """The table of the best heads of each role, and the heads whose role differs between two models."""
     records = []
-    for name, result in found.items():
+    for name, result in measured.items():
         names, holds = result.names if role is None else (result.names[result.index(role)],), result.holds()
         records += [
             {
-                **({"model": name} if len(found) > 1 else {}),
+                **({"model": name} if len(measured) > 1 else {}),
                 **row,
                 "holds": bool(holds[(result.index(n), *_place(row))]),
             }
@@ -188,13 +190,13 @@ def _shown(record: dict) -> dict[str, str]:
     }
 
 
-def _write(folder: Path, found: dict[str, Roles], record: dict[str, Any]) -> None:
+def _write(folder: Path, measured: dict[str, Roles], record: dict[str, Any]) -> None:
     from headwise.io.files import finite, write, write_json
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "roles.json", finite({name: result.to_record() for name, result in found.items()}))
+    write_json(folder / "roles.json", finite({name: result.to_record() for name, result in measured.items()}))
     write_json(folder / "atlas.json", record)
-    records = [{"model": name, **row} for name, result in found.items() for row in result.to_records()]
+    records = [{"model": name, **row} for name, result in measured.items() for row in result.to_records()]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()

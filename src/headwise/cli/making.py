@@ -35,7 +35,9 @@ from headwise.cli.options import (
 from headwise.errors import HeadwiseError, HeadwiseWarning
 
 # Written out, as the registry would import torch; a test compares the two.
-METHODS = "plain, iat, iat_released, released_settings, prune_least, conflict, distill, rates, scales, l0 or meta"
+METHODS = (
+    "plain, iat, iat_released, released_settings, prune_least, conflict, distill, rates, scales, l0, updates or meta"
+)
 
 
 @app.command()
@@ -190,7 +192,7 @@ def prune(
 
 
 def _texts(repair: str | None) -> list[str] | bool:
-    """The lines of a file; True for the embedded corpus, False for no repair."""
+    """Read the lines of a file; True for the embedded corpus, False for no repair."""
     if repair is None or repair == "corpus":
         return repair == "corpus"
     if not Path(repair).is_file():

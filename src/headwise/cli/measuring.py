@@ -1,4 +1,4 @@
-"""Verbs that look into models: heads, tasks, importance, dissociate, probe, head."""
+"""Verbs that measure models: heads, tasks, importance, dissociate, probe, head."""
 
 from __future__ import annotations
 
@@ -108,6 +108,9 @@ def tasks(
     if command == "show":
         if name is None:
             raise HeadwiseError("no task named", "a name", "headwise tasks show corpus.sentiment")
+        if "=" not in name and Path(name).exists():
+            hint = f"headwise tasks show mine={name}:text,label"
+            raise HeadwiseError(f"file {name!r}", "a task, or name=file:columns", hint)
         task = catalog.own(name) if "=" in name else catalog.get(name, data)
         shown = {"about": catalog.describe(task), "statistics": catalog.statistics(task)}
         print(machine(shown)) if as_json else Screen().task(shown)
@@ -117,7 +120,7 @@ def tasks(
             raise HeadwiseError(f"no task with {name!r} in its name", hint="headwise tasks")
         print(machine(rows)) if as_json else Screen().task_list(rows)
     else:
-        raise HeadwiseError(f"tasks {command!r}", "list or show", "headwise tasks")
+        raise HeadwiseError(f"tasks {command!r}", "list or show", f"headwise tasks show {command}")
 
 
 @app.command()

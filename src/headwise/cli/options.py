@@ -111,13 +111,13 @@ def named_folders(texts: list[str]) -> dict[str, str]:
     """Models by name: ``name=folder``, or a folder or Hub name, whose last part (except "model") is the name."""
     from headwise.models.loading import name_of
 
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for text in texts:
         name, _, folder = text.partition("=") if "=" in text and not Path(text).exists() else (name_of(text), "", text)
-        if name in found:
-            raise HeadwiseError(f"two models named {name!r}", "a name for each", f"--model first={found[name]}")
-        found[name] = folder
-    return found
+        if name in folders:
+            raise HeadwiseError(f"two models named {name!r}", "a name for each", f"--model first={folders[name]}")
+        folders[name] = folder
+    return folders
 
 
 def method_settings(given: Sequence[str]) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def method_settings(given: Sequence[str]) -> dict[str, Any]:
         >>> method_settings(["algorithm=maml", "steps=2", "trim.prune=0.3"])
         {'algorithm': 'maml', 'steps': 2, 'trim': {'prune': 0.3}}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for each in given:
         name, mark, value = each.partition("=")
         if not (name and mark):
             raise HeadwiseError(f"--set {each}", "name=value", "--set algorithm=maml")
         *outer, last = name.split(".")
-        inner = found
+        inner = settings
         for part in outer:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
@@ -142,17 +142,17 @@ def method_settings(given: Sequence[str]) -> dict[str, Any]:
             inner[last] = json.loads(value)
         except ValueError:
             inner[last] = value
-    return found
+    return settings
 
 
 def chosen_tasks(names: Sequence[str], own: list[str], data: Path | None) -> list[Any]:
     """Tasks by name and from your own files."""
     from headwise import tasks as catalog
 
-    found = [catalog.get(name, data) for name in names_in(names)] + [catalog.own(spec) for spec in own]
-    if not found:
+    chosen = [catalog.get(name, data) for name in names_in(names)] + [catalog.own(spec) for spec in own]
+    if not chosen:
         raise HeadwiseError("no tasks", "names or files", "--tasks corpus.sentiment,corpus.topic")
-    return found
+    return chosen
 
 
 def trained_model(path: Path, own: list[str], data: Path | None, device: str | None, only: Collection[str] = ()) -> Any:

@@ -221,7 +221,9 @@ def metatest(
             options = {"steps": steps, "rates": rate, "limit": limit, "prune": prune}
             found[new.name] = _adapted(screen, starts, _named(models), new, numbers, draws, settings, options)
         elif steps is not None or rate is not None or settings or prune:
-            raise HeadwiseError("--steps, --rate, --prune or --set with --how fine-tune", "the default way", "--how adapt")
+            raise HeadwiseError(
+                "--steps, --rate, --prune or --set with --how fine-tune", "the default way", "--how adapt"
+            )
         else:
             found[new.name] = _fine_tuned(screen, starts, new, numbers, draws, limit)
     if as_json:

@@ -56,7 +56,7 @@ class Board:
             self.live.stop()
 
     def changed(self, job: Job, state: str, word: str) -> None:
-        """A job changed."""
+        """Update the board after a change of a job."""
         before = self.states.get(job.key)
         self.states[job.key] = (job, state, time.perf_counter())
         self.ran += state in ("done", "failed")

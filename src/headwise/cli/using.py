@@ -48,14 +48,14 @@ def predict(
         raise HeadwiseError(f"--out {out}", f"a file that ends in {', '.join(WRITERS)}", f"--out {out.stem}.csv")
     rows = _read(file)
     name, made = _one_task(model, task, device)
-    found = made.predict(name, rows, columns=pairs_in(column))
+    predictions = made.predict(name, rows, columns=pairs_in(column))
     if out:
-        found.write(out, rows)
-        Screen(quiet=as_json).say(f"{len(found)} predictions: {out}")
+        predictions.write(out, rows)
+        Screen(quiet=as_json).say(f"{len(predictions)} predictions: {out}")
     if as_json:
-        print(machine({"out": str(out)} if out else found.to_records()))
+        print(machine({"out": str(out)} if out else predictions.to_records()))
     elif not out:
-        Screen().rows(found.to_records())
+        Screen().rows(predictions.to_records())
 
 
 @app.command()

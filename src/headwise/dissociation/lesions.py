@@ -85,14 +85,14 @@ def dissociate(
     layered = layer_masks(maps, default, matched, seed)  # (T, M, L, H)
     closed = torch.cat([masks.flatten(0, 1), layered.flatten(0, 1)])
     gates = torch.cat([torch.ones(1, *shape), (~closed).float()])
-    found = {}
+    measured = {}
     for task in tasks:
         scores_of = evaluate(model, task, gates, close, split=split, limit=limit, seed=seed)
-        found[task] = _Measured.of(scores_of, len(grid), len(tasks), matched)
+        measured[task] = _Measured.of(scores_of, len(grid), len(tasks), matched)
         log(f"{scores_of[0]}; {len(gates) - 1} lesions")
     tied = [[ties(scoring, fraction) > 0 for scoring in maps] for fraction in grid]
     how = {"resamples": resamples, "seed": seed, "undefined": undefined, "tied": tied, "default": default}
-    return _assembled(found, grid, how)
+    return _assembled(measured, grid, how)
 
 
 def lesion_masks(maps: list[torch.Tensor], grid: list[float], random: int, keep: int, seed: int) -> torch.Tensor:
@@ -149,9 +149,9 @@ def _values(scores: list[Score], metric: str) -> np.ndarray:
     return np.array([score.value if score.metric == metric else score.on(metric).value for score in scores], float)
 
 
-def _assembled(found: dict[str, _Measured], grid: list[float], how: dict[str, Any]) -> Dissociation:
+def _assembled(measured: dict[str, _Measured], grid: list[float], how: dict[str, Any]) -> Dissociation:
     """The dissociation of every task's scores under all lesions."""
-    tasks, each = list(found), list(found.values())
+    tasks, each = list(measured), list(measured.values())
     counts, matched = [one.counts[one.metric] for one in each], np.stack([one.matched[one.metric] for one in each])
     collapsed = np.stack([one.collapsed for one in each], 1)
     result = Dissociation.of(tasks, fractions=grid, counts=counts, collapsed=collapsed, matched=matched, **how)

@@ -192,10 +192,10 @@ class Dissociation(Shown):
         pairs_of = {}
         for number in _largest((d[a, b] + d[b, a]) / 2, most):
             i, j = a[number], b[number]
-            pair = {"d_a": d[i, j], "d_b": d[j, i], "d": (d[i, j] + d[j, i]) / 2}
-            pair |= {name: p[number] for name, p in joint.items()}
-            words = {"verdict": verdict(d[i, j], d[j, i])}
-            pairs_of[self.tasks[i], self.tasks[j]] = {k: float(v) for k, v in pair.items()} | words
+            d_a, d_b = float(d[i, j]), float(d[j, i])
+            tests_of = {name: float(p[number]) for name, p in joint.items()}
+            words = {"verdict": verdict(d_a, d_b)}
+            pairs_of[self.tasks[i], self.tasks[j]] = {"d_a": d_a, "d_b": d_b, "d": (d_a + d_b) / 2} | tests_of | words
         return pairs_of
 
     def withheld(self, fraction: float | None = None) -> dict[str, str]:

@@ -278,7 +278,7 @@ def _of_task(task: Counts, own: int, tasks: int, resamples: int, seed: list[int]
     moved = change(named[:, :, 1:], before, value, _exchanges(tasks), seed, level)
     changes = np.array([moved.value, moved.low, moved.high, moved.p], float)
     samples = value(resample(named, resamples, seed))  # (R, F, 1 + T)
-    observed, drawn = (_apart(each, own) for each in (cells.value[:, : 1 + tasks], samples))
+    observed, drawn = (_apart(each, own) for each in (np.asarray(cells.value)[:, : 1 + tasks], samples))
     above = above_zero(observed, drawn)
     return [cells.value, cells.low, cells.high, changes, above, samples[..., 0], per_task(drawn)]
 

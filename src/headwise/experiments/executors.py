@@ -227,7 +227,7 @@ class Ray:
     """Tasks on a Ray cluster: the one at ``address``, or a temporary one.
 
     Jobs that take less than a moment are sent in bundles. Processes are reused, on accelerators too, so that a bundle
-    finds the model that the one before loaded. A lost worker is nobody's fault: see `LOST` and `UNBEGUN`.
+    finds the model that the one before loaded. A lost worker does not count against its jobs: see `LOST` and `UNBEGUN`.
     """
 
     def __init__(self, root: Path, workers: int, device: str | None, address: str | None):
@@ -266,7 +266,7 @@ class Ray:
                 errors, seconds = self.ray.get(reference)
                 self.bundle = max(1, min(MOST, round(MOMENT * len(errors) / max(seconds, 1e-3)), 4 * self.bundle))
             except self.ray.exceptions.RayError as lost:  # a worker or node was lost
-                errors = self._told(jobs, f"{type(lost).__name__}: {str(lost).splitlines()[0]}")
+                errors = self._failed(jobs, f"{type(lost).__name__}: {str(lost).splitlines()[0]}")
             yield from zip(jobs, [*errors, *[UNBEGUN] * (len(jobs) - len(errors))])
 
     def _send(self) -> None:
@@ -276,7 +276,7 @@ class Ray:
             records = [plain(job.to_record()) for job in jobs]
             self.busy[self.task.remote(records, str(self.root), self.device)] = jobs
 
-    def _told(self, jobs: list[Job], why: str) -> list[str]:
+    def _failed(self, jobs: list[Job], why: str) -> list[str]:
         """The errors of a lost bundle: none of jobs that had ended, `LOST` of the one under way."""
         ended = list(takewhile(lambda job: is_done(job, self.root), jobs))
         return [*[""] * len(ended), *([f"{LOST}{why}"] if len(ended) < len(jobs) else [])]

@@ -42,8 +42,8 @@ class Swept(Shown):
     @property
     def scores(self) -> dict[str, dict[str, float]]:
         """What each finished job scored, by its title; jobs that measure nothing are not in it."""
-        found = {job.title: scores_of(self.results[job.key]) for job in self.done}
-        return {title: scores for title, scores in found.items() if scores}
+        by_title = {job.title: scores_of(self.results[job.key]) for job in self.done}
+        return {title: scores for title, scores in by_title.items() if scores}
 
     def to_records(self) -> list[dict[str, Any]]:
         """One record per job that scored."""
@@ -311,7 +311,7 @@ class Tidying:
                 self.dependents.setdefault(before.key, []).append(job.key)
 
     def done(self, job: Job, finished: Collection[str]) -> None:
-        """A job is done: what nobody needs any more goes."""
+        """A job is done: remove what no job needs any more."""
         if self.keep == "all":
             return
         for key in (job.key, *(before.key for before in job.after)):

@@ -75,13 +75,13 @@ def tune(place: Place) -> dict[str, Any]:
 
 def changes(candidate: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, Any]:
     """A candidate's own values, by axis."""
-    found = {}
+    values = {}
     for axis in axes:
         value: Any = candidate
         for name in axis.split("."):
             value = value[name]
-        found[axis] = value
-    return found
+        values[axis] = value
+    return values
 
 
 def judged(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dict[str, float], int]:
@@ -90,8 +90,8 @@ def judged(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dic
     if not path.exists():
         scores, steps = _trained(place, candidate, rung)
         write_json(path, {"scores": scores, "steps": steps})
-    found = read_json(path)
-    return found["scores"], found["steps"]
+    record = read_json(path)
+    return record["scores"], record["steps"]
 
 
 def _trained(place: Place, candidate: Mapping[str, Any], rung: float) -> tuple[dict[str, float], int]:

@@ -164,13 +164,13 @@ def output_width(module: Any) -> int:
 
 def qkv_parts(attention: nn.Module, family: str, heads: int, head_dim: int, cross: bool) -> dict[str, Part]:
     """The q, k and v of an attention module; empty if the layout is unknown."""
-    found = _projections(attention)
-    if set(found) >= {"q", "k", "v"}:
-        return {name: _separate(found[name], head_dim) for name in "qkv"}
+    projections = _projections(attention)
+    if set(projections) >= {"q", "k", "v"}:
+        return {name: _separate(projections[name], head_dim) for name in "qkv"}
     layout = FUSED_LAYOUT.get(family)
-    if layout is None or cross or "fused" not in found:  # fused cross attention contains keys and values only
+    if layout is None or cross or "fused" not in projections:  # fused cross attention contains keys and values only
         return {}
-    module = found["fused"]
+    module = projections["fused"]
     groups = (output_width(module) // head_dim - heads) // 2
     axis = 1 if transposed(module) else 0
     rows = fused_rows(layout, heads, groups, head_dim)
@@ -193,14 +193,14 @@ def _separate(module: nn.Module, head_dim: int) -> Part:
 
 
 def _projections(attention: nn.Module) -> Mapping[str, nn.Module]:
-    found: dict[str, nn.Module] = {}
+    projections: dict[str, nn.Module] = {}
     for name, module in attention.named_modules():
         last = name.rsplit(".", 1)[-1]
         if input_width(module) is None or name.split(".", 1)[0] == "output":
             continue
         for part, names in SEPARATE.items():
             if last in names:
-                found[part] = module
+                projections[part] = module
         if last in FUSED_NAMES:
-            found["fused"] = module
-    return found
+            projections["fused"] = module
+    return projections

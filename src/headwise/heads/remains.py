@@ -199,27 +199,27 @@ def _closed(model: nn.Module, heads: Heads, gone: torch.Tensor) -> list[tuple[st
     facts = proven(model)
     if facts.why:
         return []
-    found, gates = [], (~gone).float()
+    outputs, gates = [], (~gone).float()
     for tower, inputs in facts.samples.items():
         runner = model.get_submodule(tower)
         inside = {id(module) for module in runner.modules()}
         if inputs and all(id(site.module) in inside for site in heads.sites if site.kept):
             with suppress(NotReached), gated(runner, gates, heads=heads):
-                found.append((tower, inputs, answers(runner, inputs)))
-    if not found:
+                outputs.append((tower, inputs, answers(runner, inputs)))
+    if not outputs:
         raise HeadwiseError("no sample reaches the heads, so the cut could not be verified", "inputs of this model")
-    return found
+    return outputs
 
 
-def _require_same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    if found.shape != expected.shape:
-        raise HeadwiseError(f"{len(found)} numbers in the answer", f"{len(expected)}")
-    if not len(found):
+def _require_same(outputs: torch.Tensor, expected: torch.Tensor) -> None:
+    if outputs.shape != expected.shape:
+        raise HeadwiseError(f"{len(outputs)} numbers in the answer", f"{len(expected)}")
+    if not len(outputs):
         return
     largest = expected.abs().nan_to_num(0.0).max().clamp_min(1e-6)
-    difference = ((found - expected).abs().nan_to_num(0.0).max() / largest).item()
+    difference = ((outputs - expected).abs().nan_to_num(0.0).max() / largest).item()
     allowed = TOLERANCE.get(expected.dtype, HALF_TOLERANCE)
-    if not difference <= allowed or bool((found.isnan() != expected.isnan()).any()):
+    if not difference <= allowed or bool((outputs.isnan() != expected.isnan()).any()):
         seen = f"its outputs differ by {difference:.1e} from those with these heads closed"
         raise HeadwiseError(seen, f"{allowed:.0e} at most")
 

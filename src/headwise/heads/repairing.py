@@ -91,32 +91,32 @@ def moments(
     """What `refit` needs to know of the outputs of heads over batches, by layer; of all layers, or of some."""
     heads = Heads.of(model, stack=stack)
     wanted = [site.layer for site in heads.sites if site.kept and (layers is None or site.layer in layers)]
-    found = {layer: Moments() for layer in wanted}
+    moments_of = {layer: Moments() for layer in wanted}
     device = next(model.parameters()).device
     for batch in batches:
         inputs = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
         shown = inputs.get("attention_mask")
 
         def touch(layer: int, z_BTHD: torch.Tensor, shown: Any = shown) -> None:
-            if layer in found:
+            if layer in moments_of:
                 z = z_BTHD.flatten(-2)
                 if shown is not None and shown.shape == z.shape[:-1]:
                     z = z[shown.bool()]
-                found[layer].add(z.flatten(0, -2))
+                moments_of[layer].add(z.flatten(0, -2))
 
         with evaluating(model), touched(model, touch, heads):
             model(**inputs)
-    if not all(each.count for each in found.values()):
+    if not all(each.count for each in moments_of.values()):
         raise HeadwiseError("no batches to refit output projections with", "a few hundred texts, as the model's inputs")
-    return found
+    return moments_of
 
 
-def _refit(site: Site, gone: torch.Tensor, found: Moments) -> None:
+def _refit(site: Site, gone: torch.Tensor, moments_of: Moments) -> None:
     module: Any = site.module
     bias = getattr(module, "bias", None)
     axis = 0 if transposed(module) else 1
     size = len(site.kept) * site.head_dim
-    mean, covariance = found.about(bias is not None)
+    mean, covariance = moments_of.about(bias is not None)
     cut = gone[list(site.kept)].repeat_interleave(site.head_dim).to(mean.device)
     own = module.weight.narrow(axis, site.start, size)
     weight = (own.T if axis == 0 else own).double().to(mean.device)  # (out, W)

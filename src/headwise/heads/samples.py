@@ -43,12 +43,12 @@ def samples(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 def _fixed(config: Any, accepted: Iterable[str]) -> dict[str, Any]:
     """What is the same in every sample."""
-    found: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
+    inputs: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
     if "encoder_hidden_states" in accepted:
         width = _first(config, "encoder_hidden_size", "cross_hidden_size") or _width(config)
         if getattr(config, "add_cross_attention", False) or "query_embeds" in accepted:
-            found["encoder_hidden_states"] = _noise(1, LENGTH, width)
-    return found | {name: make(config) for name, make in COMPANIONS.items() if name in accepted and name not in found}
+            inputs["encoder_hidden_states"] = _noise(1, LENGTH, width)
+    return inputs | {name: make(config) for name, make in COMPANIONS.items() if name in accepted and name not in inputs}
 
 
 def _choices(model: Any, config: Any, accepted: Any) -> dict[str, list[dict[str, Any]]]:
@@ -202,8 +202,8 @@ def _rows(*sizes: str) -> Callable[[Any], torch.Tensor]:
 
 def _measured(features: dict[str, Any]) -> dict[str, Any]:
     """Spectra of all examples, one after the other, and how long each is."""
-    found = features["input_features"][0]
-    return {"input_features": found, "feature_lens": torch.tensor([found.shape[-1]])}
+    spectra = features["input_features"][0]
+    return {"input_features": spectra, "feature_lens": torch.tensor([spectra.shape[-1]])}
 
 
 def _upper(picture: torch.Tensor) -> torch.Tensor:

@@ -187,12 +187,12 @@ class Origin:
             places[name] = list(kept) if count == self.heads else groups
             gone = [i for i in range(count) if i not in places[name]]
             removed.setdefault((module, parameter, axis), []).append(rows[name][gone].flatten())
-        found = {}
+        slices = {}
         for name, (module, parameter, axis, _, _) in self.parts.items():
             gone = torch.cat(removed[module, parameter, axis]).sort().values
             left = rows[name][places[name]]
-            found[name] = Part(attention.get_submodule(module), axis, left - torch.searchsorted(gone, left), parameter)
-        return found
+            slices[name] = Part(attention.get_submodule(module), axis, left - torch.searchsorted(gone, left), parameter)
+        return slices
 
 
 def record_origins(model: nn.Module, heads: Any) -> None:
@@ -221,12 +221,12 @@ def by_origin(model: nn.Module, stack: str, members: list[tuple[str, Origin]]) -
 
 def origins_of(model: nn.Module) -> dict[str, list[tuple[str, Origin]]]:
     """The output projections that carry a record, by stack."""
-    found: dict[str, list[tuple[str, Origin]]] = {}
+    origins: dict[str, list[tuple[str, Origin]]] = {}
     for name, module in model.named_modules():
         origin = vars(module).get("headwise_origin")
         if origin is not None:
-            found.setdefault(origin.stack, []).append((name, origin))
-    return found
+            origins.setdefault(origin.stack, []).append((name, origin))
+    return origins
 
 
 def _runs(rows: torch.Tensor) -> list[list[int]]:

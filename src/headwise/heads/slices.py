@@ -49,13 +49,13 @@ def slices(model: nn.Module, inputs: dict[str, Any], proofs: list[Proof]) -> dic
     with graph.on():
         graph.forward(inputs)
         graph.differentiate()
-    found = {}
+    by_site = {}
     for name, proof in once.items():
         try:
-            found[name] = _site(model, graph, proof)
+            by_site[name] = _site(model, graph, proof)
         except NotApart:
             continue
-    return _others(graph, once, found)
+    return _others(graph, once, by_site)
 
 
 @dataclass
@@ -158,12 +158,12 @@ def _moved(grads: list[torch.Tensor | None]) -> _Moved | None:
     if some is None:
         return None
     whole = [torch.zeros_like(some) if g is None else g for g in grads]
-    found = torch.stack([g.flatten(0, -2) for g in whole]).float().cpu()  # (H, N, C)
-    if not found.any():
+    gradients = torch.stack([g.flatten(0, -2) for g in whole]).float().cpu()  # (H, N, C)
+    if not gradients.any():
         return None
-    weights = torch.linspace(0.5, 1.5, found.shape[1])
-    sums = torch.stack([found.sum(1), (found * weights[:, None]).sum(1)], 1)
-    return _Moved((found != 0).any(1), ((found != 0).sum(1) > 1).any(0), sums)
+    weights = torch.linspace(0.5, 1.5, gradients.shape[1])
+    sums = torch.stack([gradients.sum(1), (gradients * weights[:, None]).sum(1)], 1)
+    return _Moved((gradients != 0).any(1), ((gradients != 0).sum(1) > 1).any(0), sums)
 
 
 def _site(model: nn.Module, graph: _Graph, proof: Proof) -> dict[str, Slice]:
@@ -243,10 +243,10 @@ def _grouped(moved_HC: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def _rows(masks: list[torch.Tensor]) -> torch.Tensor:
-    found = [mask.nonzero().flatten() for mask in masks]
-    if len({len(places) for places in found}) != 1 or not len(found[0]):
+    rows = [mask.nonzero().flatten() for mask in masks]
+    if len({len(places) for places in rows}) != 1 or not len(rows[0]):
         raise NotApart("heads have different numbers of rows")
-    return torch.stack(found)
+    return torch.stack(rows)
 
 
 def _keys_and_values(moved: _Moved, both: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -268,9 +268,11 @@ def _spread(moved: _Moved, columns: torch.Tensor) -> float:
     return float(((sums.amax(1) - sums.amin(1)) / sums.abs().amax(1).clamp_min(1e-12)).max())
 
 
-def _others(graph: _Graph, proofs: dict[str, Proof], found: dict[str, dict[str, Slice]]) -> dict[str, dict[str, Slice]]:
+def _others(
+    graph: _Graph, proofs: dict[str, Proof], by_site: dict[str, dict[str, Slice]]
+) -> dict[str, dict[str, Slice]]:
     """With parameters beside projections: a bias of each head, a sink; those that all heads share are left alone."""
-    scopes = {site: common([each.module for each in parts.values()]) for site, parts in found.items()}
+    scopes = {site: common([each.module for each in parts.values()]) for site, parts in by_site.items()}
     for name, moved in graph.moved_others.items():
         inside = [site for site, scope in scopes.items() if name.startswith(f"{scope}.")]
         site = max(inside, key=lambda site: len(scopes[site]), default=None)
@@ -281,11 +283,11 @@ def _others(graph: _Graph, proofs: dict[str, Proof], found: dict[str, dict[str, 
             continue  # a table that several layers read
         try:
             module, _, parameter = name.rpartition(".")
-            axis, rows = _axis(name, moved, len(found[site]["k"].rows))
-            found[site][name.removeprefix(f"{scopes[site]}.")] = Slice(module, parameter, axis, rows)
+            axis, rows = _axis(name, moved, len(by_site[site]["k"].rows))
+            by_site[site][name.removeprefix(f"{scopes[site]}.")] = Slice(module, parameter, axis, rows)
         except NotApart:
-            del found[site], scopes[site]
-    return found
+            del by_site[site], scopes[site]
+    return by_site
 
 
 def _axis(name: str, moved: torch.Tensor, groups: int) -> tuple[int, torch.Tensor]:

@@ -52,20 +52,20 @@ class Trace:
 
 def trace(model: nn.Module, inputs: dict[str, Any]) -> Trace:
     """Find the modules whose inputs contain a model's heads, proven on one sample; raises what the forward raises."""
-    found, again = _tried(model, inputs, 0), None
-    single = {(proof.name, proof.call) for proof in found.proofs if proof.heads == 1}
-    if found.calls and (found.refused or not found.proofs or single):
+    result, again = _tried(model, inputs, 0), None
+    single = {(proof.name, proof.call) for proof in result.proofs if proof.heads == 1}
+    if result.calls and (result.refused or not result.proofs or single):
         again = _tried(model, inputs, 1)  # heads may be on another axis
-        if len(again.proofs) > len(found.proofs):
-            found, again = again, found
+        if len(again.proofs) > len(result.proofs):
+            result, again = again, result
         if several := single & {(proof.name, proof.call) for proof in again.proofs}:  # blocks were taken for heads
-            found.proofs = [proof for proof in found.proofs if (proof.name, proof.call) not in several]
-        known = {(proof.name, proof.call) for proof in found.proofs}
-        found.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
-        found.left &= again.left
-    proven = {proof.name for proof in found.proofs}
-    found.refused = {name: why for name, why in found.refused.items() if name not in proven}
-    return found
+            result.proofs = [proof for proof in result.proofs if (proof.name, proof.call) not in several]
+        known = {(proof.name, proof.call) for proof in result.proofs}
+        result.proofs += [proof for proof in again.proofs if (proof.name, proof.call) not in known]
+        result.left &= again.left
+    proven = {proof.name for proof in result.proofs}
+    result.refused = {name: why for name, why in result.refused.items() if name not in proven}
+    return result
 
 
 def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
@@ -76,11 +76,12 @@ def _tried(model: nn.Module, inputs: dict[str, Any], option: int) -> Trace:
         for bit in range(max(recording.sizes, default=0).bit_length()):
             recording.start(bit)
             recording.forward(inputs)
-        found = recording.judged()
-        recording.confirm(found, inputs)
-    found.left = set(range(found.calls)).difference(*(recording.between[p.name, p.call] for p in found.proofs))
-    found.behind = {name: set(recording.between[name, call]) for name, call in recording.codes if name in found.refused}
-    return found
+        result = recording.judged()
+        recording.confirm(result, inputs)
+    result.left = set(range(result.calls)).difference(*(recording.between[p.name, p.call] for p in result.proofs))
+    refused = [(name, call) for name, call in recording.codes if name in result.refused]
+    result.behind = {name: set(recording.between[name, call]) for name, call in refused}
+    return result
 
 
 class _Recording:
@@ -185,11 +186,11 @@ class _Recording:
             self.noticed.append(call[0])
         return None
 
-    def confirm(self, found: Trace, inputs: dict[str, Any]) -> None:
+    def confirm(self, result: Trace, inputs: dict[str, Any]) -> None:
         """Withdraw sites beside which heads pass: with a site's output put back, no other projection may notice."""
-        for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in found.proofs):
-            own = [proof for proof in found.proofs if self.before[proof.name, proof.call] == count]
-            if not all(proof.projection for proof in own) or (len(own) == 1 and not found.refused):
+        for count in dict.fromkeys(self.before[proof.name, proof.call] for proof in result.proofs):
+            own = [proof for proof in result.proofs if self.before[proof.name, proof.call] == count]
+            if not all(proof.projection for proof in own) or (len(own) == 1 and not result.refused):
                 continue  # nothing but the site noticed anything
             calls = self.between[own[0].name, own[0].call]
             for alone in [calls] if len(own) == 1 else [range(n, n + 1) for n in calls]:
@@ -200,8 +201,8 @@ class _Recording:
                 others = self.noticed or sorted(self.read)[1:]  # two sites may not share heads
                 if others:
                     why = f"heads pass beside it: {others[0]} notices too when they are closed"
-                    found.refused |= {proof.name: why for proof in own}
-                    found.proofs = [proof for proof in found.proofs if proof not in own]
+                    result.refused |= {proof.name: why for proof in own}
+                    result.proofs = [proof for proof in result.proofs if proof not in own]
                     break
 
     @property
@@ -212,7 +213,7 @@ class _Recording:
 
     def judged(self) -> Trace:
         """The modules that obey the law, and those that do not."""
-        found = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
+        result = Trace(calls=len(self.sizes), reached={name for name, _ in self.inputs})
         passed: dict[int, Proof] = {}
         for call in self.codes:  # in the order of the forward
             name = call[0]
@@ -222,13 +223,13 @@ class _Recording:
             if proof is not None and not projects:
                 passed.setdefault(group, proof)
             elif projects and group in passed and proof is None:
-                found.proofs.append(passed.pop(group))
+                result.proofs.append(passed.pop(group))
             elif projects and proof is not None:
                 passed.pop(group, None)
-                found.proofs.append(proof)
+                result.proofs.append(proof)
             elif projects:
-                found.refused[name] = why
-        return found
+                result.refused[name] = why
+        return result
 
     def _proof(self, call: Call) -> tuple[Proof | None, str]:
         codes, mixed = self.codes[call], self.mixed[call]

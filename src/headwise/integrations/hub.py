@@ -113,11 +113,11 @@ def _require_name(repo: str) -> None:
 
 
 def _scores(scores: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    found = {}
+    rows = {}
     for task, score in (scores or {}).items():
         low, high = score.interval()
-        found[task] = {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
-    return found
+        rows[task] = {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
+    return rows
 
 
 PAPERS = {  # method of training to the paper it is from

@@ -109,7 +109,7 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
             return
         if not self.masks:
             batches = self.batches or self._sample(kwargs["train_dataloader"], args.per_device_train_batch_size)
-            self.masks = {task: top(self._importance(found), self.alpha) for task, found in batches.items()}
+            self.masks = {task: top(self._importance(part), self.alpha) for task, part in batches.items()}
         masks = {task: torch.as_tensor(mask, dtype=torch.bool) for task, mask in self.masks.items()}
         self.held = HeldHeads(self.heads, masks, self.params)
         self.held.attach()
@@ -161,12 +161,12 @@ class ImportantHeadCallback(TrainerCallback, ExportableState):
         names = data[self.key] if hasattr(data, "column_names") else [row.get(self.key) for row in _items(data)]
         for i in np.random.default_rng(0).permutation(len(names)):
             chosen.setdefault(task_of(names[i], self.key), []).append(int(i))
-        found = {}
+        sample = {}
         for task, places in chosen.items():
             places = places[: self.examples]
             parts = [places[i : i + size] for i in range(0, len(places), size)]
-            found[task] = [loader.collate_fn([data[i] for i in part]) for part in parts]
-        return found
+            sample[task] = [loader.collate_fn([data[i] for i in part]) for part in parts]
+        return sample
 
     def _importance(self, batches: Iterable[Batch]) -> torch.Tensor:
         """E |∂L/∂ξ| over examples, (L, H)."""

@@ -104,8 +104,8 @@ class Results(Shown):
     def where(self, **wanted: Any) -> list[Record]:
         """The records whose work or configuration has these values (dots separate nested names)."""
         select = getattr(self._store, "select", None)
-        found = [record for record in self if record.matches(wanted)] if select is None else list(select(wanted))
-        return sorted(found, key=lambda record: (str(record.about.get("created", "")), record.key))
+        matching = [record for record in self if record.matches(wanted)] if select is None else list(select(wanted))
+        return sorted(matching, key=lambda record: (str(record.about.get("created", "")), record.key))
 
     def compact(self) -> int:
         """Move the records, a folder each, into a few Parquet files in the same folder; how many were moved.

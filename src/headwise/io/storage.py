@@ -349,10 +349,10 @@ def _candidates(file: Any, wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]
         if str(value) == "None":  # also a field that a record has not
             continue
         if name == "work":
-            found = pc.equal(texts["work"], str(value))
+            matches = pc.equal(texts["work"], str(value))
         else:
-            found = pc.match_substring_regex(texts["config"], _pattern(name.rpartition(".")[2], value))
-        keep = pc.and_(keep, found)
+            matches = pc.match_substring_regex(texts["config"], _pattern(name.rpartition(".")[2], value))
+        keep = pc.and_(keep, matches)
     numbers = np.flatnonzero(keep.to_numpy(zero_copy_only=False)) if keep is not None else []
     groups: dict[int, list[int]] = {}
     for number in map(int, numbers):

@@ -120,15 +120,15 @@ UNLIMITED = 2**60
 
 def _groups() -> list[Path]:
     """The control groups of this process that may limit its memory, its own first."""
-    found = []
+    groups = []
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, own = line.split(":", 2)
             if kinds in ("", "memory"):
                 root = Path("/sys/fs/cgroup") / kinds
                 group = root / own.lstrip("/")
-                found += [each for each in (group, *group.parents) if each.is_relative_to(root)]
-    return found
+                groups += [each for each in (group, *group.parents) if each.is_relative_to(root)]
+    return groups
 
 
 def _dropped(group: Path) -> int:

@@ -193,13 +193,13 @@ def answer(asked: Asked, batch: Batch, scores: Any) -> dict[str, Any]:
     if isinstance(kind, Choice):
         return _chosen(asked, kind.scores_of(scores, batch)[0])
     if isinstance(kind, Continuation):
-        found = kind.decode(scores, batch)[0]
-        return {"form": "continuation", "label": asked.row["target"], **found._asdict()}
+        prediction = kind.decode(scores, batch)[0]
+        return {"form": "continuation", "label": asked.row["target"], **prediction._asdict()}
     if isinstance(kind, Generation):
         return {"form": "text", "label": kind.decode(scores, batch)[0]}
     owner = asked.data.columns.get("row")
-    found = kind.predictions(scores, batch, [asked.row] * len(asked.data))
-    best = found[0] if owner is None else max(found, key=lambda record: record.score)
+    prediction = kind.predictions(scores, batch, [asked.row] * len(asked.data))
+    best = prediction[0] if owner is None else max(prediction, key=lambda record: record.score)
     return {"form": type(best).__name__.lower(), **best._asdict()}
 
 
@@ -213,7 +213,7 @@ def _chosen(asked: Asked, scores: torch.Tensor) -> dict[str, Any]:
     return {"form": "labelled", "label": names[int(chances.argmax())], "probabilities": probabilities[:SHOWN]}
 
 
-PART = 16  # rows between two reports
+PART = 16  # rows between two progress reports
 RESAMPLES = 400
 FLIPPED = 5  # examples whose answer the mask changes, for each task
 
@@ -229,15 +229,15 @@ class DevelopmentScores:
     def under(self, ask: Ask, only: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Yield reports, tasks in turn: the score so far, its interval and the change."""
         names = [name for name in (only or self.subject.tasks) if self.answers.rows(name)]
-        found: dict[str, tuple[list, list, list]] = {name: ([], [], []) for name in names}
+        rows_of: dict[str, tuple[list, list, list]] = {name: ([], [], []) for name in names}
         flips: dict[str, list[int]] = {name: [] for name in names}
         parts = max((len(self._order(name)) for name in names), default=0)
         for start in range(0, parts, PART):
             for name in names:
                 if places := self._order(name)[start : start + PART]:
                     try:
-                        self._add(ask, name, start, places, found[name], flips[name])
-                        yield self._report(name, found[name], flips[name])
+                        self._add(ask, name, start, places, rows_of[name], flips[name])
+                        yield self._report(name, rows_of[name], flips[name])
                     except HeadwiseError as error:
                         yield {"task": name, "problem": str(error)}
 
@@ -247,13 +247,13 @@ class DevelopmentScores:
             self._orders[name] = np.random.default_rng(0).permutation(count)[: self.limit].tolist()
         return self._orders[name]
 
-    def _add(self, ask: Ask, name: str, start: int, places: list[int], found: tuple, flips: list[int]) -> None:
+    def _add(self, ask: Ask, name: str, start: int, places: list[int], rows_of: tuple, flips: list[int]) -> None:
         rows = [self.answers.rows(name)[place] for place in places]
         if (name, start) not in self._intact:
             self._intact[name, start] = self._predicted(name, rows, None)
         intact = self._intact[name, start]
         changed = self._predicted(name, rows, ask) if ask.closed else intact
-        for column, values in zip(found, (changed, intact, self.subject.tasks[name].kind.gold(rows))):
+        for column, values in zip(rows_of, (changed, intact, self.subject.tasks[name].kind.gold(rows))):
             column.extend(values)
         flips += [place for place, new, old in zip(places, changed, intact) if new != old]
 
@@ -284,8 +284,8 @@ class DevelopmentScores:
             raise HeadwiseError("one development row", "two or more to resample from")
         return resample(self.subject, name, data, seed=ask.seed)
 
-    def _report(self, name: str, found: tuple[list, list, list], flips: list[int]) -> dict[str, Any]:
-        changed, intact, golds = found
+    def _report(self, name: str, rows_of: tuple[list, list, list], flips: list[int]) -> dict[str, Any]:
+        changed, intact, golds = rows_of
         metric = metrics[self.subject.tasks[name].metric]
         score, base = (Score(name, "", metric(each, golds), each, golds) for each in (changed, intact))
         counts = [metric.counts(each, golds) for each in (changed, intact)]

@@ -1,4 +1,4 @@
-"""Open a study's folder, a trained model or any other model for the lab, with known facts about its heads."""
+"""Open a study's folder, a trained model or any other model for the lab, with what is known about its heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLES = {"previous": "previous token", "next": "next token", "first": "first tok
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened model with known facts about its heads."""
+    """An open model with what is known about its heads."""
 
     subject: Subject
     source: str  # where the model is, as Python lines open it
@@ -65,7 +65,7 @@ def open_lab(
     source = model or (str(path / "model") if study is not None else str(target))
     if study is not None and model is None and not is_trained(source):
         hint = f"--model {study['model']['name']} with its tasks"
-        raise HeadwiseError(f"{path} holds a study, but no trained model", "the model it was made from", hint)
+        raise HeadwiseError(f"{path} holds a study, but no trained model", "the model of the study", hint)
     subject = _subject(source, tasks, data).to(default_device(device))
     scores = scores or {name: part["scores"] for name, part in (study or {}).get("importance", {}).items()}
     return Opened(

@@ -88,6 +88,6 @@ def _task(task: Any) -> dict[str, Any]:
     asks = list(getattr(kind, "asks", ()))
     choices = list(getattr(kind, "choices", ()))
     own = not asks and hasattr(kind, "reading") and not choices
-    found = {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own}
-    found |= {name: getattr(kind, name) for name in ("low", "high") if hasattr(kind, name)}
-    return found | {"labels": list(kind.labels)}
+    described = {"kind": type(kind).__name__.lower(), "metric": task.metric, "asks": asks, "choices": own}
+    described |= {name: getattr(kind, name) for name in ("low", "high") if hasattr(kind, name)}
+    return described | {"labels": list(kind.labels)}

@@ -97,7 +97,7 @@ class Reasons:
         """Close heads one by one until the answer changes, then reopen those that were not needed.
 
         Each step measures the heads with the largest effect to first order and closes the one that helps most, so the
-        set is the smallest that a greedy search finds, and no head of it can be spared.
+        set is the smallest that a greedy search finds, and every head in it is needed.
         """
         gates = self.answers.gates(ask)
         _, margin, label = self._gradient(ask, task, gates)
@@ -202,12 +202,12 @@ def _shown(tokenizer: Any, ids: list[int]) -> list[str]:
     raw = tokenizer.convert_ids_to_tokens(ids)
     spaced = any(token[:1] in "Ġ▁" for token in raw if token)
     special = set(tokenizer.all_special_tokens)
-    found = []
+    words = []
     for place, token in enumerate(raw):
         text = tokenizer.convert_tokens_to_string([token]).strip() if token not in special else token
         joined = token.startswith("##") or (spaced and place and token[:1] not in "Ġ▁" and token not in special)
-        found.append(f"·{text.removeprefix('##')}" if joined else text)
-    return found
+        words.append(f"·{text.removeprefix('##')}" if joined else text)
+    return words
 
 
 def _matrix(values: torch.Tensor) -> list[list[float | None]]:

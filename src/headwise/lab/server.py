@@ -30,7 +30,7 @@ from headwise.reporting.page import render
 
 PORT = 8642
 BODY = 256_000  # bytes: gates of 80 x 64 heads and two texts
-SLOW = 10.0  # seconds in which a request has to have been sent
+SLOW = 10.0  # seconds within which a request must arrive
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -99,7 +99,7 @@ class _Guard:
         if request.method == "POST" and site in (
             "cross-site",
             "same-site",
-        ):  # a link to the page itself is one, and fine
+        ):  # following a link to the page itself is fine
             raise Refused(403, "a request from another page")
         if request.method == "POST" and request.headers.get("content-type", "").split(";")[0] != "application/json":
             raise Refused(415, "expected application/json")
@@ -152,7 +152,7 @@ async def _streamed(desk: Desk, name: str, data: dict[str, Any]) -> Any:
             async for value in results:
                 yield json.dumps(finite(value), ensure_ascii=False) + "\n"
         except Exception as error:
-            yield json.dumps({"error": _told(error)}) + "\n"
+            yield json.dumps({"error": _message(error)}) + "\n"
         finally:
             await results.aclose()  # type: ignore[attr-defined]
 
@@ -208,15 +208,15 @@ def _failed(error: Exception) -> Any:
     if isinstance(error, ClientDisconnect):
         return JSONResponse({}, 400)
     status = getattr(error, "status", None) or STATUS.get(type(error), 422 if isinstance(error, HeadwiseError) else 500)
-    return JSONResponse({"error": _told(error)}, status, headers=HEADERS)
+    return JSONResponse({"error": _message(error)}, status, headers=HEADERS)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message for the page; unexpected errors are printed where the lab runs."""
     if isinstance(error, HeadwiseError):
         return str(error)
     traceback.print_exception(error, file=sys.stderr)
-    return f"the lab failed on this ({type(error).__name__}); its terminal says where"
+    return f"the lab failed on this ({type(error).__name__}); see its terminal for the traceback"
 
 
 # -- the process
@@ -271,9 +271,9 @@ def settings() -> dict[str, Any]:
             super().connection_made(transport)
             self.loop.call_later(SLOW, lambda: None if self.cycle is not None else self.transport.close())
 
-    found: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
-    found |= {"http": Patient, "proxy_headers": False, "server_header": False, "limit_concurrency": 512}
-    return found | {"timeout_keep_alive": 10, "timeout_graceful_shutdown": 1, "h11_max_incomplete_event_size": 16_384}
+    options: dict[str, Any] = {"log_level": "error", "access_log": False, "lifespan": "off", "ws": "none"}
+    options |= {"http": Patient, "proxy_headers": False, "server_header": False, "limit_concurrency": 512}
+    return options | {"timeout_keep_alive": 10, "timeout_graceful_shutdown": 1, "h11_max_incomplete_event_size": 16_384}
 
 
 def serve(

@@ -174,8 +174,8 @@ def _check_graph(model: MultiTaskModel, tasks: list[str], path: Path) -> None:
     for length in (3, 9, 17):
         ids = torch.randint(0, vocabulary, (1, length), generator=draw)
         gates = torch.rand(model.attention.shape, generator=draw).round(decimals=1)
-        found = session.run(None, {"input_ids": ids.numpy(), "gates": gates.numpy()})
-        for name, mine, theirs in zip(tasks, graph(ids, gates), found, strict=True):
+        outputs = session.run(None, {"input_ids": ids.numpy(), "gates": gates.numpy()})
+        for name, mine, theirs in zip(tasks, graph(ids, gates), outputs, strict=True):
             away = float((mine - torch.from_numpy(theirs)).abs().max() / mine.abs().max().clamp_min(1))
             if not away <= CLOSE:
                 raise HeadwiseError(f"the graph's scores of {name!r} differ by {away:.2g}", f"{CLOSE:g} at most")

@@ -98,7 +98,7 @@ class Worker:
         with self._lock:
             older = self._newest.get(task.key)
             if older is not None:
-                self._end(older, Replaced("a newer ask took the place of this one"))
+                self._end(older, Replaced("replaced by a newer request of this page"))
             if len(self._waiting) >= WAITING:
                 raise Busy(f"{WAITING} asks are waiting", "fewer pages at once")
             self._newest[task.key] = task

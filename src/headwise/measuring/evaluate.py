@@ -72,7 +72,7 @@ class Score(Shown):
     def to_records(self) -> list[dict[str, Any]]:
         """One record per example: the prediction and the right answer."""
         pairs = zip(self.predictions, self.golds, strict=True)
-        return [{"task": self.task, "prediction": found, "gold": gold} for found, gold in pairs]
+        return [{"task": self.task, "prediction": answer, "gold": gold} for answer, gold in pairs]
 
     def _repr_html_(self) -> str:
         low, high = self.interval()

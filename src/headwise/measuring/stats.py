@@ -143,11 +143,12 @@ def paired_bootstrap(
     scores, (both, value) = value is None, _paired(a, b, value)
     if scores and len(both) < FEW:
         return _one_sided(both[:, 0, 0], both[:, 1, 0], level)
-    found, samples = _gap(value(both.sum(0)[None]))[0], _gap(value(resample(both, resamples, seed)))
-    ends = (
-        interval(samples, intervals.widened(level, len(both))) if scores else _ends(both, value, found, samples, level)
-    )
-    return Estimate(found, *ends, above_zero(found, samples))
+    observed, samples = _gap(value(both.sum(0)[None]))[0], _gap(value(resample(both, resamples, seed)))
+    if scores:
+        ends = interval(samples, intervals.widened(level, len(both)))
+    else:
+        ends = _ends(both, value, observed, samples, level)
+    return Estimate(observed, *ends, above_zero(observed, samples))
 
 
 def change(
@@ -172,11 +173,11 @@ def change(
     return Estimate(gap, *ends, _signs(*_moved(both)) if exact else _exchanged(both, value, resamples, seed))
 
 
-def _ends(both: np.ndarray, value: Value, found: np.ndarray, samples: np.ndarray, level: float) -> tuple[Any, Any]:
+def _ends(both: np.ndarray, value: Value, estimate: np.ndarray, samples: np.ndarray, level: float) -> tuple[Any, Any]:
     """The interval of a paired difference, ``(n, 2, ..., s)``."""
     if right_or_wrong(value, both):
         return intervals.of_change(*_moved(both), len(both), level)
-    return intervals.bca(found, samples, _gap(value(without_each(both))), level, reach=_reach(both), signed=True)
+    return intervals.bca(estimate, samples, _gap(value(without_each(both))), level, reach=_reach(both), signed=True)
 
 
 def _moved(both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ class Budget:
 
 
 def _tell(error: torch.OutOfMemoryError, team: Team) -> None:
-    """Have the other processes begin again too; where they wait inside a forward of this one, they cannot be told."""
+    """Have the other processes begin again too; not possible while they wait inside a forward of this one."""
     if team.bound:
         seen = f"process {team.rank} of {team.size} ran out of memory in a forward that the others take part in"
         raise HeadwiseError(seen, "batches that fit", "tokens=1024, or half of what it was") from error

@@ -111,20 +111,20 @@ class MultiTaskModel(Subject):
         """
         if isinstance(tasks, tuple) and not tasks:
             return cls.load(name, **options)
-        found = _found(tasks)
+        task_list = _found(tasks)
         encoder, tokenizer = load_encoder(name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls(encoder, tokenizer, found, **options)
+            return cls(encoder, tokenizer, task_list, **options)
 
     @classmethod
     def continued(cls, path: str | Path, tasks: Iterable[Task | str] | Task | str, *, seed: int = 0) -> MultiTaskModel:
         """Load a trained model for further training; new tasks get new output heads."""
-        found = _found(tasks)
-        model = cls.load(path, found, only=[task.name for task in found])
+        task_list = _found(tasks)
+        model = cls.load(path, task_list, only=[task.name for task in task_list])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for task in found:
+            for task in task_list:
                 if task.name not in model.tasks:
                     model.add(task)
         return model
@@ -333,14 +333,14 @@ class MultiTaskModel(Subject):
         names = [name for name in about["tasks"] if not only or name in only]
         owner = {name: (about.get("share") or {}).get(name, name) for name in names}
         first = {owner[name]: name for name in reversed(names)}  # tasks that share an output head
-        found, way = [], about.get("output_heads", "linear")
+        task_list, way = [], about.get("output_heads", "linear")
         for name, then in ((name, about["tasks"][name]) for name in names):
             known = name in given
-            found.append(_as_trained(given[name], then["kind"], path, way) if known else restored(name, then, data))
+            task_list.append(_as_trained(given[name], then["kind"], path, way) if known else restored(name, then, data))
         encoder, tokenizer = load_encoder(path)
         chosen = None if about["use_heads"] is None else torch.tensor(about["use_heads"])
         shape = (about["pooling"], about["layer"], chosen, about["max_length"])
-        model = cls(encoder, tokenizer, found, *shape, {name: first[owner[name]] for name in names}, way)
+        model = cls(encoder, tokenizer, task_list, *shape, {name: first[owner[name]] for name in names}, way)
         heads = load_file(path / HEADS)
         for name in names:
             own = _key(owner[name]) + "."

@@ -158,8 +158,8 @@ def _check_same(model: Any, task: str, built: Any, scales: torch.Tensor | None) 
     with torch.no_grad(), evaluating(model), gated(built, scales) if scales is not None else nullcontext():
         with model.scaled(task):
             wanted = model.head(task)(model.hidden(batch), batch)
-        found = scores_of(built(**inputs, return_dict=True), kind, batch)
-    both = zip(found, wanted) if isinstance(wanted, tuple) else [(found, wanted)]
+        scores = scores_of(built(**inputs, return_dict=True), kind, batch)
+    both = zip(scores, wanted) if isinstance(wanted, tuple) else [(scores, wanted)]
     if not all(torch.allclose(a, b.to(a), atol=1e-4, rtol=1e-3) for a, b in both):
         seen = f"{type(built).__name__} does not reproduce the output head of {task!r}"
         raise HeadwiseError(seen, "the same scores", option("output_heads", "native"))
@@ -225,8 +225,8 @@ def _task_class(encoder: Any, kind: Kind) -> Any:
     if type(encoder.config) not in known:
         seen = f"no {name} of the family {encoder.config.model_type} in transformers {transformers.__version__}"
         raise HeadwiseError(seen, "a family that has one", option("output_heads", "linear"))
-    found = known[type(encoder.config)]
-    return found[0] if isinstance(found, tuple) else found
+    classes = known[type(encoder.config)]
+    return classes[0] if isinstance(classes, tuple) else classes
 
 
 def _task_config(encoder: Any, kind: Kind, tokenizer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every paper has: its tables and figures with command, jobs, hours and whether they were run; what differs."""
+"""The tables and figures of every paper with command, jobs, hours and status, and the differences from the paper."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LENGTHS = {"agnews": 50, "agpair": 100, "imdb": 256, "qa": 170, "ner": 20, "pa":
 LABELS = {"agnews": "AG", "agpair": "AG", "sst2": "SST-2", "stsb": "STS-B", "cola": "CoLA", "scitail": "SciTail"}
 LABELS["imdb"] = "IMDB"
 ONTONOTES, EWT = 75187, 12543  # training sentences of the CoNLL-2012 split and of the English Web Treebank
-UNKNOWN = 10_000  # rows of a task that no paper's table has
+UNKNOWN = 10_000  # rows of a task that appears in no paper's table
 EPISODE = {"fomaml": 2, "reptile": 2, "anil": 2, "maml": 4}  # a batch of 32 rows: 3 x 16 of support, 16 of query
 
 
@@ -91,7 +91,7 @@ def lesions(tasks: Sequence[str], examples: int, number: int, limit: int | None 
 
 
 def amount(job: Job) -> Amount:
-    """What a job works through."""
+    """The amount of work of a job."""
     c, work = job.config, job.work.rpartition(".")[2]
     if work in ("train", "trained", "mtdnn", "distilled"):
         made = training(c, job.at)
@@ -113,13 +113,13 @@ def amount(job: Job) -> Amount:
         return Amount(probed=(1 + (work == "controlled")) * min(c.get("limit") or 1e5, 1e5) / 1e5)
     if work == "probed":
         return Amount(read=tokens(c["tasks"], "dev") + (tokens(c["tasks"]) if c["fit_on"] == "train" else 0.0))
-    return Amount()  # inventory, likeness: a moment
+    return Amount()  # inventory, likeness: seconds
 
 
 def closing(c: Mapping[str, Any], work: str) -> Amount:
     """The works that close heads of a trained model."""
     tasks = [*(c["training"].get("tasks") or c["training"]["pairs"])]
-    if work == "estimator":  # as if each were an ablation of all heads one by one, the dearest
+    if work == "estimator":  # as if each ablated all heads one by one, the most expensive case
         return lesions(tasks, 0, math.prod(BASE[:2]) + len(c["fractions"]), c["examples"])
     if work in ("relabelling", "rounds"):
         return lesions(tasks, 9 * c.get("examples", 0), c.get("draws", 18) * len(tasks), c["dev"])
@@ -191,7 +191,7 @@ def listed(recipe: PaperRecipe, scale: Scale, records: str | Path | None = None)
 
 
 def command(recipe: PaperRecipe, item: Item) -> str:
-    """What makes an item; empty where nothing does."""
+    """The command that makes an item; empty if there is none."""
     if not item.parts:
         return f"headwise recipe {recipe.name} --no-run" if item.titles else ""
     return f"headwise recipe {recipe.name} --size full --only {item.tag}"
@@ -204,7 +204,7 @@ def titles(recipe: PaperRecipe, results: Results) -> list[str]:
 
 
 def status(item: Item, shown: Sequence[str]) -> str:
-    """Whether the page shows an item, and what it lacks."""
+    """Whether the page shows an item, and what is missing."""
     number = sum(title.startswith(item.titles) for title in shown) if item.titles else 0
     done = f"run ({number} on the page)" if number else WAITS if item.parts else "cannot be run"
     return f"{done}; needs {item.missing}" if item.missing else done
@@ -226,7 +226,7 @@ def checklist(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> Path:
 
 
 def differences(recipe: PaperRecipe) -> Part:
-    """What differs from the paper: settings of each size beside the published ones, and what else is done otherwise."""
+    """Differences from the paper: settings of each size next to the published ones, and other departures."""
     sizes = {name: _settings(size) for name, size in recipe.sizes.items() if name != "smoke"}
     rows = [
         [name, _plain(value), *(_plain(settings.get(name)) for settings in sizes.values())]

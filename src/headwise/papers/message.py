@@ -1,4 +1,4 @@
-"""What a page says first: up to three claims, each with its interval and beside what it must beat, and one figure."""
+"""The first section of a page: up to three claims with intervals and baselines, and one figure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and the numbers that decide it."""
+    """A sentence and the numbers that support it."""
 
     says: str
     axis: str
     rows: Sequence[Row]
     at: float | None = 0.0
-    """Where there is no effect; a line in the figure."""
+    """The value of no effect; a line in the figure."""
 
 
 def row(what: str, kind: str, values: Iterable[float | None], unit: str = "") -> list[Row]:

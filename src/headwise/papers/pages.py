@@ -34,7 +34,7 @@ is the same on both sides; levels are not to be compared between models."""
 
 @cache
 def known() -> dict[str, Any]:
-    """What is known of data and weights, by name: hashes, source, and what the rows or weights are."""
+    """Known data and weights by name: hashes, source and a description."""
     return json.loads(Path(__file__).with_name("provenance.json").read_text("utf-8"))
 
 
@@ -81,7 +81,7 @@ def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from _weights(inner)
 
 
-FOLDED = 12  # rows of a table, from which on it opens on demand
+FOLDED = 12  # longer tables are collapsed
 LONGEST = 100  # characters of a file name
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "σ": "sigma"}
 
@@ -104,7 +104,7 @@ def pages(
     if not records:
         raise HeadwiseError(f"no records under {results.root}", "a folder in which the recipe was run")
     parts, models = recipe.parts(results), _models(records)
-    if isinstance(recipe, PaperRecipe) and recipe.published:  # there is a paper to differ from
+    if isinstance(recipe, PaperRecipe) and recipe.published:  # only papers have differences
         parts = [*parts, differences(recipe)]
     described = provenance(records)
     parts = [*parts, described] if described.tables else parts
@@ -183,7 +183,7 @@ def _markdown(table: Mapping[str, Any]) -> list[str]:
 
 
 def _reproduce(records: list[Any]) -> str:
-    """How much was done, and by which versions: records of several machines may lie together."""
+    """The amount of work and the versions used; records may come from several machines."""
     each = [", ".join(f"{name} {v}" for name, v in r.about.get("versions", {}).items()) for r in records]
     versions = Counter(one or "versions unknown" for one in each)
     spent = sum(record.about.get("seconds", 0.0) for record in records)
@@ -201,8 +201,8 @@ def file_name(title: str, models: Sequence[str] = ()) -> str:
     """
     words = title
     for model in models:
-        if (found := re.search(rf"(?<![\w-]){re.escape(model)}(?![\w-])", title)) is not None:
-            words = f"{model} {title[: found.start()].rstrip(', ')} {title[found.end() :].lstrip(', ')}"
+        if (match := re.search(rf"(?<![\w-]){re.escape(model)}(?![\w-])", title)) is not None:
+            words = f"{model} {title[: match.start()].rstrip(', ')} {title[match.end() :].lstrip(', ')}"
             break
     plain = "".join(GREEK.get(c, c) for c in unicodedata.normalize("NFKD", words.lower()))
     plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in plain if not unicodedata.combining(c))

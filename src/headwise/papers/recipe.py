@@ -1,4 +1,4 @@
-"""Recipes: one paper each, as jobs to run, items of the paper that they make, and tables to set beside the printed."""
+"""Recipes: one paper each, as jobs, items of the paper, and tables next to the published ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Scale:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the training plan to change, in every training."""
     languages: tuple[str, ...] = ()
-    """Of the tasks, where a recipe has several languages. Default: the recipe's own."""
+    """Languages of the tasks, for recipes with several. Default: the recipe's own."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the recipe's size to change, such as ``{"dev": 300}``."""
 
@@ -78,7 +78,7 @@ class Scale:
 
     @property
     def at(self) -> dict[str, str]:
-        """What jobs need to find things on this machine."""
+        """Locations of models and data on this machine."""
         return {**self.models, **({"data": self.data} if self.data else {})}
 
 
@@ -104,7 +104,7 @@ class Part:
     tables: list[dict[str, Any]] = field(default_factory=list)
     """In the form of `headwise.reporting.tables`."""
     figures: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    """File name, and what draws it; the first line of the drawing function's docstring stands above the figure."""
+    """File name, and what draws it; the first line of the drawing function's docstring is its caption."""
 
 
 class Recipe(Protocol):
@@ -119,7 +119,7 @@ class Recipe(Protocol):
         ...
 
     def parts(self, results: Results) -> list[Part]:
-        """Everything to show, from whatever records are there."""
+        """Everything to show from the existing records."""
         ...
 
 
@@ -135,7 +135,7 @@ class Item:
     titles: tuple[str, ...] = ()
     """How titles of the page's tables and figures begin that show it."""
     missing: str = ""
-    """Why it cannot be run whole: data or a server that nobody has."""
+    """Why it cannot be run completely: missing data or a private server."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Difference:
     paper: str
     here: str
     row: str = ""
-    """The row or table of the page that has the paper's way, where there is one."""
+    """The row or table of the page that follows the paper, if there is one."""
 
 
 class Build:

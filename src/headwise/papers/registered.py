@@ -109,10 +109,10 @@ class Registered:
             for e in self.endpoints:
                 mine, base = contrast(records, model, e["method"], e["against"], e["column"], e.get("split", "dev"))
                 kept = [{s: one[s] for s in self.seeds if s in one} for one in (mine, base)]
-                found, direction = over_seeds(*kept), e.get("direction", "two-sided")
+                difference, direction = over_seeds(*kept), e.get("direction", "two-sided")
                 both = len(kept[0].keys() & kept[1].keys())
-                p = np.nan if found is None or both < len(self.seeds) else _towards(found, direction)
-                estimate = [None] * 3 if found is None else [found.value, found.low, found.high]
+                p = np.nan if difference is None or both < len(self.seeds) else _towards(difference, direction)
+                estimate = [None] * 3 if difference is None else [difference.value, difference.low, difference.high]
                 words = f"{e['method']} against {e['against']}, {e['column']} ({e.get('split', 'dev')})"
                 rows.append([model, words, direction, *estimate, p, f"{both} of {len(self.seeds)}"])
                 ps.append(p)
@@ -140,12 +140,12 @@ class Registered:
         return Part("Registered tests", "Named before anything ran; all other tables are exploratory.", [made])
 
 
-def _towards(found: Any, direction: str) -> float:
-    """The p-value of a direction, from the two-sided one."""
+def _towards(difference: Any, direction: str) -> float:
+    """One-sided p-value from the two-sided one."""
     if direction == "two-sided":
-        return float(found.p)
-    agrees = (found.value > 0) == (direction == "greater")
-    return float(found.p / 2 if agrees else 1 - found.p / 2)
+        return float(difference.p)
+    agrees = (difference.value > 0) == (direction == "greater")
+    return float(difference.p / 2 if agrees else 1 - difference.p / 2)
 
 
 def with_registered(recipe: PaperRecipe, plan: Registered, when: str = "") -> PaperRecipe:

@@ -13,7 +13,7 @@ from headwise.measuring.stats import Estimate, paired_t
 
 
 def mean_sd(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation; None where there is nothing to take them of."""
+    """Mean and sample standard deviation; None without values."""
     kept = np.array([value for value in values if value is not None], float)
     kept = kept[~np.isnan(kept)]
     return float(kept.mean()) if len(kept) else None, float(kept.std(ddof=1)) if len(kept) > 1 else None
@@ -30,19 +30,19 @@ def over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estima
 def student(values: Iterable[float | None]) -> tuple[Any, Any]:
     """Student's interval of the mean over seeds; None for one seed."""
     kept = dict(enumerate(value for value in values if value is not None))
-    found = over_seeds(kept, dict.fromkeys(kept, 0.0))
-    return (found.low, found.high) if found else (None, None)
+    difference = over_seeds(kept, dict.fromkeys(kept, 0.0))
+    return (difference.low, difference.high) if difference else (None, None)
 
 
 def student_p(values: Iterable[float | None]) -> float:
     """Student's two-sided p-value that the mean over seeds is zero; NaN for one seed."""
     kept = dict(enumerate(value for value in values if value is not None))
-    found = over_seeds(kept, dict.fromkeys(kept, 0.0))
-    return float(found.p) if found else math.nan  # type: ignore[arg-type]
+    difference = over_seeds(kept, dict.fromkeys(kept, 0.0))
+    return float(difference.p) if difference else math.nan  # type: ignore[arg-type]
 
 
 def over_models(means: Sequence[float | None]) -> str:
-    """A sentence on the mean over models, each of which counts once: it speaks of other models, not of these alone."""
+    """A sentence on the mean over models, each of which counts once: it generalizes to other models."""
     low, high = student(means)
     if low is None:
         return ""
@@ -61,12 +61,12 @@ def table(
 
 
 def less(a: float | None, b: float | None) -> float | None:
-    """The difference, where there are both."""
+    """The difference; None unless both exist."""
     return None if a is None or b is None else a - b
 
 
 def sentence(text: str) -> str:
-    """With a capital letter at the beginning."""
+    """Capitalize the first letter."""
     return text[:1].upper() + text[1:]
 
 

@@ -28,9 +28,9 @@ class Rule:
     """The released code's; the paper prints 0.1."""
     batch: int = 256
     every: int = 2
-    """Epochs between looks at the development score."""
+    """Epochs between two evaluations on the development rows."""
     tenacity: int = 3
-    """Looks without a better score that are forgiven, counted over the whole training."""
+    """Evaluations without improvement that are tolerated, counted over the whole training."""
     max_epochs: int = 200
     seed: int = 0
 
@@ -65,9 +65,11 @@ class Classes:
         self.train, self.dev, self.outputs = train, dev, outputs
 
     def errors(self, scores: Tensor, items: Tensor) -> Tensor:
-        found = scores.softmax(2)
-        place = self.train[items].expand(*found.shape[:2], 1, -1)
-        return found.scatter_add_(2, place, found.new_full((1,), -1.0).expand(place.shape)).div_(len(items))
+        probabilities = scores.softmax(2)
+        place = self.train[items].expand(*probabilities.shape[:2], 1, -1)
+        return probabilities.scatter_add_(2, place, probabilities.new_full((1,), -1.0).expand(place.shape)).div_(
+            len(items)
+        )
 
     def score(self, scores: Tensor) -> Tensor:
         return (scores.argmax(2) == self.dev).double().mean(-1)
@@ -86,9 +88,9 @@ class Grades:
         self.train, self.dev = soft_labels(train), dev  # (C, N) and (N,), from 0 to 1
 
     def errors(self, scores: Tensor, items: Tensor) -> Tensor:
-        found = scores.softmax(2)
-        pull = (found - self.train[:, items].to(found)).mul_(2 / (len(items) * self.outputs))
-        return found * (pull - (found * pull).sum(2, keepdim=True))
+        probabilities = scores.softmax(2)
+        pull = (probabilities - self.train[:, items].to(probabilities)).mul_(2 / (len(items) * self.outputs))
+        return probabilities * (pull - (probabilities * pull).sum(2, keepdim=True))
 
     def score(self, scores: Tensor) -> Tensor:
         return pearson(expected_grade(scores), self.dev)
@@ -107,11 +109,11 @@ def expected_grade(scores: Tensor) -> Tensor:
     return (scores.softmax(-2) * place).sum(-2) / points
 
 
-def pearson(found: Tensor, gold: Tensor) -> Tensor:
+def pearson(predicted: Tensor, gold: Tensor) -> Tensor:
     """Pearson's r along the last axis; 0 if one side is constant."""
-    found, gold = (x.double() - x.double().mean(-1, keepdim=True) for x in (found, gold))
-    scale = (found.square().sum(-1) * gold.square().sum(-1)).sqrt()
-    return torch.where(scale > 1e-12, (found * gold).sum(-1) / scale.clamp_min(1e-300), 0.0)
+    predicted, gold = (x.double() - x.double().mean(-1, keepdim=True) for x in (predicted, gold))
+    scale = (predicted.square().sum(-1) * gold.square().sum(-1)).sqrt()
+    return torch.where(scale > 1e-12, (predicted * gold).sum(-1) / scale.clamp_min(1e-300), 0.0)
 
 
 class Descent(NamedTuple):

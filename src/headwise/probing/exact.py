@@ -24,8 +24,8 @@ INNER = 100  # conjugate gradients in one of them
 RESIDUAL = 1e-2  # of Newton's equation, near the optimum: what a step leaves of the distance to it
 FAR = 0.1  # the same far from it, where the curvature is about to change anyway
 TOLERANCE = 2e-3  # of the last step, relative to the largest coefficient: the next one would be far below it
-NOTHING = 1e-6  # a step that moves no score by more has nothing left to find
-LOUD = 0.05  # a step that moves scores by so much ends no search, however small beside the coefficients
+NOTHING = 1e-6  # a step that changes every score by less has converged
+LOUD = 0.05  # a step that changes scores by more has not converged, however small relative to the coefficients
 COARSE = 1e3  # vectors with larger numbers (the states of some decoders) are solved in 64 bits
 HALVINGS = 20
 BLOCK = 1_200_000  # numbers of the heads solved together on a CPU: they stay in its cache from one product to the next
@@ -237,7 +237,7 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
     size = _dot(gradient, problem.preconditioned(gradient))
     goal = torch.full_like(size, FAR)
     found, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
-    heads, problems = (torch.arange(n, device=theta.device) for n in value.shape)  # those still at work
+    heads, problems = (torch.arange(n, device=theta.device) for n in value.shape)  # not yet converged
     active = ~settled
     for _ in range(STEPS):
         direction = _conjugate(problem, gradient, active, goal)

@@ -75,7 +75,7 @@ class Reader:
     encoder: nn.Module
     tokenizer: Any
     at: str
-    """Which token speaks for the sentence: cls (the first), last, mean (of all), or post_last (a padding token put
+    """Which token represents the sentence: cls (the first), last, mean (of all), or post_last (a padding token put
     after the last one, which the released code of Jo and Myaeng 2020 reads for GPT)."""
     pair: str = "apart"
     """Two texts: read apart and put together as [|a - b|, a * b], or read together as one input."""

@@ -154,11 +154,11 @@ def _best(fits: list[Fit]) -> Fit:
         return fits[0]
     which, head = torch.stack([fit.dev for fit in fits]).argmax(0), torch.arange(len(fits[0].dev))
     parts = {name: torch.stack([getattr(fit, name) for fit in fits])[which, head] for name in Fit.PARTS}
-    found = Fit(**parts, more={}, unsettled=sum(fit.unsettled for fit in fits), beside=())
+    best = Fit(**parts, more={}, unsettled=sum(fit.unsettled for fit in fits), beside=())
     if shuffled := tuple(_best(list(same)) for same in zip(*(fit.beside for fit in fits))):
-        found = found.beyond(shuffled)
+        best = best.beyond(shuffled)
     if codes := [fit.more["code"] for fit in fits if "code" in fit.more]:
         code = torch.stack(codes).amin(0) + math.log2(len(codes))
         uncoded = fits[0].more["compression"] * fits[0].more["code"]
-        found = replace(found, more={"code": code, "compression": uncoded / code})
-    return found
+        best = replace(best, more={"code": code, "compression": uncoded / code})
+    return best

@@ -99,7 +99,7 @@ class Probe(display.Shown):
     layers_l2: Tensor
     select_on: str  # the side that ranks heads and layers
     more: dict[str, Tensor]  # (L, H) each: control, selectivity; code, compression
-    about: dict[str, Any]  # how it was made
+    about: dict[str, Any]  # settings
     bench: Bench = field(repr=False, compare=False)
     layer_fit: Fit = field(repr=False, compare=False)
 
@@ -243,7 +243,7 @@ def probe(
     """
     if select_on not in ("dev", "test"):
         raise unknown("side to select on", select_on, ("dev", "test"))
-    checked(protocol, options)  # a mistake is told before sentences are read, not after
+    checked(protocol, options)  # raise before sentences are read, not after
     if isinstance(model, MultiTaskModel) and isinstance(task, str):
         task = model.tasks.get(task, task)
     reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)

@@ -27,7 +27,7 @@ from headwise.tasks.readers.brackets import Node, cleaned, parse
 from headwise.tasks.task import Row, Task
 
 Unit = tuple[int, int, str]  # words from, to (exclusive), label
-Relation = tuple[int, int, int, str]  # words from, to (exclusive), the word they hang on (-1: none, the root), label
+Relation = tuple[int, int, int, str]  # words from, to (exclusive), their head word (-1: none, the root), label
 
 
 def units_of(task: Task) -> Callable[[Row], list[Unit]]:
@@ -271,7 +271,7 @@ def means(word_of_BT: Tensor, b: Tensor, start: Tensor, end: Tensor) -> Tensor:
     pair, piece = spread(first, first + counts[which])
     token = (row * word_of_BT.shape[1] + place)[piece]
     share, at = 1 / (counts[which] * (end - start)[owner])[pair].float(), torch.stack([owner[pair], token])
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch warns where nobody says so
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch warns unless this is set
         return torch.sparse_coo_tensor(at, share, (len(b), word_of_BT.numel()))
 
 

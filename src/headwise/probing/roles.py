@@ -22,9 +22,9 @@ SEMANTIC = ("past_present", "subj_number", "obj_number", "odd_man_out", "coordin
 Maps = Mapping[str, Any]
 
 
-def score_map(found: Any) -> np.ndarray:
+def score_map(source: Any) -> np.ndarray:
     """A probe's test scores, or an array, as ``(layers, heads)``."""
-    scores = np.asarray(getattr(found, "accuracy", found), float)
+    scores = np.asarray(getattr(source, "accuracy", source), float)
     if scores.ndim != 2 or not scores.size:
         raise HeadwiseError(f"scores of shape {scores.shape}", "(layers, heads)")
     return scores
@@ -32,21 +32,21 @@ def score_map(found: Any) -> np.ndarray:
 
 def stacked(maps: Maps) -> np.ndarray:
     """Maps of one shape as ``(tasks, layers, heads)``."""
-    found = [score_map(each) for each in maps.values()]
-    if not found or len({each.shape for each in found}) > 1:
-        raise HeadwiseError(f"maps of shapes {[each.shape for each in found]}", "one or more maps of one shape")
-    return np.stack(found)
+    arrays = [score_map(each) for each in maps.values()]
+    if not arrays or len({each.shape for each in arrays}) > 1:
+        raise HeadwiseError(f"maps of shapes {[each.shape for each in arrays]}", "one or more maps of one shape")
+    return np.stack(arrays)
 
 
-def sorted_map(found: Any) -> np.ndarray:
+def sorted_map(source: Any) -> np.ndarray:
     """Every layer's scores in descending order, cut heads last (Jo and Myaeng 2020, Figures 3 and 6)."""
-    return -np.sort(-score_map(found), axis=1)
+    return -np.sort(-score_map(source), axis=1)
 
 
 def shared_range(maps: Sequence[Any]) -> tuple[float, float]:
     """The lowest and the highest score of several maps, for one colour scale."""
-    found = np.concatenate([score_map(each).ravel() for each in maps])
-    return float(np.nanmin(found)), float(np.nanmax(found))
+    scores = np.concatenate([score_map(each).ravel() for each in maps])
+    return float(np.nanmin(scores)), float(np.nanmax(scores))
 
 
 # -- before and after
@@ -59,8 +59,8 @@ class Change:
     difference: np.ndarray  # (L, H), after minus before
     pattern: Correlation  # of the two maps: 1 where the order of heads is kept
     mean: float
-    raised: float  # share of heads that gained
-    moved_up: float  # layers that the centre of the scores above the lowest climbed
+    raised: float  # fraction of heads that gained
+    moved_up: float  # shift of the centre of the scores above the lowest, in layers
 
     def to_record(self) -> dict[str, Any]:
         return plain(self.__dict__)
@@ -79,9 +79,9 @@ def change(before: Any, after: Any) -> Change:
     return Change(difference, correlation(a[both], b[both]), float(gained.mean()), float((gained > 0).mean()), climb)
 
 
-def centre(found: Any, floor: float | None = None) -> float:
+def centre(values: Any, floor: float | None = None) -> float:
     """The mean layer, weighted by the scores above the floor (default: the lowest score)."""
-    scores = score_map(found)
+    scores = score_map(values)
     above = np.nan_to_num(np.maximum(scores - (np.nanmin(scores) if floor is None else floor), 0))
     weight = above.sum(1)
     if weight.sum() == 0:
@@ -123,10 +123,10 @@ def scatter(
         names: names of the two groups.
     """
     groups = {name: tuple(t for t in maps if t.split(".")[-1] in wanted) for name, wanted in zip(names, (x, y))}
-    for (name, found), wanted in zip(groups.items(), (x, y)):
-        if not found:
+    for (name, scores), wanted in zip(groups.items(), (x, y)):
+        if not scores:
             raise HeadwiseError(f"no {name} task among {', '.join(maps)}", f"one of: {', '.join(wanted)}")
-    sides = [stacked({task: maps[task] for task in found}).mean(0) for found in groups.values()]
+    sides = [stacked({task: maps[task] for task in scores}).mean(0) for scores in groups.values()]
     layer, head = np.nonzero(~np.isnan(sides[0] + sides[1]))
     points = [side[layer, head] for side in sides]
     return Scatter(points[0], points[1], layer, head, groups, correlation(*points))
@@ -210,10 +210,10 @@ def across(models: Mapping[str, Maps]) -> Across:
     tasks = tuple(t for t in next(iter(models.values())) if all(t in maps for maps in models.values()))
     if not tasks:
         raise HeadwiseError("models without a common task", "maps of the same tasks")
-    found = [[score_map(maps[task]) for task in tasks] for maps in models.values()]
-    best = np.array([[np.nanmax(each) for each in row] for row in found])
-    depth = np.array([[centre(each) / max(1, len(each) - 1) for each in row] for row in found])
-    curves = np.array([[_by_depth(each) for each in row] for row in found])  # (M, T, DEPTHS)
+    arrays = [[score_map(maps[task]) for task in tasks] for maps in models.values()]
+    best = np.array([[np.nanmax(each) for each in row] for row in arrays])
+    depth = np.array([[centre(each) / max(1, len(each) - 1) for each in row] for row in arrays])
+    curves = np.array([[_by_depth(each) for each in row] for row in arrays])  # (M, T, DEPTHS)
     curves -= curves.mean(-1, keepdims=True)
     length = np.linalg.norm(curves, axis=-1, keepdims=True)
     unit = curves / np.where(length > 0, length, 1.0)

@@ -65,10 +65,10 @@ def to_probe(task: Task | str) -> Task:
     """A task, or the task of this name, if it can be probed; no rows are read."""
     from headwise import tasks
 
-    found: Task = tasks.get(task) if isinstance(task, str) else task
-    if not isinstance(found.kind, Classify | Regress):
-        raise HeadwiseError(f"{found.name} is of kind {type(found.kind).__name__}", "Classify or Regress")
-    return found
+    chosen: Task = tasks.get(task) if isinstance(task, str) else task
+    if not isinstance(chosen.kind, Classify | Regress):
+        raise HeadwiseError(f"{chosen.name} is of kind {type(chosen.kind).__name__}", "Classify or Regress")
+    return chosen
 
 
 def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: int = 0) -> Splits:
@@ -122,33 +122,33 @@ def _apart(name: str, rows: dict[str, list[Row]], shared: str) -> tuple[dict[str
         texts = [_text(row) for row in rows[split]]
         clean = [row for row, text in zip(rows[split], texts) if text not in later]
         if lost := len(texts) - len(clean):
-            found = f"{lost} of {len(texts)} {split} rows of {name} also have their text in a later split"
+            note = f"{lost} of {len(texts)} {split} rows of {name} also have their text in a later split"
             if shared == "refuse":
-                raise HeadwiseError(found, "splits without shared texts", 'shared="drop"')
-            notes.append(f"{found}: {'dropped' if shared == 'drop' else 'kept'}")
+                raise HeadwiseError(note, "splits without shared texts", 'shared="drop"')
+            notes.append(f"{note}: {'dropped' if shared == 'drop' else 'kept'}")
             warnings.warn(HeadwiseWarning(notes[-1]), stacklevel=4)
         kept[split] = clean if shared == "drop" else rows[split]
         later |= set(texts)
     return {split: kept[split] for split in ("train", "dev", "test")}, notes
 
 
-def _doubts(found: Splits) -> list[str]:
-    """Refuse what cannot be probed; warn about what can be probed only poorly."""
-    for split, rows in found.rows.items():
+def _doubts(changes: Splits) -> list[str]:
+    """Raise for tasks that cannot be probed; warn about those that can only be probed poorly."""
+    for split, rows in changes.rows.items():
         if not rows:
-            raise HeadwiseError(f"{found.task.name} has no {split} rows left", "rows in every split")
-    if found.graded:
-        if np.ptp(found.labels("train")) == 0:
+            raise HeadwiseError(f"{changes.task.name} has no {split} rows left", "rows in every split")
+    if changes.graded:
+        if np.ptp(changes.labels("train")) == 0:
             raise HeadwiseError("identical training grades", "grades that differ")
         return []
-    counts = Counter(found.labels("train").tolist())
+    counts = Counter(changes.labels("train").tolist())
     if len(counts) < 2:
         raise HeadwiseError("training rows of one class only", "two classes or more")
-    if found.classes > len(found.rows["train"]):
+    if changes.classes > len(changes.rows["train"]):
         raise HeadwiseError(
-            f"{found.classes} classes for {len(found.rows['train'])} training rows", "more rows than classes"
+            f"{changes.classes} classes for {len(changes.rows['train'])} training rows", "more rows than classes"
         )
-    names = found.task.kind.labels
+    names = changes.task.kind.labels
     rare = [names[c] for c, n in counts.items() if n == 1]
     absent = [name for c, name in enumerate(names) if c not in counts]
     notes = [f"classes with one training row: {_few(rare)}"] if rare else []

@@ -96,11 +96,11 @@ class HeadFeatures(TransformerMixin, BaseEstimator):
         alive = reader.heads.alive
         x = features if alive.all() else features[alive.flatten().to(features.device)]
         labels = _labels(y)
-        found = fit(
+        fitted = fit(
             "sklearn", Vectors(x, x[:, :0], x[:, :1]), labels, device=reader.device, l2=tuple(self.l2), folds=self.folds
         )
         scores = torch.full(alive.shape, -torch.inf, dtype=torch.float64)
-        scores[alive] = found.dev
+        scores[alive] = fitted.dev
         self.scores_ = scores.masked_fill(~alive, torch.nan).numpy()
         return scores
 

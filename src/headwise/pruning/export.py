@@ -381,7 +381,7 @@ def repair_batches(repair: Any, model: Any, tokenizer: Any) -> Iterator[dict[str
     length = min(LENGTH, positions(model))
     for start in range(0, len(given), BATCH):
         texts = given[start : start + BATCH]
-        found = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=length)
+        batch = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=length)
         if getattr(model.config, "is_encoder_decoder", False):
-            found["decoder_input_ids"] = found["input_ids"]
-        yield {**found}
+            batch["decoder_input_ids"] = batch["input_ids"]
+        yield {**batch}

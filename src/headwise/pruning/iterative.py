@@ -118,9 +118,9 @@ def cut_in_rounds(
         total = torch.zeros(heads.shape, dtype=torch.float64)
         with gated(model.encoder, (~gone).float(), heads=heads) if gone.any() else nullcontext():
             for name in names:
-                found = importance(model, name, by, examples=examples, seed=seed, data=data[name], **options).scores
-                found = found.double().cpu().masked_fill(gone, torch.nan)
-                total = total + found / found.abs().nansum().clamp_min(1e-20)
+                scores = importance(model, name, by, examples=examples, seed=seed, data=data[name], **options).scores
+                scores = scores.double().cpu().masked_fill(gone, torch.nan)
+                total = total + scores / scores.abs().nansum().clamp_min(1e-20)
         return total
 
     took, rounds = _cut(score, shares, heads, first, keep_per_layer, log)
@@ -171,8 +171,8 @@ def _measured(
     values = {name: [s.value for s in evaluate(model, name, gates, limit=limit)] for name in names}
     fractions = (0.0, *(int(mask.sum()) / mask.numel() for mask in rounds))
     n = len(rounds)
-    curve = {name: found[: n + 1] for name, found in values.items()}
-    alone = {name: [found[0], *found[n + 1 :]] for name, found in values.items()}
+    curve = {name: values_of[: n + 1] for name, values_of in values.items()}
+    alone = {name: [values_of[0], *values_of[n + 1 :]] for name, values_of in values.items()}
     order, rest = _order(scores, rounds, first)
     places = order + rest if first == "least" else (order + rest)[::-1]
     ranks = torch.full(heads.shape, torch.nan)
@@ -185,9 +185,9 @@ def _order(scores: list[torch.Tensor], rounds: list[torch.Tensor], first: str) -
     """Heads in the order of cutting, followed by the remaining ones in the order of their scores."""
     order: list[tuple[int, int]] = []
     before = torch.zeros_like(rounds[0])
-    for found, gone in zip([*scores, scores[-1]], [*rounds, ~scores[0].isnan()]):
+    for scored, gone in zip([*scores, scores[-1]], [*rounds, ~scores[0].isnan()]):
         new = (gone & ~before).nonzero().tolist()
-        new.sort(key=lambda at: float(found[at[0], at[1]]), reverse=first == "most")
+        new.sort(key=lambda at: float(scored[at[0], at[1]]), reverse=first == "most")
         order += [(layer, head) for layer, head in new]
         before = gone
     went = int(rounds[-1].sum())

@@ -78,8 +78,8 @@ def outputs(model: Any, inputs: Inputs, tower: str = "") -> Outputs:
         torch.manual_seed(0)  # some mask at random
         answer = model(**inputs, return_dict=True)
     named = answer.items() if hasattr(answer, "items") else ()
-    found = {name: value for name, value in named if isinstance(value, torch.Tensor)}
-    return found or {"answers": answers(model, inputs)}
+    tensors = {name: value for name, value in named if isinstance(value, torch.Tensor)}
+    return tensors or {"answers": answers(model, inputs)}
 
 
 def closed(model: Any, heads: Heads, mask: torch.Tensor) -> tuple[str, Inputs, Outputs]:
@@ -106,13 +106,13 @@ def _samples(model: Any) -> Iterator[tuple[str, Inputs]]:
             yield tower, inputs
 
 
-def check_same(found: Outputs, expected: Outputs, form: str) -> None:
+def check_same(actual: Outputs, expected: Outputs, form: str) -> None:
     """Raise unless two sets of outputs agree within floating-point precision."""
     for name, want in expected.items():
-        if name not in found or found[name].shape != want.shape:
+        if name not in actual or actual[name].shape != want.shape:
             raise HeadwiseError(f"the {form} export does not return {name}", f"{name} of shape {tuple(want.shape)}")
         want = want if want.is_floating_point() else want.double()
-        difference = (found[name].to(want) - want).abs().max().item() / max(want.abs().max().item(), 1e-6)
+        difference = (actual[name].to(want) - want).abs().max().item() / max(want.abs().max().item(), 1e-6)
         allowed = TOLERANCE.get(want.dtype, HALF_TOLERANCE)
         if not difference <= allowed:
             raise HeadwiseError(

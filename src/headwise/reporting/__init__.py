@@ -1,4 +1,4 @@
-"""From a study (plain data) to what people look at: one page, tables, figures (no torch)."""
+"""Turn a study (plain data) into a page, tables and figures (no torch)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def report(study: Mapping | Sequence[Mapping], path: str | Path) -> Path:
     """Write one self-contained interactive page for a study, or for several with a switch between them.
 
     The form of a study is described in ``headwise.study.schema``; every part but ``model``, ``tasks`` and
-    ``importance`` may be missing, and the page leaves out what is. A study's ``atlas.json`` beside the page becomes
+    ``importance`` may be missing, and the page omits those parts. A study's ``atlas.json`` beside the page becomes
     ``atlas.html``, to which the page links. A study of more than forty tasks becomes a page of groups of tasks that
     behave alike, and beside it a folder with a page for each group.
 

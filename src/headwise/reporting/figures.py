@@ -157,7 +157,7 @@ def _head_map(axis: Axes, scores: list[list[float | None]], title: str, plots: A
 
 
 def lesions(study: Mapping, fraction: float | None = None) -> Figure:
-    """Relative performance of every task (rows) when the heads of each (columns) are silenced, in percent."""
+    """Relative performance of every task (rows) when the heads of each (columns) are ablated, in percent."""
     part = _dissociation(study)
     at = nearest(part["fractions"], part["default"] if fraction is None else fraction)
     places = {lesion: at for lesion, at in lesion_columns(part).items() if lesion != "none"}
@@ -201,7 +201,7 @@ def dissociation(study: Mapping, fraction: float | None = None) -> Figure:
 
 
 def dissociation_curve(study: Mapping) -> Figure:
-    """D of every task and their mean against the share of heads taken."""
+    """D of every task and their mean against the fraction of heads ablated."""
     entries = _dissociation(study)["D"]
     x = [100 * entry["fraction"] for entry in entries]
     with house_style() as plots:
@@ -212,7 +212,7 @@ def dissociation_curve(study: Mapping) -> Figure:
             axis.plot(x, d, color=task_colour(study, name, INK), label=name)
         if entries[0].get("mean"):
             axis.plot(x, [_percent(e["mean"]["value"]) for e in entries], color=INK, linewidth=2.2, label="mean")
-        axis.set_xlabel("share of heads taken, %")
+        axis.set_xlabel("heads ablated, %")
         axis.set_ylabel("D, percentage points")
         axis.legend(fontsize=7, ncols=2)
     return figure
@@ -287,7 +287,7 @@ def _sheet(plots: Any, columns: int, rows: int, width: float, height: float) -> 
 
 
 def _ramp(plots: Any, falling: bool = False) -> Any:
-    """Pale for little, dark for much; the other way round when falling."""
+    """Light for small values, dark for large ones; reversed when falling."""
     return plots.colors.LinearSegmentedColormap.from_list("headwise", RAMP if falling else RAMP[::-1])
 
 

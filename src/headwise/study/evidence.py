@@ -32,9 +32,9 @@ def lesioned(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
     fractions = s.fractions if s.alpha in s.fractions else tuple(sorted((*s.fractions, s.alpha)))
     if len(study.tasks) == 1:
         return _curves(study, fractions, scores)
-    found = {close: _matrix(study, close, fractions, scores) for close in s.close}
-    shown = found[s.close[0]] | {"tasks": study.tasks, "default": s.alpha}
-    tables = [*data.get("tables", []), compared(found, s.alpha)] if len(found) > 1 else data.get("tables")
+    by_close = {close: _matrix(study, close, fractions, scores) for close in s.close}
+    shown = by_close[s.close[0]] | {"tasks": study.tasks, "default": s.alpha}
+    tables = [*data.get("tables", []), compared(by_close, s.alpha)] if len(by_close) > 1 else data.get("tables")
     return {"dissociation": shown, **({"tables": tables} if tables else {})}
 
 
@@ -52,10 +52,10 @@ def _matrix(study: Study, close: str, fractions: tuple[float, ...], scores: Mapp
     return study.recorded("dissociation", config, work)
 
 
-def compared(found: Mapping[str, Data], alpha: float) -> Data:
+def compared(by_close: Mapping[str, Data], alpha: float) -> Data:
     """A table of D for each way of closing heads, at the main fraction."""
     rows = []
-    for close, record in found.items():
+    for close, record in by_close.items():
         at = int(np.argmin([abs(fraction - alpha) for fraction in record["fractions"]]))
         for on, entries in {"its metric": record["D"], **record["on"]}.items():
             mean = entries[at]["mean"]
@@ -87,11 +87,13 @@ def roles_of(study: Study, data: Data, scores: Mapping[str, Any]) -> Data:
         return {}
     config = {"texts": count, "rows": {task.name: data_hash(task, task.splits[:1]) for task in tasks}}
     record = study.recorded("roles", config, lambda: roles(study.model, texts=texts).to_record())
-    found, encoded = from_record(record), {name: part["accuracy"] for name, part in data.get("probes", {}).items()}
+    measured, encoded = from_record(record), {name: part["accuracy"] for name, part in data.get("probes", {}).items()}
     write_json(study.out / "roles.json", {study.name: record})
-    write_json(study.out / "atlas.json", atlas({study.name: found}, {study.name: dict(scores)}, {study.name: encoded}))
-    study.log(f"{int(found.holds().any(0).sum())} of {int(study.heads.alive.sum())} heads have a role")
-    return {"roles": found.held()}
+    write_json(
+        study.out / "atlas.json", atlas({study.name: measured}, {study.name: dict(scores)}, {study.name: encoded})
+    )
+    study.log(f"{int(measured.holds().any(0).sum())} of {int(study.heads.alive.sum())} heads have a role")
+    return {"roles": measured.held()}
 
 
 def _readable(row: Mapping[str, Any]) -> Any:
@@ -121,14 +123,14 @@ def _curves(study: Study, fractions: tuple[float, ...], scores: Mapping[str, Any
     return {"curves": found, "tables": [_curve_table(found)]}
 
 
-def _curve_table(found: Mapping[str, Data]) -> Data:
+def _curve_table(curves: Mapping[str, Data]) -> Data:
     rows = []
-    for close, curve in found.items():
+    for close, curve in curves.items():
         rows.append([close, 0.0, 100 * curve["intact"], None, None, None, None])
         for fraction, own, random, p in zip(*(curve[name] for name in ("fractions", "own", "random", "p"))):
             drawn = [100 * value for value in random]
             rows.append([close, 100 * fraction, 100 * own, float(np.mean(drawn)), min(drawn), max(drawn), p])
-    curve = next(iter(found.values()))
+    curve = next(iter(curves.values()))
     note = (
         f"{curve['metric']}, {curve['examples']} rows. Random: {len(curve['random'][0])} sets of as many heads. p: "
         "one-sided, that the task's own heads matter more than random ones, after Holm over the fractions."
@@ -139,25 +141,25 @@ def _curve_table(found: Mapping[str, Data]) -> Data:
 
 def trust_of(study: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any]:
     """Checks on the findings: stability of head sets, leakage, ties."""
-    found, part = leakage(list(tasks)).to_trust(), study.get("dissociation")
-    return found | _lesions(part, [task.name for task in tasks]) if part else found
+    trust, part = leakage(list(tasks)).to_trust(), study.get("dissociation")
+    return trust | _lesions(part, [task.name for task in tasks]) if part else trust
 
 
-def stability_of(found: Importance, alpha: float) -> dict[str, Any]:
+def stability_of(result: Importance, alpha: float) -> dict[str, Any]:
     """The stability of a task's head set over examples, as stored in a study."""
-    known = stability(found.blocks, alpha, found.examples)
+    known = stability(result.blocks, alpha, result.examples)
     record = {"split_half": known.split_half, "expected": known.expected, "needed": known.needed}
-    return record | {"enough": known.enough, "used": found.examples}
+    return record | {"enough": known.enough, "used": result.examples}
 
 
 def chances_of(blocks: Blocks, alpha: float) -> list[list[float]] | None:
     """Each head's probability to be among the top heads, over samples of the examples."""
-    found = top_probability(blocks, alpha)
-    return None if found is None else found.round(3).tolist()
+    chances = top_probability(blocks, alpha)
+    return None if chances is None else chances.round(3).tolist()
 
 
 def withheld_of(study: Mapping[str, Any], alpha: float) -> dict[str, str]:
-    """Tasks about which nothing is claimed although they may be learned, and why."""
+    """Tasks without claims although they may be learned, with the reason."""
     reasons = dict((study.get("dissociation") or {}).get("withheld") or {})
     for task, entry in study.get("importance", {}).items():
         if tied(entry["scores"], alpha):
@@ -175,8 +177,8 @@ def _lesions(part: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
         if row[first:] and row[0] > 0:
             bands[task] = [min(row[first:]) / row[0], max(row[first:]) / row[0]]
         fallen += [f"{task} {how}" for how, mark in zip(closed, marks) if mark]
-    found = {"collapsed": list(dict.fromkeys(fallen))}  # several random lesions are one line
-    return found | ({"random_band": bands} if bands else {})
+    trust = {"collapsed": list(dict.fromkeys(fallen))}  # several random lesions are one line
+    return trust | ({"random_band": bands} if bands else {})
 
 
 TAGS = ("tag_accuracy", "span_f1")
@@ -184,7 +186,7 @@ ARCS = ("las", "uas", "las_punct", "uas_punct")
 
 
 def best_constant(metric: str, golds: Sequence[Any]) -> float:
-    """The best score of a constant answer; 0 if no constant answer scores.
+    """The best score of a constant answer; 0 if none scores.
 
     Example:
         >>> best_constant("accuracy", [1, 1, 0])

@@ -65,7 +65,7 @@ class IntactScore(TypedDict):
 
 
 class Dissociation(TypedDict):
-    """What `Dissociation.to_record` gives; without a ``null`` no pair is called significant."""
+    """The output of `Dissociation.to_record`; without a ``null`` no pair is called significant."""
 
     fractions: list[float]
     lesions: list[str]  # "none", one per task, "random 1", …
@@ -274,7 +274,7 @@ def lesion_columns(part: dict[str, Any]) -> dict[str, list[int]]:
 def relative(part: dict[str, Any], fraction: int, field: str = "performance") -> list[list[float | None]]:
     """Relative performance RP_i(H_j) = P_i(H_j) / P_i(none) of each task under each lesion (Li et al. 2023, Eq. 5).
 
-    None where the intact model is not above 0: a share of nothing, or of less, says nothing.
+    None where the intact model is not above 0: a fraction of zero or less is meaningless.
     """
     intact = part["lesions"].index("none")
     bases = [row[intact] for row in part["performance"][fraction]]

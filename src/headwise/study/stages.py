@@ -96,26 +96,26 @@ class Stage:
     """One step of a study: what it adds to the data, and from which earlier stages."""
 
     name: str
-    """As ``--skip`` takes it."""
+    """The name that ``--skip`` takes."""
     title: str
-    """As a terminal shows it."""
+    """The title shown in a terminal."""
     run: Callable[[Study, Data], Data]
     needs: tuple[str, ...] = ()
-    """It is skipped where one of these did not run."""
+    """The stage is skipped if one of these did not run."""
     reads: tuple[str, ...] = ()
     """Settings that only this stage reads."""
     wanted: Callable[[Settings], bool] = lambda settings: True
     """Whether the settings give it anything to do."""
     skippable: bool = True
     may_fail: bool = True
-    """Its failure leaves the study without its part; otherwise it ends the study."""
+    """Whether the study continues without this part if the stage fails; otherwise it stops."""
 
     def asked(self, settings: Settings) -> bool:
         """Whether the settings ask for this stage."""
         return self.name not in settings.skip and self.wanted(settings)
 
     def missing(self, settings: Settings) -> list[str]:
-        """The stages that it needs and that are skipped."""
+        """Required stages that are skipped."""
         return [name for name in self.needs if name in settings.skip]
 
 
@@ -186,7 +186,7 @@ def _intact(study: Study) -> Data:
 
 
 def _answers(study: Study, score: Score) -> Data:
-    """How often each class was answered, and how often it was right to, by name."""
+    """How often each class was predicted, and how often correctly, by name."""
     labels = study.model.tasks[score.task].kind.labels
     named = {labels[i] if i < len(labels) > 1 else str(i): counts for i, counts in score.answers.items()}
     return {"answers": named} if named else {}

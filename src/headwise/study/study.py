@@ -60,8 +60,8 @@ class Study:
             tasks: one or more; with one there is a lesion curve in place of a dissociation.
             settings: what to do.
             out: folder for records, models and ``study.json``.
-            log: receives a line now and then.
-            on_stage: receives every stage before it runs.
+            log: called with a line of text.
+            on_stage: called with every stage before it runs.
             progress: of training.
             device: as `headwise.fit` takes it.
             name: the model's name in the report (default: from its folder).
@@ -131,7 +131,7 @@ class Study:
             self.log(f"failed: {line}")
 
     def recorded(self, work: str, config: Mapping[str, Any], run: Callable[[], Data]) -> Data:
-        """A stage's result: from its record, or run now and stored."""
+        """A stage's result: read from its record, or computed and stored."""
         full = {**self.base, **config}
         if record := self.records.find(work, full):
             self.log("already done, read back")
@@ -141,7 +141,7 @@ class Study:
     # -- models
 
     def load(self, tasks: Sequence[Task]) -> Any:
-        """The model as the study starts from it, with these tasks: a language model where they are prompts."""
+        """Load the initial model with these tasks: a language model if they are prompts."""
         s = self.settings
         if any(isinstance(task.kind, Prompted) for task in tasks):
             self.settings = replace(s, skip=tuple(dict.fromkeys((*s.skip, "train"))))

@@ -1,4 +1,4 @@
-"""What a study says, in plain words (no torch): what was not learned first, then only what a test supports."""
+"""The verdict of a study in plain words (no torch): unlearned tasks first, then only what a test supports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIRS = {  # what a pair of tasks is called, in the order in which lists of pair
 
 
 def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
-    """Sentences that answer: do tasks come apart, which heads do they share, does IAT help, what can be pruned."""
+    """Answer in sentences: do tasks dissociate, which heads do they share, does IAT help, what can be pruned."""
     parts = [
         _not_learned(study),
         _one_sided(study),
@@ -40,7 +40,7 @@ def verdict(study: Mapping[str, Any], alpha: float) -> list[str]:
 
 
 def withheld(study: Mapping[str, Any]) -> dict[str, str]:
-    """The tasks of which no claim is made, and why."""
+    """The tasks without claims, with the reason."""
     unlearned = {task: f"not learned: {_against(score)}" for task, score in _unlearned(study).items()}
     return {**(study.get("withheld") or {}), **unlearned}
 
@@ -156,7 +156,7 @@ def _rows(d: Mapping[str, Any]) -> str:
 
 
 def _alone(study: Mapping[str, Any], alpha: float) -> Iterator[str]:
-    """What a single task loses with its own heads, beside random ones."""
+    """The loss of a single task without its own heads, compared with random ones."""
     if not study.get("curves") or _unlearned(study):
         return
     close, curve = next(iter(study["curves"].items()))

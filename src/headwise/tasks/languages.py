@@ -58,12 +58,12 @@ def joined(tasks: Iterable[Task]) -> list[Task]:
 
     A language may lack a label that another has: tags of treebanks differ, and a small file may not hold all classes.
     """
-    found = [task.ready() for task in tasks]
+    prepared = [task.ready() for task in tasks]
     labels: dict[tuple[str, type], dict[str, None]] = {}
-    for task in found:
+    for task in prepared:
         every = labels.setdefault((base(task), type(task.kind)), {})
         every.update(dict.fromkeys(getattr(task.kind, "labels", ())))
-    return [_with_labels(task, tuple(labels[base(task), type(task.kind)])) for task in found]
+    return [_with_labels(task, tuple(labels[base(task), type(task.kind)])) for task in prepared]
 
 
 def _with_labels(task: Task, labels: tuple[str, ...]) -> Task:

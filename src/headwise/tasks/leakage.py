@@ -58,8 +58,8 @@ class Leakage:
             "shared": [overlap for overlap in self.overlaps if overlap.used and not overlap.leak],
             "unused": [overlap for overlap in self.overlaps if not overlap.used],
         }
-        worst = {name: asdict(found[0]) for name, found in lists.items() if found}
-        return {name: list(map(str, found)) for name, found in lists.items()} | {"worst_overlap": worst}
+        worst = {name: asdict(pairs[0]) for name, pairs in lists.items() if pairs}
+        return {name: list(map(str, pairs)) for name, pairs in lists.items()} | {"worst_overlap": worst}
 
 
 @dataclass(frozen=True)

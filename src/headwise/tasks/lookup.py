@@ -249,7 +249,7 @@ def _described(
 
 
 def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]:
-    """Rows, label balance, lengths in words, empty texts, rows left out and examples of a split (the first if none)."""
+    """Rows, label balance, lengths in words, empty texts, skipped rows and examples of a split (the first if none)."""
     split = split or task.splits[0]
     rows = task.rows(split)
     table = isinstance(rows, TextTable)
@@ -268,7 +268,7 @@ def statistics(task: Task, split: str = "", examples: int = 5) -> dict[str, Any]
         "labels": {label_text(label): count for label, count in labels.most_common()},
         "lengths": [bin for bin in histogram if bin[2]],
         "empty": 0 if table else sum(not any(text.strip() for text in row_texts(row).values()) for row in rows),
-        "left_out": sum(count for what, count in counts.items() if "left out" in what),
+        "skipped": sum(count for what, count in counts.items() if "skipped" in what),
         "examples": [rows[i] for i in chosen],
     }
 

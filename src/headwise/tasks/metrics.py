@@ -99,7 +99,7 @@ def positive_f1(predictions: Sequence, golds: Sequence) -> np.ndarray:
 
 def _mean_f1(sums: np.ndarray) -> np.ndarray:
     by_class = sums.reshape(*sums.shape[:-1], -1, 3)
-    seen = (by_class[..., 1] + by_class[..., 2]) > 0  # a class that nobody named has no say, as in scikit-learn
+    seen = (by_class[..., 1] + by_class[..., 2]) > 0  # absent classes are skipped, as in scikit-learn
     return ratio((f_score(by_class) * seen).sum(-1), seen.sum(-1))
 
 
@@ -250,7 +250,7 @@ def _arcs_right(predictions: Sequence, golds: Sequence, labelled: bool, punctuat
 
 
 for _name, _labelled, _punctuation in [
-    ("las", True, False),  # words whose gold label is punct (or a subtype) are left out
+    ("las", True, False),  # words whose gold label is punct (or a subtype) are skipped
     ("uas", False, False),
     ("las_punct", True, True),  # every word counts
     ("uas_punct", False, True),

@@ -259,7 +259,7 @@ def _class_names(part: Any) -> dict[str, list[str]]:
 
 
 def _records(part: Any, coded: Mapping[str, list[str]]) -> list[dict]:
-    """Records with names for numbers; rows whose label is hidden (-1) are left out."""
+    """Records with names for numbers; rows whose label is hidden (-1) are skipped."""
     return [decoded(dict(record), coded) for record in items_of(part) if not _hidden(record, coded)]
 
 

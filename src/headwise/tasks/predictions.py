@@ -58,25 +58,25 @@ def own_columns(task: Task) -> dict[str, Any]:
 
 def _names(asks: Sequence[str], item: Mapping, columns: Columns, own: Columns) -> dict[str, Any]:
     """Which column holds each field: as named, else by the field's name, else the task's own, else the only text."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in asks:
         if field in columns:
-            found[field] = columns[field]
+            fields[field] = columns[field]
         elif field in item:
-            found[field] = field
+            fields[field] = field
         elif field in own and all(part in item for part in _parts(own[field])):
-            found[field] = own[field]
-    left = ((name, value) for name, value in item.items() if name not in found.values())
+            fields[field] = own[field]
+    left = ((name, value) for name, value in item.items() if name not in fields.values())
     texts = [name for name, value in left if isinstance(value, str) and any(map(str.isalpha, value))]
     first = asks[0]
-    if first not in found and len(texts) == 1:
-        found[first] = texts[0]
+    if first not in fields and len(texts) == 1:
+        fields[first] = texts[0]
         warnings.warn(f"using column {texts[0]!r} as {first}", HeadwiseWarning, stacklevel=4)
-    if first not in found:
+    if first not in fields:
         column = next(iter(texts or item), "...")
         hint = f'columns={{"{first}": "{column}"}} (--column {first}={column})'
         raise HeadwiseError(f"no column {first!r}, only {', '.join(map(str, item))}", EXAMPLES[first], hint)
-    return found
+    return fields
 
 
 def _parts(column: Any) -> tuple[str, ...]:
@@ -94,25 +94,25 @@ def _cell(item: Mapping, column: Any) -> Any:
 def _row(asks: Sequence[str], item: Any) -> Row:
     first = asks[0]
     if isinstance(item, dict):
-        found = dict(item)
+        fields = dict(item)
     elif isinstance(item, str | Path) and first != "question":
-        found = {first: str(item)}
+        fields = {first: str(item)}
     elif isinstance(item, list | tuple) and first == "words":
-        found = {"words": list(item)}
+        fields = {"words": list(item)}
     elif isinstance(item, list | tuple) and 1 <= len(item) <= len(asks):
-        found = dict(zip(asks, item))
+        fields = dict(zip(asks, item))
     else:
         raise HeadwiseError(f"{item!r}"[:80], EXAMPLES[first])
     if first == "words":
-        return {**found, "words": _words(found["words"])}
-    if first == "question" and "context" not in found:
+        return {**fields, "words": _words(fields["words"])}
+    if first == "question" and "context" not in fields:
         raise HeadwiseError("a question without a context", EXAMPLES[first])
-    for field, value in found.items():
+    for field, value in fields.items():
         if field == "choices" and isinstance(value, list | tuple):
             continue
         if not isinstance(value, str | Path) and not (field == "text_b" and value is None):
             raise HeadwiseError(f"{field} is {value!r}"[:80], "a text")
-    return found
+    return fields
 
 
 def _words(value: Any) -> list[str]:
@@ -224,7 +224,7 @@ class Predictions(Shown, list):
         path = Path(path)
         records = self.to_records()
         if beside:
-            records = [{**given, **_renamed(found, given)} for given, found in zip(beside, records, strict=True)]
+            records = [{**given, **_renamed(record, given)} for given, record in zip(beside, records, strict=True)]
         if path.suffix not in WRITERS:
             raise unknown("file format", path.suffix, WRITERS)
         return WRITERS[path.suffix](path, records)

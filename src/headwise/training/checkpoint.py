@@ -53,9 +53,9 @@ def _apart(group: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     made: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in group.items():
-        found = tensor.detach().contiguous().cpu()
-        place = found.untyped_storage().data_ptr()
-        made[name] = found.clone() if place in seen else found
+        saved = tensor.detach().contiguous().cpu()
+        place = saved.untyped_storage().data_ptr()
+        made[name] = saved.clone() if place in seen else saved
         seen.add(place)
     return made
 

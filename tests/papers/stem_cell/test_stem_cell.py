@@ -333,7 +333,7 @@ def test_smoke_runs_whole(tmp_path):
         "What training changes",
     ]
     page = pages(recipe, results, tmp_path / "page")
-    assert page.exists() and len(list((tmp_path / "page" / "stem_cell").glob("*.svg"))) == 6
+    assert page.exists() and len(list((tmp_path / "page" / "stem_cell").glob("*.svg"))) == 5
 
 
 @pytest.mark.slow

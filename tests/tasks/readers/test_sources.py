@@ -164,7 +164,7 @@ def test_no_more_and_no_less_than_the_broken_lines_are_left_out(tmp_path):
     put(tmp_path, "QQP/dev.tsv", tabs("id|question1|question2|is_duplicate", "x|y", "1|a|b|0", "z"))
     task = get("qqp", tmp_path)
     assert len(task.rows("dev")) == 1
-    assert task.source.counts["dev"]["broken lines left out"] == 2
+    assert task.source.counts["dev"]["broken lines skipped"] == 2
 
 
 def test_a_pool_without_splits_is_cut_by_a_seed(tmp_path):
@@ -300,7 +300,7 @@ def test_a_null_annotation_leaves_the_row_out_and_is_counted(tmp_path):
     parquet(tmp_path, "ewt/dev.parquet", {"tokens": ["a"], "tree": "(S (NN a))"}, {"tokens": ["b"], "tree": None})
     task = get("ewt_con", tmp_path)
     assert len(task.rows("dev")) == 1
-    assert task.source.counts["dev"]["left out"] == 1
+    assert task.source.counts["dev"]["skipped"] == 1
 
 
 def test_a_size_that_differs_is_warned_of_once_and_recorded(tmp_path):

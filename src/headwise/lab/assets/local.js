@@ -16,7 +16,7 @@ async function open() {
 
 async function* stream() { throw new Error("this page has no server: headwise lab has it"); }
 
-/* One forward after another; a newer ask ends those that wait. */
+/* One forward after another; a newer request replaces those that wait. */
 function ask(name, body) {
   if (name !== "answers") return Promise.reject(new Error("this page has no server: headwise lab has it"));
   turn += 1;

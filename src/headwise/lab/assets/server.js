@@ -1,4 +1,4 @@
-/* Who answers: the server that sent this page. A newer ask of one kind ends the older one. */
+/* Who answers: the server that sent this page. A newer request of one kind replaces the older one. */
 const client = crypto.getRandomValues(new Uint32Array(3)).join("-");
 const pending = {};
 
@@ -9,7 +9,7 @@ function request(name, body) {
   return fetch(name, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ client, ...body }), signal: hangUp.signal });
 }
 
-class Unheard extends Error {} /* replaced by a newer ask: nobody waits for it */
+class Unheard extends Error {} /* replaced by a newer request: nobody waits for it */
 
 async function reply(name, body) {
   let response;
@@ -42,7 +42,7 @@ async function* stream(name, body) {
       rest = lines.pop();
       for (const line of lines) {
         const found = JSON.parse(line);
-        if (found.error) throw found.error.startsWith("a newer ask") ? new Unheard() : new Error(found.error);
+        if (found.error) throw found.error.startsWith("replaced by a newer request") ? new Unheard() : new Error(found.error);
         yield found;
       }
     }

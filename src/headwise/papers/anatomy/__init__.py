@@ -1,4 +1,4 @@
-"""Roles and utilization of attention heads (Jo and Myaeng 2020): probes of all heads, and the best put to work."""
+"""Roles and utilization of attention heads (Jo and Myaeng 2020): probes of all heads, and uses of the best ones."""
 
 from __future__ import annotations
 
@@ -129,9 +129,7 @@ ITEMS = (
     Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads ",)),
     Item("figure-7", "every head's accuracy in its own order", ("probes",), ("heads ",)),
     Item("table-5", "last layer, best layer and top heads, all encoders", ("probes", "converged"), ("Tables 3 and 5",)),
-    Item(
-        "along", "heads at points of a training (beyond the paper)", ("along",), ("Heads along", "along a training")
-    ),
+    Item("along", "heads at points of a training (beyond the paper)", ("along",), ("Heads along", "along a training")),
     Item("table-5-gains", "the printed gains computed again", titles=("The printed Table 5",)),
     Item("appendix-a.4", "the effect of the number of heads", ("probes",), ("Effect of n", "effect of n")),
 )

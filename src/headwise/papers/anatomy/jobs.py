@@ -17,7 +17,7 @@ from headwise.training.plan import Plan
 PROPERTIES = tuple(name for name, _, _ in TASKS.values())
 TEN = {suite: tuple(f"{suite}.{name}" for name in PROPERTIES) for suite in ("probing_gold", "senteval")}
 EIGHT = tuple(f"xprobe_en.{name}" for name in PROPERTIES if name not in ("top_constituents", "odd_man_out"))
-QUICK = tuple(  # of the embedded corpus, those that are made in a moment
+QUICK = tuple(  # quickly generated tasks of the embedded corpus
     f"corpus.{name}" for name in ("bigram_shift", "past_present", "subj_number", "obj_number", "odd_man_out")
 )
 HUB = {
@@ -34,20 +34,20 @@ POSITION = {"gpt": "post_last", "gpt2": "post_last"}  # as released: one place a
 
 @dataclass(frozen=True)
 class Size:
-    """What a size of the recipe probes and tunes on, and how much of it."""
+    """Data and amounts of probing and fine-tuning at one size of the recipe."""
 
     probes: tuple[str, ...]
     tuning: tuple[str, ...]
     plan: Plan = TUNING
     protocol: str = "anatomy"
-    converged: bool = True  # probes at their optimum as well: the published rule stops some long before
+    converged: bool = True  # also converged probes: the published rule stops some long before their optimum
     options: Mapping[str, Any] = field(default_factory=dict)
     standardized: Mapping[str, Any] = field(default_factory=lambda: {"standardize": True})  # of probes with controls
     draws: int = 20  # of each control
     along: tuple[float, ...] = (0.0, 0.125, 0.25, 0.5, 1.0)  # fractions of a fine-tuning at which heads are probed
     limit: int | None = None  # training rows of a probe
     tuning_limit: int | None = None
-    split: str | None = "dev"  # that fine-tuning is judged on
+    split: str | None = "dev"  # on which fine-tuning is evaluated
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     max_length: int = 128
 
@@ -107,7 +107,7 @@ class Build(recipe.Build):
         return [self._job("probed", f"converged probe {task}", config) for task, config in common.items()]
 
     def controlled(self) -> list[Job]:
-        """Standardized probes at their optimum, beside what the best heads must beat."""
+        """Standardized, converged probes of the best heads and of their controls."""
         way = {"protocol": "sklearn", "options": dict(self.size.standardized), "draws": self.size.draws}
         return [
             self._job("controlled", f"controlled probe {task}", self._common(task, self.size.limit) | way)
@@ -133,7 +133,7 @@ class Build(recipe.Build):
         return made
 
     def _common(self, task: str, limit: int | None) -> dict[str, Any]:
-        s, rows = self.size, data_of(task, self.at, whole=True)  # probes are judged on test rows
+        s, rows = self.size, data_of(task, self.at, whole=True)  # probes are evaluated on test rows
         config = {"model": self.model, "weights": weights_of(self.model, self.at), "task": task, "data": rows}
         way = {"protocol": s.protocol, "options": dict(s.options), "at": POSITION.get(self.model), "seed": 0}
         return config | way | {"limit": limit, "max_length": s.max_length}

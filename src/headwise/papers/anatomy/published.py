@@ -1,7 +1,7 @@
 """Published numbers of Jo and Myaeng 2020 (roles and utilization of attention heads), Tables 1-5: percent, as printed.
 
 Columns of Tables 3, 4 and 5 are the last layer, the best layer and the top-H heads; Table 5 has relative gains over the
-last layer beside them. What is wrong with the printed numbers is named in ``ERRATA``. ``UNREADABLE`` cells come from
+last layer beside them. ``ERRATA`` names errors in the printed numbers. ``UNREADABLE`` cells come from
 the table released with the code, which agrees with the printed one everywhere else.
 """
 
@@ -114,7 +114,7 @@ TABLE_5 = TABLE_3 | {
     },
 }
 
-TABLE_5_GAINS = {  # the numbers in parentheses: gain of the best layer and of the top heads; None is not readable
+TABLE_5_GAINS = {  # the numbers in parentheses: gain of the best layer and of the top heads; None is unreadable
     "bert-base": {
         "Length": (51.5, 64.0),
         "WordContent": (0.0, 190.3),

@@ -18,7 +18,7 @@ PRINTED = {name: printed for printed, (name, _, _) in paper.TASKS.items()}  # ou
 
 
 def property_of(task: str) -> str:
-    """The last part of a task's name: the property it asks for."""
+    """The property that a task asks for: the last part of its name."""
     return task.split(".")[-1]
 
 
@@ -81,12 +81,12 @@ class Records:
         return found
 
     def real(self, suite: str) -> bool:
-        """Whether these are sentences that people wrote: only then do published numbers stand beside ours."""
+        """Whether the sentences are natural: only then are published numbers shown."""
         return suite != "corpus"
 
 
 def beside(model: str, table: dict[str, Any]) -> str:
-    """Which of the paper's models a model is set beside."""
+    """The model of the paper that a model is compared with."""
     return model if model in table else "bert-base"
 
 
@@ -203,7 +203,7 @@ def recomputed_table() -> Table:
 
 
 def controls_table(records: Records, model: str, suite: str) -> Table | None:
-    """Chosen heads beside layers and controls, every probe standardized and at its optimum."""
+    """Chosen heads compared with layers and controls; all probes standardized and converged."""
     found = {task: r for (name, task), r in records.controlled.items() if (name, suite_of(task)) == (model, suite)}
     if not found:
         return None
@@ -367,7 +367,7 @@ def roles_table(records: Records) -> Table | None:
 
 
 def within_layers(points: Scatter) -> float:
-    """The correlation of what heads have above or below the mean of their layer; NaN where they have nothing."""
+    """The correlation of deviations from the layer means; NaN if there are none."""
     inside = np.equal.outer(points.layer, points.layer)
     sides = [side - inside @ side / inside.sum(1) for side in (points.x, points.y)]
     return float(pearson(np.stack(sides))[0, 1])

@@ -29,7 +29,7 @@ from headwise.training.plan import Plan
 if TYPE_CHECKING:
     from headwise.training.loop import Run
 
-SECOND = {"mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman")}  # tasks that Table 4 has two metrics of
+SECOND = {"mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman")}  # tasks with two metrics in Table 4
 
 
 def inventory(place: Place) -> dict[str, Any]:
@@ -114,7 +114,9 @@ def along(place: Place) -> Made:
     """Heads probed for a task at several points of the training on it."""
     c = place.config
     task, plan = place.task(c["task"]), Plan(**c["plan"])
-    model = MultiTaskModel.from_pretrained(place.encoder(c["model"]), [task], seed=plan.seed, max_length=c["max_length"])
+    model = MultiTaskModel.from_pretrained(
+        place.encoder(c["model"]), [task], seed=plan.seed, max_length=c["max_length"]
+    )
     metric = []
 
     def look(encoder: nn.Module) -> dict[str, np.ndarray]:
@@ -145,7 +147,7 @@ def _probe(place: Place, c: Mapping[str, Any]) -> Probe:
 def _options(c: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: c[name] for name in ("protocol", "limit", "max_length", "seed")}
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in c["options"].items()}
-    if c["protocol"] != "anatomy":  # features as they are, unless asked for: as the paper's probes, and older records
+    if c["protocol"] != "anatomy":  # features are not standardized by default, as in the paper and in older records
         options = {"standardize": False} | options
     return given | ({"at": c["at"]} if c["at"] else {}) | options
 

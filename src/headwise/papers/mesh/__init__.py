@@ -34,9 +34,9 @@ def _table_one(records: Records) -> Part:
 def _in_short(records: Records) -> Part:
     found = shown.groups_table(records)
     rows = []
-    for model, between, *values, _, _, _, seeds in found["rows"] if found else []:
+    for model, between, value, low, high, _, _, _, seeds in found["rows"] if found else []:
         kind = "measured" if between == "tasks" else "control"
-        rows.append(Row(f"{model}: between {between}", kind, *values, f"{seeds} seeds"))
+        rows.append(Row(f"{model}: between {between}", kind, value, low, high, f"{seeds} seeds"))
     says = "Heads belong to tasks rather than to languages: closing a task's heads costs its own pairs more, closing a "
     says += "language's hardly does."
     return in_short([Claim(says, "D, percent of the whole score", rows)])
@@ -65,7 +65,9 @@ def _meta_tests(records: Records) -> Part:
     )
     text += "ways. The paper leaves open which order its gradients have: first (fomaml), second (maml) and Reptile are "
     text += "side by side, with multi-task training, which never adapts while it trains, as the baseline. Its future "
-    text += "work asks for finer gates and dynamic pruning: gates by input, and heads pruned by a new pair's own examples."
+    text += (
+        "work asks for finer gates and dynamic pruning: gates by input, and heads pruned by a new pair's own examples."
+    )
     return Part("Learning a new pair from few examples", text, tables, drawn)
 
 

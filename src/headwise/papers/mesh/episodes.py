@@ -1,6 +1,6 @@
 """Episodes: small training problems cut from a task, with examples to learn from (support) and to be judged by (query).
 
-An episode is drawn from nothing but the seed and its number, so any place in training can be gone back to. Rows are
+An episode is drawn from nothing but the seed and its number, so training can be resumed anywhere. Rows are
 drawn, not items: all windows of a long context stay on one side.
 """
 
@@ -63,7 +63,7 @@ class Draw:
         self.single = "label" in data.columns and bool(self.labels)  # one class for each row
         self.rows_of: dict[int, np.ndarray] = {}
         if self.labels:
-            pairs = np.array([(label, row) for row, found in enumerate(self.labels) for label in sorted(found)])
+            pairs = np.array([(label, row) for row, labels in enumerate(self.labels) for label in sorted(labels)])
             for label in np.unique(pairs[:, 0]) if len(pairs) else ():
                 self.rows_of[int(label)] = pairs[pairs[:, 0] == label, 1]
 
@@ -71,7 +71,7 @@ class Draw:
         return len(self.rows)
 
     def check(self, support: int, query: int = 0) -> None:
-        """Raise where no episode of this size can be drawn."""
+        """Raise if no episode of this size can be drawn."""
         if len(self) < support + query:
             raise HeadwiseError(
                 f"{self.task!r} has {len(self)} training rows",
@@ -116,7 +116,7 @@ class Draw:
 
 
 def _unused(rng: np.random.Generator, rows: np.ndarray, chosen: dict[int, None]) -> int | None:
-    for _ in range(8):  # few rows are chosen yet: a blind draw mostly hits
+    for _ in range(8):  # few rows are chosen so far: a random draw mostly succeeds
         row = int(rows[rng.integers(len(rows))])
         if row not in chosen:
             return row

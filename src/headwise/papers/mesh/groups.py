@@ -1,7 +1,7 @@
 """Do groups of tasks come apart? Languages, say: close the heads of a language and measure every language's tasks.
 
-A group's heads are the top ones by the mean of its tasks' importances, each as a share of its sum; its performance is
-the mean of its tasks' metrics. All of `Dissociation` then reads as for single tasks.
+A group's heads are the top ones by the mean of its tasks' importances, each as a fraction of its sum; its performance
+is the mean of its tasks' metrics. All of `Dissociation` then reads as for single tasks.
 
 Legend: F fractions, K lesions (none, each group's heads, random ones), n examples, s counts of a metric.
 """
@@ -43,7 +43,7 @@ def dissociate_groups(
         model: trained on the tasks.
         scores: each task's importance, ``{task: (L, H)}``.
         groups: each task's group, such as its language or its base task; two groups or more.
-        fractions: shares of the heads to close.
+        fractions: fractions of the heads to close.
         random: random sets of as many heads, closed at every fraction: what p-values are over. The default grows with
             the number of groups, from 20 to 100.
         split, limit: measured on these rows.
@@ -64,12 +64,12 @@ def dissociate_groups(
     joint = [together([maps[task] for task in maps if groups[task] == name]) for name in names]
     masks = lesion_masks(joint, grid, random, 0, seed)  # (F, K-1, L, H)
     gates = torch.cat([torch.ones(1, *joint[0].shape), (~masks.flatten(0, 1)).float()])
-    found: dict[str, list[Counts]] = {name: [] for name in names}
+    by_group: dict[str, list[Counts]] = {name: [] for name in names}
     for task in maps:
         lesions = evaluate(model, task, gates, split=split, limit=limit)
         log(f"{lesions[0]}; {len(gates) - 1} lesions")
-        found[groups[task]].append(lesion_counts(lesions, len(grid)))
-    counts = [side_by_side(tasks) for tasks in found.values()]
+        by_group[groups[task]].append(lesion_counts(lesions, len(grid)))
+    counts = [side_by_side(tasks) for tasks in by_group.values()]
     return Dissociation.of(names, fractions=grid, counts=counts, resamples=resamples, seed=seed)
 
 
@@ -77,7 +77,7 @@ def side_by_side(tasks: Sequence[Counts]) -> Counts:
     """Several tasks as one whose metric is the mean of theirs: every task's counts (n, F, K, s) in columns of its own,
     and one more that counts its examples.
 
-    A task none of whose examples was drawn has no metric, and that draw is left out.
+    A task none of whose examples was drawn has no metric, and that draw is skipped.
     """
     widths = [task.counts.shape[-1] + 1 for task in tasks]
     ends = np.cumsum([0, *widths])
@@ -89,9 +89,9 @@ def side_by_side(tasks: Sequence[Counts]) -> Counts:
 
     def value(sums: np.ndarray) -> np.ndarray:
         each: list[Value] = [task.value for task in tasks]
-        found = [
+        values = [
             np.where(sums[..., b - 1], one(sums[..., a : b - 1]), np.nan) for one, a, b in zip(each, ends, ends[1:])
         ]
-        return np.mean(found, 0)
+        return np.mean(values, 0)
 
     return Counts(np.concatenate(rows), value)

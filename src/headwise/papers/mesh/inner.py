@@ -34,7 +34,9 @@ class HeadGates(nn.Module):
 
     open: torch.Tensor
 
-    def __init__(self, heads: Heads, tasks: Iterable[Task], form: str | None = None, each: str = "shared", width: int = 0):
+    def __init__(
+        self, heads: Heads, tasks: Iterable[Task], form: str | None = None, each: str = "shared", width: int = 0
+    ):
         """Gates of every pair.
 
         Args:
@@ -87,7 +89,7 @@ class HeadGates(nn.Module):
 
     @contextmanager
     def on(self, model: MultiTaskModel) -> Iterator[None]:
-        """Inside, the model runs under its pair's gates."""
+        """Run the model under its pair's gates inside the block."""
 
         def values(task: str, drawn: bool, batch: Any) -> torch.Tensor:
             return self.values(task, drawn, None if self.reads is None else read(model.encoder, batch))
@@ -96,7 +98,7 @@ class HeadGates(nn.Module):
             yield
 
     def newcomer(self, task: Task) -> HeadGates:
-        """Gates for a pair never seen: those of its set, or the mean of all where it has none.
+        """Gates for an unseen pair: those of its set, or the mean of all if it has none.
 
         Its mask is that of its language or task where masks are so, else what all pairs have closed.
         """
@@ -142,7 +144,7 @@ class Learner(nn.Module):
         return self.model(task, batch).loss
 
     def movable(self, task: str, moves: Sequence[str]) -> dict[str, Parameters]:
-        """What inner steps on a task may move, by group: the encoder, the task's own output head, the gates."""
+        """Parameters that inner steps on a task update, by group: the encoder, the task's output head, the gates."""
         own = f"model.heads.{self.model.head_key(task)}."
         starts = {"encoder": "model.encoder.", "heads": own, "gates": "gates."}
         named = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
@@ -150,7 +152,7 @@ class Learner(nn.Module):
 
     @contextmanager
     def gated(self) -> Iterator[None]:
-        """Inside, the model runs under its gates, where there are any."""
+        """Run the model under its gates, if any, inside the block."""
         with ExitStack() as stack:
             if self.gates is not None:
                 stack.enter_context(self.gates.on(self.model))
@@ -158,7 +160,7 @@ class Learner(nn.Module):
 
     @contextmanager
     def wearing(self, parameters: Parameters) -> Iterator[None]:
-        """Inside, the parameters given stand in place of the module's own; nothing is copied."""
+        """Replace the module's parameters by these inside the block; nothing is copied."""
         own = dict(self.named_parameters())
         before = {name: own[name].data for name in parameters}
         try:

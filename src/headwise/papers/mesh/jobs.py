@@ -19,7 +19,7 @@ from headwise.papers.mesh.works import found_pair
 from headwise.training.plan import Plan
 
 Pairs = tuple[str, ...]
-ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination its text speaks of
+ROWS: dict[str, dict[str, Any] | None] = {  # Table I, and the combination described in the text
     "multi-task": None,
     "prune least important 30 %": {"prune": 0.3},
     "train random 30 %": {"train": 0.3, "train_by": "random"},
@@ -30,7 +30,7 @@ WHAT = ("a new pair", "a new language", "a new task", "a new task and language")
 
 
 def held(languages: Sequence[str] = LANGUAGES, source: str = "published") -> dict[str, tuple[Pairs, Pairs]]:
-    """What is trained on and what is held out for the meta-test; the last language is the new one.
+    """Pairs to train on and pairs held out for the meta-test; the last language is the new one.
 
     Example:
         >>> held()["a new task and language"]
@@ -48,7 +48,7 @@ def held(languages: Sequence[str] = LANGUAGES, source: str = "published") -> dic
     return {what: (trained, out) for what, (trained, out) in there.items() if trained and out}
 
 
-STARTS: dict[str, dict[str, Any]] = {  # what a meta-test may start from
+STARTS: dict[str, dict[str, Any]] = {  # starting points of meta-tests
     "multi-task": {"algorithm": "multitask"},
     "fomaml": {"algorithm": "fomaml"},
     "reptile": {"algorithm": "reptile"},
@@ -156,11 +156,11 @@ class Build(recipe.Build):
 
     @property
     def pairs(self) -> Pairs:
-        """All task-language pairs that there are."""
+        """All existing task-language pairs."""
         return pairs_of(self.size.languages, self.size.source)
 
     def table(self) -> list[Job]:
-        """Table I: all pairs trained together, plainly and with heads closed or held."""
+        """Table I: all pairs trained together, plainly and with heads closed or frozen."""
         return [self._row(name) for name in ROWS]
 
     def _row(self, name: str) -> Job:
@@ -170,7 +170,7 @@ class Build(recipe.Build):
         return self._train("table", name, self.pairs, self.size.plan, method, keep=not trim)
 
     def recovery(self) -> list[Job]:
-        """Heads closed in the trained model, and how far ten epochs without them bring it back."""
+        """Close heads of the trained model, then train ten epochs without them."""
         base, plan = self._row("multi-task"), self.size.plan.with_(**self.size.recovery)
         trims = [{"prune": f, "prune_by": by} for by in self.size.prune_by for f in self.size.pruned]
         trims += [{"prune": self.size.thirds, "where": where} for where in ("bottom", "middle", "top")]
@@ -182,7 +182,7 @@ class Build(recipe.Build):
         return found
 
     def meta_tests(self) -> list[Job]:
-        """Every start, every way to hold pairs out."""
+        """Every starting point with every choice of held-out pairs."""
         return self._from({name: STARTS[name] for name in self.size.starts}, self.size.held)
 
     def beyond(self) -> list[Job]:

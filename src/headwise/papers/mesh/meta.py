@@ -1,4 +1,4 @@
-"""Meta-learning across task-language pairs (MESH, Algorithms 1-3): train a start from which few examples are enough.
+"""Meta-learning across task-language pairs (MESH, Algorithms 1-3): train a start from which few examples suffice.
 
 Every batch is an episode of one pair. Its support examples move the parameters θ by a few steps of SGD to φ (the inner
 loop); the query examples judge φ, and their loss moves θ (the outer loop, which is `fit`'s own step). With v the
@@ -117,7 +117,9 @@ class Meta(Method):
         self.form, self.gates_each, self.gate_lr = gates, gates_each, gate_lr
         self.trim = Trim(**trim) if isinstance(trim, Mapping) else trim
         if self.trim and self.trim.prune_by == "gates" and gates is None:
-            raise HeadwiseError("pruning by gates without gates", "gates= sigmoid, concrete or input", "gates='sigmoid'")
+            raise HeadwiseError(
+                "pruning by gates without gates", "gates= sigmoid, concrete or input", "gates='sigmoid'"
+            )
         self.log_rates: nn.Parameter | None = None
         self.free: dict[str, Tensor] = {}  # each pair's heads that may move, once chosen
         self.trimmed = False
@@ -251,7 +253,7 @@ class Meta(Method):
         return dict(zip(GROUPS, self.log_rates.exp().unbind()))
 
     def _masks(self, learner: Learner) -> dict[str, Callable[[Tensor], Tensor]]:
-        """The inner loop moves no head that the outer one holds."""
+        """Masks that keep the inner loop from updating heads that the outer loop freezes."""
         if not self.held:
             return {}
         rows = {id(one.parameter): one.masked for one in self.held.rows}
@@ -328,7 +330,7 @@ class Meta(Method):
         self.trimmed = True
 
     def _check_room(self, run: Run, trim: Trim) -> None:
-        """More heads than there are to close or to train are told of now, not when half of the training is done."""
+        """Raise before training if more heads are to be closed or trained than exist."""
         living = self._living(run)
         closed = trim.closed(living, self._keys(run, trim), run.plan.seed)
         if trim.train < 1:
@@ -338,17 +340,17 @@ class Meta(Method):
         return {name: key(task, trim.each) for name, task in run.model.tasks.items()}
 
     def _living(self, run: Run) -> dict[str, Tensor]:
-        """For each pair 1 where a head is, NaN where it was cut away."""
+        """For each pair 1 for existing heads, NaN for pruned ones."""
         heads = Heads.of(run.model.encoder)
         return dict.fromkeys(run.names, torch.ones(heads.shape).masked_fill(~heads.alive.cpu(), torch.nan))
 
     def _scores(self, run: Run, trim: Trim) -> dict[str, Tensor]:
-        """Each pair's importance under its gates; where chance decides, only which heads live."""
+        """Each pair's importance under its gates; random choices need only the existing heads."""
         gates = self.learner.gates
         assert gates is not None
         if not trim.needs_importance:
             return self._living(run)
-        gates.requires_grad_(False)  # importance leaves gradients behind in whatever asks for them
+        gates.requires_grad_(False)  # importance leaves gradients in parameters that require them
         with self.learner.gated():
             found = choose_heads(run, lambda run, task: self._importance(run, task, trim))
         gates.requires_grad_(True)

@@ -76,7 +76,7 @@ class MetaTest:
         return Estimate(float(value), *map(float, interval(self.samples(shots))))
 
     def beats(self, other: MetaTest, shots: int) -> Estimate:
-        """Is this start better than another one? The difference on the same examples and support sets, one-sided p."""
+        """Compare two starting points on the same examples and support sets: difference and one-sided p."""
         if self.pair != other.pair or len(self.values(shots)) != len(other.values(shots)):
             raise HeadwiseError(f"meta-tests of {self.pair!r} and {other.pair!r}", "the same pair and seeds")
         gap = float(self.values(shots).mean() - other.values(shots).mean())
@@ -90,8 +90,8 @@ class MetaTest:
         return {**about, "n": len(next(iter(self.scores.values()))[0].golds), "shots": rows}
 
     def _row(self, shots: int) -> dict[str, Any]:
-        found = self.estimate(shots)
-        numbers = {"value": found.value, "low": found.low, "high": found.high}
+        estimate = self.estimate(shots)
+        numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
         each = self.values(shots).tolist() if shots else []
         return {"shots": shots, **{k: None if v != v else v for k, v in numbers.items()}, "seeds": each}
 
@@ -161,14 +161,14 @@ def meta_test(
         dev = encode(model.tasks[task.name], split, model.tokenizer, model.max_length, limit)
         draw = Draw(task.name, train)
         how = {"split": split, "limit": limit, "data": dev}
-        found: dict[int, list[Score]] = {}
+        scores: dict[int, list[Score]] = {}
         for count in shots:
-            found[count] = [
+            scores[count] = [
                 _adapted(learner, method, task.name, train, draw.few(count, seed), steps, by_group, how, prune)
                 for seed in range(seeds)
             ]
         start = _zero_shot(learner, task.name, how) if zero else None
-    return MetaTest(task.name, task.language, task.metric, task.name in model.tasks, found, start)
+    return MetaTest(task.name, task.language, task.metric, task.name in model.tasks, scores, start)
 
 
 def with_support(task: Task) -> Task:
@@ -211,9 +211,9 @@ def _by_support(learner: Learner, task: str, batch: dict[str, torch.Tensor], pru
     heads = Heads.of(learner.model.encoder)
     gates = torch.ones(len(batch["input_ids"]), *heads.shape, device=learner.model.device, requires_grad=True)
     with torch.enable_grad(), learner.gated(), gated(learner.model.encoder, gates):
-        (found,) = torch.autograd.grad(learner.model.losses(task, batch).sum(), gates)
-    scores = found.abs().mean(0).masked_fill(~heads.alive.to(found.device), float("nan"))
-    return (~bottom(scores.cpu(), prune)).float().to(found.device)
+        (gradient,) = torch.autograd.grad(learner.model.losses(task, batch).sum(), gates)
+    scores = gradient.abs().mean(0).masked_fill(~heads.alive.to(gradient.device), float("nan"))
+    return (~bottom(scores.cpu(), prune)).float().to(gradient.device)
 
 
 def _start(model: MultiTaskModel, method: Meta) -> tuple[Learner, Rates]:
@@ -229,7 +229,7 @@ def _start(model: MultiTaskModel, method: Meta) -> tuple[Learner, Rates]:
 
 @contextmanager
 def _joined(learner: Learner, task: Task) -> Iterator[tuple[Learner, bool]]:
-    """Inside, the model has the pair; and whether its output head was trained, on the pair or in another language."""
+    """Add the pair to the model inside the block; yields whether its output head was trained, in any language."""
     model = learner.model
     if task.name in model.tasks:
         yield learner, True
@@ -261,15 +261,16 @@ def best_rate(
     steps: int | None = None,
     limit: int | None = 200,
 ) -> float:
-    """The rate of adaptation that serves the pairs the model was trained on best: pairs to be tested stay unseen."""
+    """The best adaptation rate on the training pairs; test pairs stay unseen."""
     tried: dict[float, float] = {}
     for rate in rates:
         options = {"steps": steps, "rates": rate, "limit": limit}
         try:
-            found = [meta_test(model, method, task, (shots,), seeds, **options) for task in list(model.tasks.values())]
-        except NotNumbers:  # so large a rate that the model broke
+            tasks = list(model.tasks.values())
+            results = [meta_test(model, method, task, (shots,), seeds, **options) for task in tasks]
+        except NotNumbers:  # the rate was so large that the model diverged
             continue
-        tried[rate] = float(np.mean([one.values(shots).mean() for one in found]))
+        tried[rate] = float(np.mean([one.values(shots).mean() for one in results]))
     if not tried:
         raise HeadwiseError(f"rates {tuple(rates)}, all of which break the model", "smaller ones")
     return max(tried, key=lambda rate: tried[rate])

@@ -57,7 +57,7 @@ COMMON = {
     "dep_en": _as_published("ewt_dep"),
     "dep_es": _as_published("gsd_es_dep"),
 }
-SAMPLES: Mapping[str, Sides] = {  # where only small files are at hand
+SAMPLES: Mapping[str, Sides] = {  # if only small files are available
     "nli_en": _as_published("xnli_en", "test"),
     "nli_es": Sides(("xnli_es", "dev"), ("xnli_es", "test")),
     "qa_en": Sides(("tydiqa_en", "train"), ("mlqa_en", "dev")),
@@ -101,7 +101,7 @@ def _pa(language: str, source: str) -> Sides | None:
 
 
 def _qa(language: str, source: str) -> Sides | None:
-    """Measured on MLQA, else on XQuAD, else on TyDi QA; what measures trains nobody."""
+    """Measured on MLQA, else on XQuAD, else on TyDi QA; rows that measure train no pair."""
     mlqa, xquad, tydi = (language in known.split() for known in (MLQA, XQUAD, TYDI))
     measured = (f"mlqa_{language}", "dev") if mlqa else (f"xquad_{language}", "test") if xquad else None
     if xquad and source != "samples" and language != "ro":
@@ -171,9 +171,9 @@ def _from_corpus(name: str, size: Mapping[str, int] | None) -> Task:
 
     task, language = name.split("_")
     full = f"corpus.{CORPUS[task]}" + ("" if language == "en" else f".{language}")
-    found = tasks(language, size)[full]
-    metric = "accuracy" if task == "pa" else found.metric  # as PAWS-X is measured
-    return replace(found, name=name, metric=metric, note="the embedded corpus")
+    whole = tasks(language, size)[full]
+    metric = "accuracy" if task == "pa" else whole.metric  # as PAWS-X is measured
+    return replace(whole, name=name, metric=metric, note="the embedded corpus")
 
 
 def _cut(name: str, sides: Sides, data: str | None) -> Task:
@@ -198,7 +198,7 @@ def _cut_by_item(name: str, sides: Sides, data: str | None) -> Task:
 
 
 def _held_out(rows: Sequence[Row], share: float = 0.2, seed: int = 0) -> set[str]:
-    """A share of the items of parallel rows, in whole groups: rows of one item, or with a text in common."""
+    """A fraction of the items of parallel rows, in whole groups: rows of one item, or with a text in common."""
     group: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -216,6 +216,6 @@ def _held_out(rows: Sequence[Row], share: float = 0.2, seed: int = 0) -> set[str
     order = list(groups.values())
     random.Random(seed).shuffle(order)
     held: set[str] = set()
-    for found in order:
-        held |= set(found) if len(held) + len(found) <= share * len(items) else set()
+    for members in order:
+        held |= set(members) if len(held) + len(members) <= share * len(items) else set()
     return held

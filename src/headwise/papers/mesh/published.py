@@ -1,7 +1,7 @@
 """Published numbers of MESH (Gupta, Patel, Singh), Tables I and II, as data: percent and rows, as printed.
 
-The ± values of Table I are left out: they are the same down every column and those of another paper's table (Li et al.
-2023, Table 6), so they are no spread of these numbers.
+The ± values of Table I are omitted: they are the same in every row and equal those of another paper's table (Li et al.
+2023, Table 6), so they do not describe these numbers.
 """
 
 from __future__ import annotations

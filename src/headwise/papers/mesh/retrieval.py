@@ -72,27 +72,27 @@ def bucc(folder: str | Path, language: str, split: str = "dev") -> Translations 
 def translations(folder: str | Path | None, languages: Sequence[str]) -> list[Translations]:
     """Everything of these languages that lies in a folder."""
     every = [read(folder, language) for language in languages for read in (tatoeba, bucc)] if folder else []
-    return [found for found in every if found is not None]
+    return [loaded for loaded in every if loaded is not None]
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
     return [tuple(line.split("\t", 1)) for line in path.read_text(encoding="utf-8").splitlines() if "\t" in line]  # type: ignore[misc]
 
 
-def retrieve(model: MultiTaskModel, found: Translations, gates: torch.Tensor | None = None) -> dict[str, Any]:
+def retrieve(model: MultiTaskModel, data: Translations, gates: torch.Tensor | None = None) -> dict[str, Any]:
     """How well nearest neighbours by cosine are translations: accuracy, or F1 of pairs above a similarity.
 
     Example:
         >>> retrieve(model, tatoeba("data", "es"))["value"]
     """
     with nullcontext() if gates is None else gated(model.encoder, gates):
-        a, b = (sentence_vectors(model, texts) for texts in (found.sources, found.targets))
+        a, b = (sentence_vectors(model, texts) for texts in (data.sources, data.targets))
     a, b = (side / np.linalg.norm(side, axis=1, keepdims=True).clip(1e-12) for side in (a, b))
     similarity = a @ b.T
     nearest = similarity.argmax(1)
-    if found.whole:
+    if data.whole:
         return {"metric": "accuracy", "value": float(np.mean(nearest == np.arange(len(a)))), "n": len(a)}
-    return {"metric": "f1", **_mined(similarity.max(1), nearest, found.gold), "n": len(found.gold)}
+    return {"metric": "f1", **_mined(similarity.max(1), nearest, data.gold), "n": len(data.gold)}
 
 
 def _mined(best: np.ndarray, nearest: np.ndarray, gold: Sequence[tuple[int, int]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tables of the MESH recipe, from whatever records there are; numbers in percent, means over seeds."""
+"""Tables of the MESH recipe from the existing records; numbers in percent, means over seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def label(pair: str) -> str:
 
 
 class Records:
-    """The recipe's records, by what they are."""
+    """The recipe's records by kind."""
 
     def __init__(self, results: Results):
         found = [record for record in results if record.work in ("mesh.train", "mesh.apart", "mesh.retrieved")]
@@ -53,13 +53,13 @@ class Records:
         return sorted(newest.values(), key=lambda record: record.config["plan"]["seed"])
 
     def starts(self, model: str) -> list[Record]:
-        """The multi-task trainings that a model's recoveries went on from, one for each seed."""
+        """The multi-task trainings from which a model's recoveries started, one for each seed."""
         keys = {record.config.get("start") for record in self.part(model, "recovery")}
         found = [r for r in self.trained if r.key in keys] or self.part(model, "table", "multi-task")
         return sorted(found, key=lambda record: record.config["plan"]["seed"])
 
     def sources(self, model: str) -> str:
-        """Where the rows came from: in every table's note."""
+        """The source of the rows, for every table's note."""
         sources = {record.config["source"] for record in self.trained if record.config["model"] == model}
         names = {"corpus": "the embedded corpus", "samples": "small published files (see the table of pairs)"}
         return " and ".join(names.get(s, "the published training files") for s in sorted(sources))
@@ -151,7 +151,7 @@ def _chance(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
 
 
 def recovered(records: Records, model: str) -> dict[tuple[str, str, float], list[Record]]:
-    """The recoveries of a model: (which heads, in which layers, their share) -> one record for each seed."""
+    """The recoveries of a model: (which heads, in which layers, their fraction) -> one record for each seed."""
     found: dict[tuple[str, str, float], list[Record]] = {}
     for record in records.part(model, "recovery"):
         trim = record.config["method"]["trim"]
@@ -162,7 +162,7 @@ def recovered(records: Records, model: str) -> dict[tuple[str, str, float], list
 
 
 def seeds_of(found: Mapping[Any, Sequence[Record]]) -> str:
-    """How many trainings each of these rests on: 3, or 1 or 3."""
+    """The number of trainings behind each of these: 3, or 1 or 3."""
     return " or ".join(str(number) for number in sorted({len(each) for each in found.values()}))
 
 
@@ -382,7 +382,7 @@ def relations_table(records: Records) -> Table | None:
 
 
 def shared_heads(record: Record) -> dict[tuple[str, str], float]:
-    """The share of their top 30 % of heads that every two pairs have in common."""
+    """The fraction of their top 30 % of heads that each two pairs have in common."""
     tops = {}
     for name, one in record.result["importance"].items():
         scores = np.array(one["scores"], float).ravel()

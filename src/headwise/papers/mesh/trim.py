@@ -21,7 +21,7 @@ Maps = Mapping[str, torch.Tensor]  # each pair's scores (L, H)
 
 @dataclass(frozen=True)
 class Trim:
-    """Close a share of the heads and train a share of the rest; the paper's combination is ``Trim(0.3, train=0.3)``.
+    """Close a fraction of the heads, train a fraction of the rest; the paper's combination: ``Trim(0.3, train=0.3)``.
 
     Example:
         >>> Trim(prune=0.3, prune_by="random", where="top").third(12)
@@ -29,7 +29,7 @@ class Trim:
     """
 
     prune: float = 0.0
-    """Share of all heads to close."""
+    """Fraction of all heads to close."""
     prune_by: str = "least"
     """The least or the most important, those with the lowest gates, or random ones."""
     each: str = "shared"
@@ -37,11 +37,11 @@ class Trim:
     where: str = "all"
     """Close heads of all layers, or of the bottom, middle or top third alone."""
     train: float = 1.0
-    """Share of all heads that a pair's batches may move from then on, among the open ones (IAT)."""
+    """Fraction of all heads that a pair's batches may update from then on, among the open ones (IAT)."""
     train_by: str = "most"
     """The most important ones for the pair, or random ones."""
     delta: float = 0.5
-    """Share of training, at its end, in which this holds; 1 is from the first step on."""
+    """Final fraction of training in which this applies; 1 starts at the first step."""
     by: str = "gradient"
     """The importance estimator."""
     examples: int = 10_000
@@ -81,15 +81,15 @@ class Trim:
         return (top if self.prune_by == "most" else bottom)(allowed, self.prune)
 
     def movable(self, scores: Maps, closed: Maps, seed: int) -> dict[str, torch.Tensor]:
-        """Each pair's heads that its batches may move."""
-        found = {}
+        """The heads that each pair's batches may update."""
+        masks = {}
         for number, (pair, own) in enumerate(scores.items()):
             living = own.cpu().masked_fill(closed[pair].cpu(), math.nan)
             drawn = random_heads(tuple(own.shape), self.train, 1000 * seed + number, alive=~living.isnan())  # type: ignore[arg-type]
-            found[pair] = drawn if self.train_by == "random" else top(living, self.train)
-        return found
+            masks[pair] = drawn if self.train_by == "random" else top(living, self.train)
+        return masks
 
 
 def together(scores: list[torch.Tensor]) -> torch.Tensor:
-    """The mean of pairs' scores, each as a share of its sum: no pair outweighs another by the size of its loss."""
+    """The mean of pairs' scores, each as a fraction of its sum, so that no pair dominates by the size of its loss."""
     return torch.stack([own.cpu() / own.abs().nansum().clamp_min(1e-20).cpu() for own in scores]).mean(0)

@@ -1,4 +1,4 @@
-"""What the MESH recipe does in a job: train over pairs, adapt to pairs held out, and take languages and tasks apart."""
+"""Works of the MESH recipe: train over pairs, adapt to held-out pairs, dissociate languages and tasks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def opened(place: Place, config: Mapping[str, Any], key: str | None = None) -> M
 
 
 class Measured(Meta):
-    """Also measures every pair right after heads were closed, before training goes on without them."""
+    """Also measure every pair right after heads were closed, before training continues without them."""
 
     dev: int | None = None
     cut: Mapping[str, float] = {}
@@ -92,12 +92,12 @@ def train(place: Place) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "cut": dict(method.cut),
         "steps": history.steps,
         "rate": rate,
-        "pairs": _told(made, method),
+        "pairs": _described(made, method),
     }
     result["tests"] = {name: one.to_record() for name, one in tests.items()}
     each = {f"{name}/{shots}": one.counts(shots) for name, one in tests.items() for shots in one.scores}
     arrays = {name: small(counts) for name, counts in each.items()}
-    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: what dies before goes on from them
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)  # last: an interrupted job resumes from them
     return result, arrays
 
 
@@ -115,8 +115,8 @@ def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str
     return tests, rate
 
 
-def _told(model: MultiTaskModel, method: Meta) -> dict[str, dict[str, Any]]:
-    """What each pair was trained on, and how the tokenizer reads it."""
+def _described(model: MultiTaskModel, method: Meta) -> dict[str, dict[str, Any]]:
+    """The training data of each pair, and how the tokenizer splits it."""
     found = {}
     for name, task in model.tasks.items():
         about = {"rows": len(task.rows("train")), "measured": len(task.rows("dev")), "note": task.note}
@@ -135,7 +135,7 @@ def retrieved(place: Place) -> dict[str, Any]:
             place.encoder(c["model"]), [], pooling=pooling, max_length=c["max_length"]
         )
         made = made.to(default_device(place.device))
-        shape = tuple(Heads.of(made.encoder).shape)
+        shape = Heads.of(made.encoder).shape
         cut = (~random_heads(shape, 0.3, c["seed"])).float()
         for data in translations(place.at.get("data"), c["languages"]):
             found[f"{data.name} {pooling}"] = retrieve(made, data)
@@ -148,7 +148,7 @@ def apart(place: Place) -> dict[str, Any]:
     c = place.config
     made = opened(place, c["training"], c["of"])
     base_scores = {n: evaluate(made, n, limit=c["dev"]).value for n in made.tasks}
-    kept = [n for n, value in base_scores.items() if value > 0]  # what scores nothing has nothing to lose
+    kept = [n for n, value in base_scores.items() if value > 0]  # a score of zero cannot fall
     found = {n: importance(made, n, examples=c["examples"], seed=c["seed"]) for n in kept}
     how: dict[str, Any] = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     by = {"language": {n: made.tasks[n].language for n in kept}, "task": {n: base(made.tasks[n]) for n in kept}}

@@ -20,7 +20,7 @@ def _in_short(records: Records) -> Part:
         for split in ("test", "dev"):
             shown = [tables.method_table(records, model, split, title) for title in tables.SETS]
             rows = [r for each in shown if each for r in each["rows"] if r[1] == "mean" and r[4] is not None]
-            own = [Row(r[0], _kind(r[0]), *r[4:7], f"{r[-1]} seeds") for r in rows]
+            own = [Row(r[0], _kind(r[0]), r[4], r[5], r[6], f"{r[-1]} seeds") for r in rows]
             first = next((r for r in own if r.kind == "measured"), None)
             interval = f" [{first.low:.2f}, {first.high:.2f}]" if first and first.low is not None else ""
             told = f"{first.what} {first.value:+.2f}{interval} points" if first else "no method of ours"
@@ -41,20 +41,20 @@ def _confirmed(records: Records) -> Part:
     )
     text += "so each column is tested by itself."
     every = [(model, split, title) for title in tables.SETS for model in records.models for split in ("dev", "test")]
-    found = [tables.method_table(records, *each) for each in every]
-    return Part("Methods against tuned plain training", text, [each for each in found if each])
+    shown = [tables.method_table(records, *each) for each in every]
+    return Part("Methods against tuned plain training", text, [each for each in shown if each])
 
 
 def _untouched(records: Records) -> Part:
     text = "Whether training improves on the encoder as it is."
-    found = tables.untouched_table(records)
-    figures = {"trained and untouched similarity": partial(tables.drawn, records)} if found else {}
-    return Part("Trained against untouched", text, [found] if found else [], figures)
+    shown = tables.untouched_table(records)
+    figures = {"trained and untouched similarity": partial(tables.drawn, records)} if shown else {}
+    return Part("Trained against untouched", text, [shown] if shown else [], figures)
 
 
 def _chosen(records: Records) -> Part:
-    found = tables.chosen_table(records)
-    return Part("What was chosen", "Settings of every method.", [found] if found else [])
+    shown = tables.chosen_table(records)
+    return Part("What was chosen", "Settings of every method.", [shown] if shown else [])
 
 
 recipe = PaperRecipe(

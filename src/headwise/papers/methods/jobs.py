@@ -1,4 +1,4 @@
-"""The jobs: settings chosen for each method with one budget, then every method on seeds that chose nothing."""
+"""The jobs: tune each method with the same budget, then run every method on other seeds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Size:
     similarity: str = "stsb"
     """The task whose gold similarities cosines of the untouched encoder are compared with."""
     seeds: tuple[int, ...] = tuple(range(10, 20))
-    """Other seeds than the tuning's, which is 0."""
+    """Seeds other than that of tuning, which is 0."""
     rates: Mapping[str, Sequence[Any]] = field(default_factory=lambda: RATES)
     """Axes that differ for mixed steps."""
     merged: tuple[float, ...] = (0.5, 1.0, 1.5)
@@ -97,7 +97,7 @@ class Build(recipe.Build):
         return [*made, self._confirmed(MTDNN, self._tuned("plain", self.size.tasks), self.size.tasks)]
 
     def merged(self) -> list[Job]:
-        """One encoder out of the single-task models: means, TIES, Fisher by parameter and by head."""
+        """Merge single-task models into one encoder: means, TIES, Fisher by parameter and by head."""
         tuned = {task: self._tuned(SINGLE, [task]) for task in self.size.tasks}
         config = self._config(self.size.tasks) | {"tuned": {task: job.key for task, job in tuned.items()}}
         config |= {"scales": list(self.size.merged), "seed": self.seed}

@@ -1,4 +1,4 @@
-"""One encoder out of several that were trained on a task each from the same start: means, TIES, and heads by Fisher.
+"""Merge encoders that were trained on one task each from the same start: means, TIES, and heads by Fisher.
 
 TIES: Yadav et al. 2023. Fisher merging: Matena and Raffel 2022, with one weight for every parameter; here also with one
 weight for every head and task, which leaves a head to the tasks that need it.
@@ -31,12 +31,12 @@ def mean(vectors: Sequence[Tensors]) -> Tensors:
 def ties(vectors: Sequence[Tensors], kept: float = KEPT) -> Tensors:
     """Trim each vector to its largest changes, elect a sign for every parameter, average what agrees with it."""
     trimmed = [_trimmed(one, kept) for one in vectors]
-    found: Tensors = {}
+    merged: Tensors = {}
     for name in vectors[0]:
         stack = torch.stack([one[name] for one in trimmed])
         agreed = stack * (stack.sign() == stack.sum(0).sign())
-        found[name] = agreed.sum(0) / (agreed != 0).sum(0).clamp_min(1)
-    return found
+        merged[name] = agreed.sum(0) / (agreed != 0).sum(0).clamp_min(1)
+    return merged
 
 
 def _trimmed(vector: Tensors, kept: float) -> Tensors:
@@ -47,11 +47,11 @@ def _trimmed(vector: Tensors, kept: float) -> Tensors:
 
 def weighted(vectors: Sequence[Tensors], weights: Sequence[Tensors]) -> Tensors:
     """The mean with a weight for every parameter and task, such as its Fisher information."""
-    found: Tensors = {}
+    merged: Tensors = {}
     for name in vectors[0]:
         weight = torch.stack([one[name] for one in weights]) + 1e-12
-        found[name] = (torch.stack([one[name] for one in vectors]) * weight).sum(0) / weight.sum(0)
-    return found
+        merged[name] = (torch.stack([one[name] for one in vectors]) * weight).sum(0) / weight.sum(0)
+    return merged
 
 
 def by_heads(vectors: Sequence[Tensors], needed: Sequence[torch.Tensor], encoder: nn.Module) -> Tensors:

@@ -27,13 +27,13 @@ class Records:
             elif record.work == "methods.confirmed":
                 self._add(record)
             elif record.work == "methods.merged":
-                for name, found in record.result.items():
-                    self._score(c["model"], name, c["seed"], found)
+                for name, scores in record.result.items():
+                    self._score(c["model"], name, c["seed"], scores)
 
-    def _score(self, model: str, name: str, seed: int, found: dict[str, Any]) -> None:
+    def _score(self, model: str, name: str, seed: int, result: dict[str, Any]) -> None:
         for split in ("dev", "test"):
             scores = self.scores.setdefault((model, name, split), {}).setdefault(seed, {})
-            scores |= {task: 100 * score["value"] for task, score in found[split].items()}
+            scores |= {task: 100 * score["value"] for task, score in result[split].items()}
 
     def _add(self, record: Record) -> None:
         c = record.config

@@ -1,4 +1,4 @@
-"""Low-rank updates of the output projection for every head and task: tasks share a head, its output goes elsewhere.
+"""Low-rank updates of the output projection for every head and task: tasks share heads but not what these write.
 
 Legend: B examples, T tokens, H heads of a layer, D head size, E width, R rank.
 """
@@ -86,7 +86,7 @@ class Written(nn.Module):
         return f"{task.replace('.', '__')} {layer}"
 
     def _follow(self, model: MultiTaskModel) -> None:
-        """Know which task the model runs: every forward enters the task's factors first."""
+        """Track the current task: every forward enters the task's factors first."""
         scaled = model.scaled
 
         def followed(task: str) -> AbstractContextManager[Any]:

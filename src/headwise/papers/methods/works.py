@@ -1,4 +1,4 @@
-"""What the recipe does with models: a training with tuned settings on a new seed, and an encoder as it is."""
+"""Works of the recipe: a training with tuned settings on a new seed, and an untouched encoder."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def confirmed(place: Place) -> dict[str, Any]:
     plan = Plan(**chosen["plan"]).with_(seed=c["seed"])
     made = _mtdnn(place, chosen) if c["name"] == MTDNN else _opened(place, chosen, c["tasks"])
     history = fit(made, plan, method_of(chosen["method"]), device=place.device, progress=place.progress)
-    found = {"dev": {name: scored(made, name) for name in made.tasks}, "steps": history.steps}
+    result = {"dev": {name: scored(made, name) for name in made.tasks}, "steps": history.steps}
     tested = [name for name, task in made.tasks.items() if "test" in task.splits]
-    return {**found, "test": {name: scored(made, name, "test") for name in tested}, "chosen": chosen}
+    return {**result, "test": {name: scored(made, name, "test") for name in tested}, "chosen": chosen}
 
 
 def _opened(place: Place, chosen: dict[str, Any], tasks: Any) -> MultiTaskModel:
@@ -71,16 +71,16 @@ def merged(place: Place) -> dict[str, Any]:
     any_encoder = next(iter(models.values())).encoder
     merged_by = (merging.mean(vectors), merging.ties(vectors), merging.weighted(vectors, fisher))
     ways = dict(zip(MERGED, (*merged_by, merging.by_heads(vectors, needed, any_encoder))))
-    found = {}
+    result = {}
     for name, change in ways.items():
         tried = {}
         for scale in c["scales"]:
             states = merging.applied(start, change, scale)
             tried[scale] = {task: _merged_score(made, task, states, "dev") for task, made in models.items()}
         best = max(tried, key=lambda scale: sum(one["value"] for one in tried[scale].values()))
-        found[name] = {"scale": best, **_on_all(place, models, merging.applied(start, change, best))}
+        result[name] = {"scale": best, **_on_all(place, models, merging.applied(start, change, best))}
         place.log(f"{name}: scale {best}")
-    return found
+    return result
 
 
 def _merged_score(made: MultiTaskModel, task: str, states: dict[str, Any], split: str) -> dict[str, Any]:
@@ -90,19 +90,19 @@ def _merged_score(made: MultiTaskModel, task: str, states: dict[str, Any], split
 
 def _on_all(place: Place, models: dict[str, MultiTaskModel], states: dict[str, Any]) -> dict[str, Any]:
     """Scores on the tasks' own development and test rows, each by its own output head."""
-    found: dict[str, Any] = {"dev": {}, "test": {}}
+    scores: dict[str, Any] = {"dev": {}, "test": {}}
     for task, made in models.items():
         slice_, made.tasks[task] = made.tasks[task], place.task(task)
-        for split in (split for split in found if split in made.tasks[task].splits):
-            found[split][task] = _merged_score(made, task, states, split)
+        for split in (split for split in scores if split in made.tasks[task].splits):
+            scores[split][task] = _merged_score(made, task, states, split)
         made.tasks[task] = slice_
-    return found
+    return scores
 
 
 def _fisher(made: MultiTaskModel, task: str) -> dict[str, torch.Tensor]:
     """The squared gradients of small batches, a diagonal of the Fisher information, scaled to a mean of one."""
     data = made.encode(task, "train", limit=EXAMPLES)
-    found = {n: torch.zeros_like(v) for n, v in made.encoder.state_dict().items() if v.is_floating_point()}
+    information = {n: torch.zeros_like(v) for n, v in made.encoder.state_dict().items() if v.is_floating_point()}
     parameters = dict(made.encoder.named_parameters())
     with evaluating(made), torch.enable_grad():
         for _, batch in batches(data, FEW, made.device):
@@ -110,16 +110,16 @@ def _fisher(made: MultiTaskModel, task: str) -> dict[str, torch.Tensor]:
             made.losses(task, batch).sum().backward()
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
-                    found[name] += parameter.grad.float() ** 2
+                    information[name] += parameter.grad.float() ** 2
     made.zero_grad(set_to_none=True)
-    level = sum(value.sum() for value in found.values()) / sum(value.numel() for value in found.values())
-    return {name: value / level for name, value in found.items()}
+    level = sum(value.sum() for value in information.values()) / sum(value.numel() for value in information.values())
+    return {name: value / level for name, value in information.items()}
 
 
 def untrained(place: Place) -> dict[str, Any]:
     """How well cosines of the untouched encoder's sentence vectors order the similarities of a task."""
     c = place.config
-    found: dict[str, dict[str, float]] = {}
+    correlations: dict[str, dict[str, float]] = {}
     for pooling in ("cls", "mean"):
         made = opened(place, {**c, "pooling": pooling, "plan": {}})
         task = made.tasks[c["task"]]
@@ -129,5 +129,5 @@ def untrained(place: Place) -> dict[str, Any]:
             cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
             gold = [row["label"] for row in rows]
             by = {name: metrics[name](cosine.tolist(), gold) for name in ("pearson", "spearman")}
-            found[f"{pooling} {split}"] = {**by, "n": len(rows)}
-    return found
+            correlations[f"{pooling} {split}"] = {**by, "n": len(rows)}
+    return correlations

@@ -1,4 +1,4 @@
-"""Tables of what is measured on one trained model: importance estimators, the permutation test, pruning in rounds."""
+"""Tables measured on one trained model: importance estimators, the permutation test, pruning in rounds."""
 
 from __future__ import annotations
 

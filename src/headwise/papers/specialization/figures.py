@@ -46,7 +46,7 @@ def _models(names: Sequence[str], xlabel: str, ylabel: str) -> tuple[Figure, dic
 
 
 def _colours(five: Mapping[str, Sequence[Lesioned]]) -> dict[str, str]:
-    """A task has one colour in all panels."""
+    """One colour per task in all panels."""
     tasks = [task for found in five.values() for task in found[0].trained.tasks]
     return dict(zip(in_order(list(dict.fromkeys(tasks))), TASKS))
 
@@ -67,7 +67,7 @@ def layers(five: Mapping[str, Sequence[Lesioned]]) -> Figure:
         for task, line in zip(tasks, counts):
             axis.plot(x, line, color=colours[task], label=label(task))
         axis.plot(x, counts.mean(0), color=INK, linewidth=2.2, label="mean")
-        axis.set_xticks(x[:: 1 + len(x) // 10])  # the numbers of more would touch
+        axis.set_xticks(x[:: 1 + len(x) // 10])  # more labels would overlap
     _legend_of_all(figure)
     return figure
 

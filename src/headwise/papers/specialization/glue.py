@@ -1,6 +1,6 @@
 """Files for the GLUE server (gluebenchmark.com): one table of predictions per task, checked, in one zip.
 
-The server marks test sets whose labels nobody else has, and takes all eleven tables together. GLUE's own folder
+The server scores test sets with hidden labels, and takes all eleven tables together. GLUE's own folder
 (``glue_data``) holds the questions; MNLI is marked on matched and mismatched genres, so one model answers both.
 """
 
@@ -26,14 +26,14 @@ from headwise.tasks.task import Row, Rows, Task
 
 
 class Test(NamedTuple):
-    """A test set of the server: who answers it, where its questions lie, how many, and what answers look like."""
+    """A test set of the server: task, file, number of rows and format of answers."""
 
     task: str  # the catalog's name of the task that is trained
     file: str
     columns: tuple[str, ...]  # of the text, or of the two texts; CoLA and SST-2 name theirs alike
     rows: int
     answers: tuple[str, ...] = ("0", "1")  # as the server writes them, in the order of the task's labels
-    default: str = "0"  # what stands in for a task that was not trained
+    default: str = "0"  # the answer for a task that was not trained
 
     @property
     def graded(self) -> bool:
@@ -105,16 +105,16 @@ def predicted(model: MultiTaskModel, test: Test, texts: Sequence[tuple[str, ...]
     names = {} if test.graded else _names(test)
     if not test.graded and {names.get(label) for label in task.kind.labels} != set(test.answers):
         raise HeadwiseError(f"{test.task} with the labels {', '.join(task.kind.labels)}", ", ".join(names))
-    anything: Any = task.kind.labels[0] if not test.graded else 0.0  # rows must have a label; it is not looked at
+    anything: Any = task.kind.labels[0] if not test.graded else 0.0  # rows must have a label; it is not used
     rows: list[Row] = [{"text": t[0], "text_b": t[1] if len(t) > 1 else None, "label": anything} for t in texts]
     asked = Task(test.task, task.kind, Rows(test=rows), task.metric)
     data = encode(asked, "test", model.tokenizer, model.max_length)
-    found: list[str] = [""] * len(rows)
+    answers: list[str] = [""] * len(rows)
     with evaluating(model):
         for items, batch in batches(data, default_tokens(model), model.device):
             for item, answer in zip(items, task.kind.decode(model(test.task, batch).scores, batch)):
-                found[item] = f"{min(5.0, max(0.0, answer)):.3f}" if test.graded else names[task.kind.labels[answer]]
-    return found
+                answers[item] = f"{min(5.0, max(0.0, answer)):.3f}" if test.graded else names[task.kind.labels[answer]]
+    return answers
 
 
 def _names(test: Test) -> dict[str, str]:

@@ -40,8 +40,8 @@ def prepare(tasks: Iterable[Task | str], dropout: Mapping[str, float] | None = N
     from headwise import tasks as catalog
 
     rates = DROPOUT if dropout is None else dropout
-    found = [catalog.get(task) if isinstance(task, str) else task for task in tasks]
-    return [_prepared(task.ready(), rates.get(task.name, 0.1)) for task in found]
+    resolved = [catalog.get(task) if isinstance(task, str) else task for task in tasks]
+    return [_prepared(task.ready(), rates.get(task.name, 0.1)) for task in resolved]
 
 
 def _prepared(task: Task, rate: float) -> Task:
@@ -56,7 +56,7 @@ def _prepared(task: Task, rate: float) -> Task:
 
 @dataclass(frozen=True)
 class SAN(Classify):
-    """One label for a pair of texts, found in several steps of reading the first text in the light of the second."""
+    """One label for a pair of texts, predicted in several steps of reading the first text given the second."""
 
     steps: int = 5
 

@@ -1,4 +1,4 @@
-"""Table 4: the same news as single texts and as pairs: is it the task or the form of its input?"""
+"""Table 4: the same news as single texts and as pairs: does the task matter, or the form of its input?"""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Table = dict[str, Any]
 
 def paired_news(records: Records, model: str) -> dict[str, dict[str, list[Lesioned]]]:
     """Beside each other task the news as single texts and as pairs, as far as both were lesioned: one for each seed."""
-    found = records.pairs(model)
+    pairs = records.pairs(model)
     for size in ("small", "smoke"):
         plain, paired, two = SIZES[size].other
         made: dict[str, dict[str, list[Lesioned]]] = {}
         for other in (two, SIZES[size].five[-1]):
-            sides = {a: found.get((a, other)) or found.get((other, a)) for a in (plain, paired)}
+            sides = {a: pairs.get((a, other)) or pairs.get((other, a)) for a in (plain, paired)}
             made[other] = {a: one for a, one in sides.items() if one}
         if any(made.values()):
             return made
@@ -45,10 +45,10 @@ def ag_pair_table(records: Records, model: str) -> Table | None:
     return table(f"AG against AG-Pair, {model}", columns, rows, note, published)
 
 
-def _both(found: Sequence[Lesioned], a: str) -> list[float]:
+def _both(lesioned: Sequence[Lesioned], a: str) -> list[float]:
     """Performances of A and B whole, without A's and without B's heads, and D_A, D_B, D, in percent over seeds."""
-    cells = np.mean([one.cells()[:, :3] for one in found], 0)
-    if found[0].trained.tasks[0] != a:
+    cells = np.mean([one.cells()[:, :3] for one in lesioned], 0)
+    if lesioned[0].trained.tasks[0] != a:
         cells = cells[::-1][:, [0, 2, 1]]
     (base_a, a_a, a_b), (base_b, b_a, b_b) = cells
     d_a, d_b = (a_b - a_a) / base_a, (b_a - b_b) / base_b
@@ -68,8 +68,8 @@ def news_test(records: Records, model: str) -> Table | None:
     for other, sides in paired_news(records, model).items():
         if len(sides) == 2:
             single, paired = (
-                {one.trained.seed: 100 * one.entry()["pairs"][0]["d"] for one in found if _defined(one)}
-                for found in sides.values()
+                {one.trained.seed: 100 * one.entry()["pairs"][0]["d"] for one in side if _defined(one)}
+                for side in sides.values()
             )
             names, test = [label(a) for a in sides], over_seeds(paired, single)
             cells = [test.value, test.low, test.high, test.p] if test else [None] * 4

@@ -1,4 +1,4 @@
-"""Records of the specialization recipe, found by what they are and put together over seeds."""
+"""Records of the specialization recipe, selected by their configs and joined over seeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def label(task: str) -> str:
 
 
 class Trained(NamedTuple):
-    """A training in a few words."""
+    """A training, summarized."""
 
     model: str
     tasks: tuple[str, ...]
@@ -48,7 +48,7 @@ class Trained(NamedTuple):
     method: str
     sampling: str
     frozen: bool
-    setting: tuple  # what else of the plan decides: see SETTING
+    setting: tuple  # other settings of the plan: see SETTING
 
 
 SETTING = ("epochs", "steps", "lr", "head_lr", "batch_size", "max_examples", "clip", "schedule")
@@ -120,7 +120,7 @@ class Lesioned(NamedTuple):
 
     @property
     def fell(self) -> bool:
-        """Whether training failed: with all heads open, every task answers with one class."""
+        """Whether training failed: with all heads open, every task predicts a single class."""
         return bool(self.cells("collapsed")[:, 0].all())
 
     def cells(self, name: str = "performance") -> np.ndarray:
@@ -265,7 +265,7 @@ class Records:
                 if not (self._usual(t, setting) or (name and setting is None)):
                     continue
                 scores = {**r.result["scores"], **other.get(r.key, {})}
-                sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way, and stands beside
+                sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way and is shown separately
                 found.setdefault((t.model, sampling, t.method), {})[t.seed] = _values(scores)
         for (model, seed), scores in ({} if setting else self._singles(other)).items():
             if any(names <= set(scores) for names in sets):
@@ -302,7 +302,7 @@ def _fell(scores: Mapping[str, Any]) -> bool:
 
 
 def _losses(record: Record, until: float) -> list[tuple[str, int, float]]:
-    """What a training's curves show before a step."""
+    """A training's losses before a step."""
     curves = record.result.get("curves", {})
     points = [(task, *at) for task, c in sorted(curves.items()) for at in zip(c["step"], c["loss"])]
     return [point for point in points if point[1] < until - 1]  # where a branch begins is rounded
@@ -313,7 +313,7 @@ def _values(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def real(tasks: Iterable[str]) -> bool:
-    """Whether these are the paper's tasks: only then do its numbers stand beside ours."""
+    """Whether these are the paper's tasks: only then are its numbers shown."""
     return all(task in LABELS for task in tasks)
 
 
@@ -333,5 +333,5 @@ def seeds(number: int) -> str:
 
 
 def erratum(where: str) -> str:
-    """What is wrong in a printed table, as a sentence."""
+    """The error in a printed table, as a sentence."""
     return f"Erratum of {where}: {paper.ERRATA[where]}."

@@ -1,7 +1,7 @@
 """Important-head training as the released code runs it, each of its departures from the paper under a switch.
 
 The program published with Li et al. (2023) differs from the text in five ways, which a replication must be able to
-tell apart: it zeroes gradients where the text holds heads still (``freeze="grad"``); it scores heads per token
+separate: it zeroes gradients where the text holds heads still (``freeze="grad"``); it scores heads per token
 (``by="token"``); its training script leaves the last layer's scores undivided (``last_layer="none"``); the gradients of
 the pass that scores the heads are never cleared and enter the next update (``leak``); and that pass leaves the model in
 evaluation mode, so that dropout is off until the epoch ends (``dropout=False``).
@@ -29,7 +29,7 @@ class ReleasedIAT(IAT):
     """IAT with the released code's departures from the paper, all of them by default.
 
     Example:
-        >>> fit(model, Plan(), ReleasedIAT(leak=False))  # all but the gradients left over
+        >>> fit(model, Plan(), ReleasedIAT(leak=False))  # all but the leftover gradients
     """
 
     name = "iat_released"
@@ -79,7 +79,7 @@ class ReleasedIAT(IAT):
             _leave_gradients(run)
 
     def before_update(self, run: Run, tasks: list[str]) -> None:
-        if self.leaked and self.held:  # what was left over meets the mask of the step's task as well
+        if self.leaked and self.held:  # the mask of the step's task applies to leftover gradients as well
             for rows in self.held.rows:
                 if rows.parameter.grad is not None:
                     rows.parameter.grad = rows.masked(rows.parameter.grad)
@@ -137,8 +137,8 @@ class ReleasedSettings(IAT):
         return (Redrawn if self.redraw else Stream)(data, order, seed)
 
     def loss(self, run: Run, task: str, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        found, kind = super().loss(run, task, batch), run.model.tasks[task].kind
-        return found * (kind.high - kind.low) ** 2 if self.grades and isinstance(kind, Regress) else found
+        losses, kind = super().loss(run, task, batch), run.model.tasks[task].kind
+        return losses * (kind.high - kind.low) ** 2 if self.grades and isinstance(kind, Regress) else losses
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "grades": self.grades, "redraw": self.redraw}

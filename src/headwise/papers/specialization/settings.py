@@ -47,7 +47,7 @@ BASE = Plan(evaluate_every=0, checkpoint_every=0)
 
 @dataclass(frozen=True)
 class Size:
-    """What a size of the recipe trains on, and how much of it."""
+    """Data and amounts of training at one size of the recipe."""
 
     five: tuple[str, ...]
     glue: tuple[str, ...]
@@ -83,7 +83,7 @@ class Size:
 FIVE = ("mnli", "qqp", "qnli", "agnews", "sst2")
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")
 REAL: dict[str, Any] = {"five": FIVE, "glue": GLUE, "few": ("scitail", "imdb"), "other": ("agnews", "agpair", "qnli")}
-CORPUS_FIVE = ("corpus.entailment", "corpus.entailment.es", "corpus.topic", "corpus.sentiment")  # four will do there
+CORPUS_FIVE = ("corpus.entailment", "corpus.entailment.es", "corpus.topic", "corpus.sentiment")  # four are enough there
 CORPUS_GLUE = ("corpus.acceptability", "corpus.entailment", "corpus.sentiment", "corpus.similarity")
 SIZES = {
     "smoke": Size(

@@ -1,4 +1,4 @@
-"""How alike tasks are, by several measures, against how far their heads come apart (Figures 3 and 5 to 7)."""
+"""Similarity of tasks by several measures against the dissociation of their heads (Figures 3 and 5 to 7)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headwise.papers.summary import table
 
 def similarities(records: Records, model: str) -> dict[str, Similarity]:
     """Every measure's matrix, averaged over seeds."""
-    found, seen = records.five(model), {}
+    five, seen = records.five(model), {}
     for record in records.of("likeness"):
         if record.config["model"] == model:
             for by in ("dse", "cra"):
                 one = record.result[by]
                 seen.setdefault(by, []).append(Similarity(by, tuple(one["tasks"]), np.array(one["matrix"], float)))
-    for one in found:
+    for one in five:
         tasks = one.trained.tasks
         seen.setdefault("overlap", []).append(head_overlap({t: one.top(t) for t in tasks}))
         seen.setdefault("rank", []).append(rank_correlation({t: one.scores(t) for t in tasks}))
@@ -58,10 +58,10 @@ def _ahp(records: Records, model: str) -> list[Similarity]:
 
 def similarity_table(records: Records, model: str) -> Table | None:
     """Figures 3 and 5 to 7: does D fall where tasks are alike?"""
-    found = records.five(model)
-    if not found:
+    five = records.five(model)
+    if not five:
         return None
-    scores = [pairwise_d(found, on) for on in ("accuracy", "")]
+    scores = [pairwise_d(five, on) for on in ("accuracy", "")]
     measures = similarities(records, model).items()
     rows = [[by, *(value for d in scores for value in _fit(alike, d))] for by, alike in measures]
     note = (
@@ -74,7 +74,7 @@ def similarity_table(records: Records, model: str) -> Table | None:
 
 
 def _fit(alike: Similarity, d: Mapping[tuple[str, str], float]) -> tuple[float | None, float | None]:
-    """Correlation with D and its p, or nothing where a pair has no D."""
+    """Correlation with D and its p; None if a pair has no D."""
     try:
         one = alike.against(d)
     except HeadwiseError:

@@ -103,7 +103,7 @@ def _crossed(at: tuple[float, float], points: Mapping[tuple[float, float], objec
 
 
 def grid_table(records: Records, model: str) -> Table | None:
-    """Appendix F: every δ with every α, and what is left of the best where other seeds choose it."""
+    """Appendix F: every δ with every α, and the gain of the best when other seeds choose it."""
     base, points = grid_points(records, model)
     if len(points) < 4:
         return None
@@ -126,7 +126,7 @@ def grid_table(records: Records, model: str) -> Table | None:
 def chosen_by_others(
     base: Mapping[int, float], points: Mapping[tuple[float, float], Mapping[int, float]]
 ) -> float | None:
-    """The mean gain where each seed's δ and α are the best of the other seeds: no score chooses for itself."""
+    """The mean gain if each seed uses the best δ and α of the other seeds: no score selects itself."""
     every = [seed for seed in base if all(seed in one for one in points.values())]
     if len(every) < 2:
         return None

@@ -49,7 +49,7 @@ def pair_d(found: Sequence[Lesioned], on: str = "") -> dict[str, float | None]:
 
 
 def collapsed(found: Sequence[Lesioned]) -> str:
-    """In how many lesions of tasks' heads all predictions fell into one class."""
+    """The number of lesions after which all predictions are one class."""
     marks = [one.cells("collapsed")[:, 1 : 1 + len(one.trained.tasks)] for one in found]
     count = sum(int(m.sum()) for m in marks)
     return f"{count} of {sum(m.size for m in marks)}"
@@ -118,7 +118,7 @@ def rise_table(records: Records) -> Table | None:
     rows, published = [], []
     for model in records.models():
         trained, frozen = (_pairs_d(records, model, kind) for kind in (False, True))
-        same = [pair for pair in trained if not frozen or pair in frozen]  # means of other pairs would not compare
+        same = [pair for pair in trained if not frozen or pair in frozen]  # other pairs are not comparable
         if same:
             means = [float(np.mean([one[pair] for pair in same])) for one in (trained, frozen) if one]
             rows.append([model, *means, *([means[0] - means[1]] if frozen else [None, None]), len(same)])
@@ -139,7 +139,7 @@ def _pairs_d(records: Records, model: str, frozen: bool = False) -> dict[Pair, f
 
 
 def paradigm_table(records: Records) -> Table | None:
-    """D of pairs that read alike and of pairs that do not, with the test that exchanges tasks."""
+    """D of pairs with like and unlike inputs, with a test that permutes tasks."""
     rows, published = [], []
     for model in records.models():
         d = _pairs_d(records, model)
@@ -322,7 +322,7 @@ def mutual(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
 
 
 def fell_table(records: Records) -> Table | None:
-    """Trainings that stand in no other table."""
+    """Failed trainings, which are excluded from all other tables."""
     rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t in records.fell]
     note = "After training every task with classes gives one answer to all rows: such models are left out of all other "
     note += "tables."

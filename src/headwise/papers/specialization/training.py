@@ -72,7 +72,7 @@ def _glue_label(task: str) -> str:
 
 
 def mean_scores(scores: Scores, tasks: Sequence[str]) -> dict[int, float]:
-    """The mean over tasks of each seed, in percent; seeds that lack a task are left out."""
+    """The mean over tasks of each seed, in percent; seeds that lack a task are skipped."""
     whole = {seed: [one.get(task) for task in tasks] for seed, one in scores.items()}
     return {s: float(100 * np.mean([v for v in row if v is not None])) for s, row in whole.items() if None not in row}
 
@@ -106,7 +106,7 @@ def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float
 
 
 def after_holm(ps: Iterable[float | None]) -> list[float]:
-    """P-values after Holm over all that there are; NaN, an empty cell, for those that are not."""
+    """P-values after Holm over all existing ones; NaN, an empty cell, for the others."""
     return adjust(np.array([np.nan if p is None else p for p in ps])).tolist()
 
 
@@ -331,7 +331,7 @@ def inventory_tables(records: Records) -> list[Table]:
     rows = [[r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in found]
     there = {row[0] for row in rows}
     for model in (model for model in records.models() if model not in there):
-        if lesioned := records.five(model):  # of whom there is no inventory
+        if lesioned := records.five(model):  # without an inventory
             rows.append([model, *lesioned[0].scores(lesioned[0].trained.tasks[0]).shape, None])
     published = [[None, *_table_2(row[0])] for row in rows]
     return [tasks, table("Models", ["model", "layers", "heads a layer", "parameters"], rows, "", published)]

@@ -59,8 +59,8 @@ class Transfer:
         return np.full(self.scores.shape[:2], np.nan) if one else self.scores.std(-1, ddof=1)
 
     def beats(self, a: str, b: str, shots: int) -> Estimate:
-        """Is A better than B? Their difference over seeds, and its one-sided p by the paired bootstrap (Dror et al.
-        2018), below 20 seeds by Student's t; NaN for one seed."""
+        """The difference of A and B over seeds with the one-sided p of "A is better", by the paired bootstrap (Dror et
+        al. 2018), below 20 seeds by Student's t; NaN for one seed."""
         for name in (a, b):
             if name not in self.starts:
                 raise unknown("starting point", name, self.starts)
@@ -76,9 +76,17 @@ class Transfer:
         rows = []
         for start, shots in itertools.product(self.starts, self.shots):
             if start != reference:
-                found = self.beats(start, reference, shots)
-                row = {"start": start, "shots": shots, "difference": found.value, "low": found.low, "high": found.high}
-                rows.append({k: v if isinstance(v, str | int) else float(v) for k, v in row.items()} | {"p": found.p})
+                estimate = self.beats(start, reference, shots)
+                row = {
+                    "start": start,
+                    "shots": shots,
+                    "difference": estimate.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
+                }
+                rows.append(
+                    {k: v if isinstance(v, str | int) else float(v) for k, v in row.items()} | {"p": estimate.p}
+                )
         for row, joint in zip(rows, adjust(np.array([row["p"] for row in rows]))):
             row |= {"p": float(row["p"]), "holm": float(joint), "star": bool(joint < LEVEL)}
         return rows
@@ -166,7 +174,7 @@ def transfer(
     new = (catalog.get(task) if isinstance(task, str) else task).ready()
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     _check(starts, new, shots, seeds, plan)
-    plan = plan.with_(evaluate_every=0, checkpoint_every=0)  # a few rows have no others beside them to watch
+    plan = plan.with_(evaluate_every=0, checkpoint_every=0)  # a few rows leave none to validate on
     rows = new.rows("train")
     chosen = {seed: [rows[n] for n in shuffled(rows, seed, balanced)[: max(shots)]] for seed in seeds}
     scores, examples = np.empty((len(starts), len(shots), len(seeds))), 0
@@ -207,7 +215,7 @@ def shuffled(rows: Sequence[Row], seed: int, balanced: bool = True) -> np.ndarra
     classes = sorted({row["label"] for row in rows})
     turns = {label: [i for i in order if rows[i]["label"] == label] for label in classes}
     longest = max(map(len, turns.values()))
-    mixed = (generator.permutation(len(classes)) for _ in range(longest))  # which class is first changes every round
+    mixed = (generator.permutation(len(classes)) for _ in range(longest))  # every round begins with another class
     return np.array([turns[classes[c]][r] for r, who in enumerate(mixed) for c in who if r < len(turns[classes[c]])])
 
 
@@ -233,5 +241,5 @@ class _Place:
         self.model.tasks[name] = replace(self.task, source=Rows(train=rows))
         fit(self.model, plan, device=self.device)
         self.model.tasks[name] = self.task
-        found = evaluate(self.model, name, split=self.split, limit=self.limit, data=self.held_out)
-        return found.value, found.examples
+        score = evaluate(self.model, name, split=self.split, limit=self.limit, data=self.held_out)
+        return score.value, score.examples

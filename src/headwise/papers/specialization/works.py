@@ -1,4 +1,4 @@
-"""What only this recipe does with models: baselines, few-shot transfer, similarity, estimators, permutations."""
+"""Works of this recipe: baselines, few-shot transfer, similarity, estimators, permutations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headwise.training.plan import Plan
 
 
 def inventory(place: Place) -> dict[str, Any]:
-    """What the tasks and the model are (Tables 1 and 2)."""
+    """Describe the tasks and the model (Tables 1 and 2)."""
     encoder, _ = load_encoder(place.encoder(place.config["model"]))
     heads, size = Heads.of(encoder), sum(p.numel() for p in encoder.parameters())
     model = {"layers": heads.num_layers, "heads": heads.num_heads, "parameters": size}
@@ -136,7 +136,7 @@ def _single(place: Place, name: str) -> MultiTaskModel:
 
 
 def _texts(place: Place, name: str, count: int) -> list[str]:
-    """Sentences nobody was trained on: of the corpus, or of the contexts of a question-answering task."""
+    """Sentences that no model was trained on: of the corpus, or of the contexts of a question-answering task."""
     if name == "corpus":
         from headwise.tasks.corpus import sentences
 
@@ -166,7 +166,7 @@ def onto(place: Place) -> Made:
 
 
 def _right(score: Any) -> np.ndarray:
-    """How well each example came out: right or wrong, or how near a grade is."""
+    """The result of each example: right or wrong, or the closeness of a grade."""
     if isinstance(score.predictions[0], int):
         return np.array([float(p == g) for p, g in zip(score.predictions, score.golds)], np.float32)
     return -np.abs(np.array(score.predictions, np.float32) - np.array(score.golds, np.float32))

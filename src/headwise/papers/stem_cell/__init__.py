@@ -16,7 +16,7 @@ from headwise.papers.summary import sentence
 
 def _in_short(records: Records) -> Part:
     found = [r for model in records.models() if (t := tables.equal_table(records, model)) for r in t["rows"]]
-    rows = [Row(r[0], "measured", *r[4:7], f"{r[-1]} seeds") for r in found if r[4] is not None]
+    rows = [Row(r[0], "measured", r[4], r[5], r[6], f"{r[-1]} seeds") for r in found if r[4] is not None]
     more = [Row(r[0], "baseline", r[3] - r[1], n=f"{r[-1]} seeds") for r in found if r[1] is not None]
     worse, better = (_named(rows, sign) for sign in (-1, 1))
     equal = f"With as many updates alone as together, joint training hurts {worse} and helps {better}."
@@ -47,10 +47,9 @@ def _kept(records: Records) -> Part:
     found = [tables.kept_table(records, model) for model in records.models()]
     drawn = {}
     for model in records.models():
-        for tasks in (*TASKS[:1], ALL):
-            if kept := records.snapshots(model, tasks):
-                name = "all five" if tasks == ALL else tasks.upper()
-                drawn[f"gates on the way {name} {model}"] = partial(figures.closing, *kept)
+        ways = {tasks.upper(): tasks for tasks in TASKS[:1]} | {"all five": ALL}
+        if kept := {name: taken for name, tasks in ways.items() if (taken := records.snapshots(model, tasks))}:
+            drawn[f"gates on the way {model}"] = partial(figures.closing, kept)
     text = "Hard-concrete gates learn which heads a task needs: with the encoder trained beside them (dynamic), with "
     text += "the encoder at rest (static), and, as a control, on an encoder with random weights. "
     text += f"{sentence(ERRATA['gates'])}; ours start open at the sizes smoke and small."

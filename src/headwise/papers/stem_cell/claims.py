@@ -42,17 +42,17 @@ class Claims:
 
         Of a model that has lost heads ``alive`` names the others, bool ``(L, H)``: chance gives nothing to cut ones.
         """
-        found = {task: np.asarray(value, float) for task, value in gates.items()}
-        shapes = {task: array.shape for task, array in found.items()}
-        if not found or len(set(shapes.values())) != 1 or next(iter(found.values())).ndim != 3:
+        arrays = {task: np.asarray(value, float) for task, value in gates.items()}
+        shapes = {task: array.shape for task, array in arrays.items()}
+        if not arrays or len(set(shapes.values())) != 1 or next(iter(arrays.values())).ndim != 3:
             raise HeadwiseError(f"gates of shapes {shapes}", "(runs, layers, heads), the same for every task")
-        stacked = np.stack(list(found.values()), 1)
+        stacked = np.stack(list(arrays.values()), 1)
         if not ((stacked >= 0) & (stacked <= 1)).all():
             raise HeadwiseError("gates below 0, above 1 or NaN", "the gates of evaluation", "gates.settled()")
         living = None if alive is None else np.asarray(alive, bool)
         if living is not None and (living.shape != stacked.shape[2:] or stacked[..., ~living].any()):
             raise HeadwiseError(f"living heads of shape {living.shape}", f"{stacked.shape[2:]}, with all open gates")
-        return cls(tuple(found), stacked, living)
+        return cls(tuple(arrays), stacked, living)
 
     def claimed(self, runs: int | None = None) -> np.ndarray:
         """Bool (T, L, H): the heads a task opens in at least so many of its runs; in more than half by default."""
@@ -86,10 +86,12 @@ class Claims:
         """
         if reliability not in RELIABILITIES:
             raise unknown("reliability", reliability, RELIABILITIES)
-        found = pearson(self.gates.mean(0).reshape(len(self.tasks), -1))
-        each = [RELIABILITIES[reliability](self.gates[:, t].reshape(len(self.gates), -1)) for t in range(len(found))]
-        np.fill_diagonal(found, each)
-        return found
+        correlation = pearson(self.gates.mean(0).reshape(len(self.tasks), -1))
+        each = [
+            RELIABILITIES[reliability](self.gates[:, t].reshape(len(self.gates), -1)) for t in range(len(correlation))
+        ]
+        np.fill_diagonal(correlation, each)
+        return correlation
 
     def stem_cells(
         self, most: int | None = None, runs: int | None = None, resamples: int = 9999, seed: int = 0
@@ -127,7 +129,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class RunOverlap:
-    """What the runs of one task claim, together and apart."""
+    """The heads that the runs of one task claim, jointly and separately."""
 
     task: str
     gates: np.ndarray = field(repr=False)  # (R, L, H)
@@ -172,7 +174,7 @@ class StemCells:
     most: int
     tasks: int
     chance: dict[str, float]  # how many heads chance gives: claims dealt within layers, or over all heads
-    p: dict[str, float]  # how often chance gives as many
+    p: dict[str, float]  # fraction of shuffles with as many
 
     @property
     def count(self) -> int:
@@ -235,7 +237,7 @@ def _released(runs: np.ndarray) -> float:
 RELIABILITIES = {"pairwise": _pairwise, "average": _average, "released": _released}
 
 
-# -- profiles: what each head is good for, before and after
+# -- profiles: the labels that each head predicts, before and after
 
 
 @dataclass(frozen=True)
@@ -247,12 +249,12 @@ class Shift:
 
     @property
     def best(self) -> np.ndarray:
-        """By how much each label's best head gained, (K,)."""
+        """The gain of each label's best head, (K,)."""
         return _flat(self.after).max(1) - _flat(self.before).max(1)
 
     @property
     def moved(self) -> np.ndarray:
-        """Bool (K,): the label's best head is another one now."""
+        """Bool (K,): whether the label's best head changed."""
         return _flat(self.after).argmax(1) != _flat(self.before).argmax(1)
 
     @property
@@ -260,8 +262,8 @@ class Shift:
         """Pearson's r of each head's profile with what it was, (L, H); labels are first centred over the heads, or the
         easy ones would make all profiles alike."""
         before, after = (_flat(p - p.mean((1, 2), keepdims=True)).T for p in (self.before, self.after))
-        found = [pearson(np.stack(pair))[0, 1] for pair in zip(before, after)]
-        return np.array(found).reshape(self.before.shape[1:])
+        correlations = [pearson(np.stack(pair))[0, 1] for pair in zip(before, after)]
+        return np.array(correlations).reshape(self.before.shape[1:])
 
     @property
     def selective(self) -> np.ndarray:

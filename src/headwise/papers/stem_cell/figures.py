@@ -60,12 +60,21 @@ def claimed(claims: Claims, every: Claims) -> Figure:
     return figure
 
 
-def closing(steps: np.ndarray, gates: np.ndarray, most: int = 6) -> Figure:
-    """Gates while they learn, from the first step to the last."""
-    chosen = np.unique(np.linspace(0, len(steps) - 1, min(most, len(steps))).round().astype(int))
-    figure, axes = sheet(len(chosen), width=1.5, height=1.6)
-    for axis, i in zip(axes, chosen):
-        _map(axis, gates[i], f"step {steps[i]}", cmap="Greys", vmin=0, vmax=1)
+def closing(snapshots: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 6) -> Figure:
+    """Gates while they learn, from the first step to the last; a row for each training."""
+    chosen = {
+        name: np.unique(np.linspace(0, len(steps) - 1, min(most, len(steps))).round().astype(int))
+        for name, (steps, _) in snapshots.items()
+    }
+    columns = max(map(len, chosen.values()))
+    figure, axes = sheet(columns, len(chosen), width=1.5, height=1.6)
+    for row, (name, (steps, gates)) in enumerate(snapshots.items()):
+        here = axes[row * columns : (row + 1) * columns]
+        for axis, i in zip(here, chosen[name]):
+            _map(axis, gates[i], f"step {steps[i]}", cmap="Greys", vmin=0, vmax=1)
+        for axis in here[len(chosen[name]) :]:
+            axis.set_axis_off()
+        here[0].set_ylabel(name)
     return figure
 
 

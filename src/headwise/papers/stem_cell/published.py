@@ -1,6 +1,6 @@
 """What is known of He and Choi 2021 (the stem cell hypothesis) outside its score table, on OntoNotes 5.
 
-The paper's table of single-task, pairwise and joint scores could not be had, so nothing stands beside ours there.
+The paper's table of single-task, pairwise and joint scores is not available, so ours has no published numbers.
 ``PROBES`` sums up the probes of four encoders, 5,292 numbers in the released scripts; ``LABELS`` are some of BERT
 base's: percent of the best head, centroids and scores both taken on the test data. ``OVERLAP`` was counted from the
 released picture of three runs of POS with gates.
@@ -81,12 +81,12 @@ ERRATA = {
 
 def probed_of(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], Probed]:
     """Sum up published probes: rows of encoder, task, label, stage, accuracy and sd, as their scripts hold them."""
-    found: dict[tuple[str, str], dict[str, dict[str, tuple[float, float]]]] = {}
+    numbers: dict[tuple[str, str], dict[str, dict[str, tuple[float, float]]]] = {}
     for row in rows:
         stage = "joint" if row["stage"] == "all" else row["stage"]
-        labels = found.setdefault((row["encoder"], row["task"]), {})
+        labels = numbers.setdefault((row["encoder"], row["task"]), {})
         labels.setdefault(row["label"], {})[stage] = float(row["accuracy"]), float(row["sd"] or 0)
-    return {key: _summed(key[1], list(labels.values())) for key, labels in found.items()}
+    return {key: _summed(key[1], list(labels.values())) for key, labels in numbers.items()}
 
 
 def _summed(task: str, labels: Sequence[Mapping[str, tuple[float, float]]]) -> Probed:

@@ -63,40 +63,40 @@ class Records:
         self, model: str, gates: bool, frozen: bool = False, equal: bool = False, each: bool = False
     ) -> dict[tuple[str, str], dict[int, float]]:
         """(tasks trained together, task) to seed to score; ``equal``: with as many updates as all tasks together."""
-        found: dict[tuple[str, str], dict[int, float]] = {}
+        scores: dict[tuple[str, str], dict[int, float]] = {}
         for one, record in self.trained.items():
             way = (one.model, one.gates, one.frozen, one.random, one.times > 1, one.each)
             if way == (model, gates, frozen, False, equal, each):
                 for short, score in zip(record.config["short"], record.result["scores"].values()):
-                    found.setdefault((one.tasks, short), {})[one.seed] = score["value"]
-        return found
+                    scores.setdefault((one.tasks, short), {})[one.seed] = score["value"]
+        return scores
 
     def examples(self) -> str:
-        """How many test sentences each task's scores stand on."""
-        found = {
+        """The number of test sentences behind each task's scores."""
+        counts = {
             short: score["n"]
             for record in self.trained.values()
             for short, score in zip(record.config["short"], record.result["scores"].values())
         }
-        return ", ".join(f"{task.upper()} {found[task]}" for task in TASKS if task in found)
+        return ", ".join(f"{task.upper()} {counts[task]}" for task in TASKS if task in counts)
 
     def gates(self, model: str, tasks: str, frozen: bool = False, random: bool = False) -> np.ndarray | None:
         """The gates of every seed, (R, L, H)."""
         wanted = (model, tasks, True, frozen, random)
-        found = {
+        by_seed = {
             one.seed: record.arrays["gates"]
             for one, record in self.trained.items()
             if (one.model, one.tasks, one.gates, one.frozen, one.random) == wanted and not one.each
         }
-        return np.stack([found[seed] for seed in sorted(found)]) if found else None
+        return np.stack([by_seed[seed] for seed in sorted(by_seed)]) if by_seed else None
 
     def claims(self, model: str, frozen: bool = False) -> Claims | None:
         """The gates of the five tasks, each trained alone."""
-        found = {task: self.gates(model, task, frozen) for task in TASKS}
-        if any(gates is None for gates in found.values()):
+        by_task = {task: self.gates(model, task, frozen) for task in TASKS}
+        if any(gates is None for gates in by_task.values()):
             return None
-        runs = min(len(gates) for gates in found.values() if gates is not None)
-        return Claims.of({task: gates[:runs] for task, gates in found.items() if gates is not None})
+        runs = min(len(gates) for gates in by_task.values() if gates is not None)
+        return Claims.of({task: gates[:runs] for task, gates in by_task.items() if gates is not None})
 
     def snapshots(self, model: str, tasks: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Steps and gates (steps, L, H) on the way, of the first seed that kept them."""
@@ -113,7 +113,7 @@ class Records:
 
     def profiles(self, model: str, fit_on: str) -> dict[str, dict[int, Profile]]:
         """Profiles by stage and seed: pretrained, random, single (each task by its own model), pairs and all five."""
-        found: dict[str, dict[int, Profile]] = {}
+        profiles: dict[str, dict[int, Profile]] = {}
         single: dict[int, list[Profile]] = {}
         for record in self.probed:
             one = Trained.of(record.config["training"])
@@ -121,14 +121,14 @@ class Records:
                 continue
             made = self._profile(record)
             if record.config["of"] is None:
-                found.setdefault(UNTRAINED[one.random], {})[one.seed] = made
+                profiles.setdefault(UNTRAINED[one.random], {})[one.seed] = made
             elif "+" not in one.tasks:
                 single.setdefault(one.seed, []).append(made)
             else:
-                found.setdefault(STAGES[2] if one.tasks == ALL else one.tasks, {})[one.seed] = made
+                profiles.setdefault(STAGES[2] if one.tasks == ALL else one.tasks, {})[one.seed] = made
         if single:
-            found[STAGES[1]] = {seed: joined(sorted(parts, key=_place)) for seed, parts in single.items()}
-        return found
+            profiles[STAGES[1]] = {seed: joined(sorted(parts, key=_place)) for seed, parts in single.items()}
+        return profiles
 
     def _profile(self, record: Record) -> Profile:
         short = {name: task for task, name in self._names.items()}
@@ -159,7 +159,7 @@ def joined(parts: list[Profile]) -> Profile:
 
 
 def alike(profiles: Mapping[int, Profile]) -> dict[int, Profile]:
-    """The profiles that have all labels, by seed; those of seeds that lack a task are left out."""
+    """The profiles that have all labels, by seed; seeds that lack a task are skipped."""
     first = max(profiles.values(), key=lambda p: len(p.labels))
     return {seed: p for seed, p in sorted(profiles.items()) if (p.tasks, p.labels) == (first.tasks, first.labels)}
 
@@ -175,16 +175,16 @@ def best_heads(profiles: Mapping[int, Profile]) -> Profile:
 
 
 def shared(stages: Mapping[str, Mapping[int, Profile]]) -> dict[str, dict[int, Profile]]:
-    """The same profiles with the labels alone that all of them have."""
+    """The same profiles, restricted to the labels they have in common."""
     every = [set(zip(p.tasks, p.labels)) for each in stages.values() for p in each.values()]
     both = set.intersection(*every) if every else set()
     return {stage: {seed: _cut(p, both) for seed, p in each.items()} for stage, each in stages.items()}
 
 
-def _cut(found: Profile, wanted: set[tuple[str, str]]) -> Profile:
-    kept = [i for i, pair in enumerate(zip(found.tasks, found.labels)) if pair in wanted]
-    names = tuple(found.tasks[i] for i in kept), tuple(found.labels[i] for i in kept)
-    return Profile(*names, found.counts[kept], found.scores[kept])
+def _cut(profiles: Profile, wanted: set[tuple[str, str]]) -> Profile:
+    kept = [i for i, pair in enumerate(zip(profiles.tasks, profiles.labels)) if pair in wanted]
+    names = tuple(profiles.tasks[i] for i in kept), tuple(profiles.labels[i] for i in kept)
+    return Profile(*names, profiles.counts[kept], profiles.scores[kept])
 
 
 # -- gates of single runs
@@ -197,7 +197,7 @@ def between_runs(claims: Claims) -> np.ndarray:
     any; NaN on the diagonal of a single run.
     """
     runs, tasks = claims.gates.shape[:2]
-    found = pearson(claims.gates.reshape(runs * tasks, -1)).reshape(runs, tasks, runs, tasks)
+    correlations = pearson(claims.gates.reshape(runs * tasks, -1)).reshape(runs, tasks, runs, tasks)
     if runs == 1:
-        return np.where(np.eye(tasks, dtype=bool), np.nan, found[0, :, 0])
-    return np.mean([found[i, :, j] for i, j in permutations(range(runs), 2)], 0)
+        return np.where(np.eye(tasks, dtype=bool), np.nan, correlations[0, :, 0])
+    return np.mean([correlations[i, :, j] for i, j in permutations(range(runs), 2)], 0)

@@ -1,4 +1,4 @@
-"""What every head is good for, label by label, at each stage of training: untrained, pretrained, single task, joint.
+"""What every head predicts, label by label, at each stage of training: untrained, pretrained, single task, joint.
 
 Legend: K labels of all tasks together, L layers, H heads.
 """
@@ -30,9 +30,9 @@ class Profile:
     scores: np.ndarray = field(repr=False)  # (K, L, H)
 
     @classmethod
-    def of(cls, found: Iterable[Unlearnt]) -> Profile:
+    def of(cls, probes: Iterable[Unlearnt]) -> Profile:
         """From the probes of several tasks."""
-        kept = [(each, i) for each in found for i in np.flatnonzero(each.counts)]
+        kept = [(each, i) for each in probes for i in np.flatnonzero(each.counts)]
         if not kept:
             raise HeadwiseError("a profile of no probe", "one task or more")
         scores = np.stack([each.by_label[i] for each, i in kept])
@@ -82,18 +82,18 @@ def changes(stages: Mapping[str, Profile]) -> dict[tuple[str, str], Shift]:
     shared = sorted(set.intersection(*labels.values())) if labels else []
     if not shared:
         raise HeadwiseError(f"stages {', '.join(stages)} with no label in common", "profiles of the same tasks")
-    found = {}
+    scores = {}
     for name, each in stages.items():
         place = {label: i for i, label in enumerate(zip(each.tasks, each.labels))}
-        found[name] = each.scores[[place[label] for label in shared]]
-    return shifts(found)
+        scores[name] = each.scores[[place[label] for label in shared]]
+    return shifts(scores)
 
 
 def untrained(encoder: Any, seed: int = 0) -> Any:
-    """An encoder of the same configuration with random weights: the control that has the shape and nothing learnt."""
+    """An encoder of the same configuration with random weights, as a control."""
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = AutoModel.from_config(deepcopy(encoder.config))  # a model switches its kernel there
+        made = AutoModel.from_config(deepcopy(encoder.config))  # attention maps switch the kernel of the model
     return made.to(encoder.device, encoder.dtype).eval()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.measuring.stats import adjust, paired_bootstrap
+from headwise.measuring.stats import Estimate, adjust, paired_bootstrap
 from headwise.papers.stem_cell import published as paper
 from headwise.papers.stem_cell.claims import Claims, RunOverlap
 from headwise.papers.stem_cell.published import PROBES, STAGES, TASKS, WRONG, Probed
@@ -54,17 +54,17 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
 
 
 def equal_table(records: Records, model: str) -> Table | None:
-    """Alone with as many updates as all five together: is it company that helps or hurts, or more updates?"""
+    """Alone with as many updates as all five together: is it joint training that helps or hurts, or more updates?"""
     usual, equal = records.scores(model, False), records.scores(model, False, equal=True)
     if not equal:
         return None
     rows = []
     for task, name in zip(TASKS, NAMES):
-        alone, more, joint = (found.get(key, {}) for found, key in zip((usual, equal, usual), _keys(task)))
+        alone, more, joint = (scores.get(key, {}) for scores, key in zip((usual, equal, usual), _keys(task)))
         if more:
             each = [_percent(mean_sd(scores.values())[0]) for scores in (alone, more, joint)]
-            found = over_seeds(joint, more)
-            test = [100 * found.value, 100 * found.low, 100 * found.high, found.p] if found else [None] * 4  # type: ignore[operator]
+            difference = over_seeds(joint, more)
+            test = _tested(difference)
             rows.append([name, *each, *test, len(joint.keys() & more.keys())])
     for row, holm in zip(rows, adjust(np.array([np.nan if row[7] is None else row[7] for row in rows])).tolist()):
         row.insert(8, holm)
@@ -79,7 +79,7 @@ def equal_table(records: Records, model: str) -> Table | None:
 
 
 def each_table(records: Records, model: str) -> Table | None:
-    """The dilemma's remedy: do gates of their own save tasks from what joint training costs them?"""
+    """The remedy: do per-task gates avoid the cost of joint training?"""
     own = records.scores(model, True, each=True)
     if not own:
         return None
@@ -87,14 +87,21 @@ def each_table(records: Records, model: str) -> Table | None:
     for task, name in zip(TASKS, NAMES):
         alone, joint = plain.get((task, task), {}), plain.get((ALL, task), {})
         one, mine = shared.get((ALL, task), {}), own.get((ALL, task), {})
-        found = over_seeds(mine, joint)
-        test = [100 * found.value, 100 * found.low, 100 * found.high, found.p] if found else [None] * 4  # type: ignore[operator]
+        difference = over_seeds(mine, joint)
+        test = _tested(difference)
         rows.append([name, *(_percent(mean_sd(s.values())[0]) for s in (alone, joint, one, mine)), *test, len(mine)])
     columns = ["task", "alone", "all five", "one set of gates", "gates of each task", "own gates - none", "low", "high"]
     note = (
         "Test scores in percent, means over seeds; the difference is to all five without gates, by Student's paired t."
     )
     return table(f"Gates for each task, {model}", [*columns, "p", "seeds"], rows, note)
+
+
+def _tested(difference: Estimate | None) -> list[Any]:
+    """Difference, interval and p in percent; None for fewer than two seeds."""
+    if difference is None:
+        return [None] * 4
+    return [*(100 * np.array([difference.value, difference.low, difference.high], float)).tolist(), difference.p]
 
 
 def _keys(task: str) -> tuple[tuple[str, str], ...]:
@@ -119,13 +126,13 @@ def kept_table(records: Records, model: str) -> Table | None:
         gates = records.gates(model, tasks, frozen, random)
         if gates is None:
             continue
-        found, size = RunOverlap(tasks, gates), gates[0].size
-        r = found.r[np.triu_indices(len(gates), 1)]
-        share = 100 * found.open.mean() / size
+        overlap, size = RunOverlap(tasks, gates), gates[0].size
+        r = overlap.r[np.triu_indices(len(gates), 1)]
+        share = 100 * overlap.open.mean() / size
         named = "all five" if tasks == ALL else tasks.upper()
         how = "random encoder" if random else "frozen" if frozen else "trained"
         low, high = (np.nanmin(r), np.nanmax(r)) if len(r) and not np.isnan(r).all() else (None, None)
-        rows.append([named, how, found.open.mean(), share, found.all, found.any, low, high, len(gates)])
+        rows.append([named, how, overlap.open.mean(), share, overlap.all, overlap.any, low, high, len(gates)])
         published.append(_published_kept(tasks if records.real else "", how, len(rows[-1])))
     if not rows:
         return None
@@ -137,8 +144,8 @@ def kept_table(records: Records, model: str) -> Table | None:
 def _gated(records: Records, model: str) -> list[tuple[str, bool, bool]]:
     there = [one for one in records.trained if one.model == model and one.gates]
     order = {tasks: i for i, tasks in enumerate((*TASKS, ALL))}
-    found = {(one.tasks, one.frozen, one.random) for one in there}
-    return sorted(found, key=lambda one: (one[2], one[1], order.get(one[0], 5 + len(one[0]) / 100), one[0]))
+    kinds = {(one.tasks, one.frozen, one.random) for one in there}
+    return sorted(kinds, key=lambda one: (one[2], one[1], order.get(one[0], 5 + len(one[0]) / 100), one[0]))
 
 
 def _published_kept(tasks: str, how: str, width: int) -> list[Any]:
@@ -191,11 +198,11 @@ def stem_table(records: Records) -> Table | None:
 
 
 def _stem_row(claims: Claims, most: int) -> list[Any]:
-    found = claims.stem_cells(most)
-    chance = [found.chance["layers"], found.p["layers"], found.chance["all"], found.p["all"]]
-    layers = np.flatnonzero(found.heads.any(1))
+    cells = claims.stem_cells(most)
+    chance = [cells.chance["layers"], cells.p["layers"], cells.chance["all"], cells.p["all"]]
+    layers = np.flatnonzero(cells.heads.any(1))
     where = f"{layers.min()}-{layers.max()}" if len(layers) else "none"
-    return [most, f"{found.count} of {found.heads.size}", *chance, where, len(claims.gates)]
+    return [most, f"{cells.count} of {cells.heads.size}", *chance, where, len(claims.gates)]
 
 
 # -- probes
@@ -204,15 +211,15 @@ def _stem_row(claims: Claims, most: int) -> list[Any]:
 def label_table(records: Records, model: str, task: str, most: int = 20) -> Table | None:
     """The best head for each label before training, after training alone and with all; the commonest labels."""
     every = {stage: p for stage, p in records.profiles(model, "test").items() if stage in STAGES}
-    found = {stage: best_heads(p) for stage, p in every.items()}
-    stages = [stage for stage in STAGES if stage in found]
-    if STAGES[0] not in found:
+    best = {stage: best_heads(p) for stage, p in every.items()}
+    stages = [stage for stage in STAGES if stage in best]
+    if STAGES[0] not in best:
         return None
     base = next(iter(alike(every[STAGES[0]]).values())).of_task(task)
     order = np.argsort(-base.counts, kind="stable")[:most]
     rows, published = [], []
     for i in order:
-        label, each = base.labels[i], [_best(found[stage], task, base.labels[i]) for stage in stages]
+        label, each = base.labels[i], [_best(best[stage], task, base.labels[i]) for stage in stages]
         rows.append([label, int(base.counts[i]), *each, int(base.layer[i]), *_fall(each)])
         known = paper.LABELS.get((task, label) if records.real else ("", ""), (None,) * 3)
         known = [known[STAGES.index(stage)] for stage in stages]
@@ -230,13 +237,13 @@ def _fall(each: Sequence[float | None]) -> list[float | None]:
     return [less(each[2], each[1])] if len(each) == len(STAGES) else []
 
 
-def _best(found: Profile, task: str, label: str) -> float | None:
-    places = [i for i, pair in enumerate(zip(found.tasks, found.labels)) if pair == (task, label)]
-    return 100 * float(found.best[places[0]]) if places else None
+def _best(profile: Profile, task: str, label: str) -> float | None:
+    places = [i for i, pair in enumerate(zip(profile.tasks, profile.labels)) if pair == (task, label)]
+    return 100 * float(profile.best[places[0]]) if places else None
 
 
 def way_table(records: Records, model: str) -> Table | None:
-    """What it changes to take centroids from training data: the mean best score over labels, by stage."""
+    """The effect of taking centroids from training data: the mean best score over labels, by stage."""
     ways = {way: records.profiles(model, way) for way in ("train", "test")}
     rows = []
     for stage in (*STAGES, "random"):
@@ -262,8 +269,8 @@ def _mean_best(profiles: Mapping[int, Profile], task: str) -> float | None:
 
 def change_table(records: Records, model: str) -> Table | None:
     """How heads' profiles change from stage to stage, and what an untrained encoder has."""
-    found = records.profiles(model, "train")
-    stages = shared({stage: alike(found[stage]) for stage in ("random", *STAGES) if stage in found})
+    profiles = records.profiles(model, "train")
+    stages = shared({stage: alike(profiles[stage]) for stage in ("random", *STAGES) if stage in profiles})
     rows = [[*two, *cells] for two in combinations(stages, 2) if (cells := _change(stages, *two))]
     if not rows:
         return None
@@ -274,7 +281,7 @@ def change_table(records: Records, model: str) -> Table | None:
     note += "Student's paired t of the mean over labels, two-sided, where both stages have the same seeds. r of heads' "
     note += "profiles, mean over heads; change of selectivity in points: above zero heads became specialists; both run "
     note += "by run, as are best heads that moved. Centroids from training data"
-    note += f"; seeds: {', '.join(f'{stage} {len(alike(found[stage]))}' for stage in STAGES if stage in found)}."
+    note += f"; seeds: {', '.join(f'{stage} {len(alike(profiles[stage]))}' for stage in STAGES if stage in profiles)}."
     return table(f"What training changes in heads, {model}", columns, rows, note)
 
 
@@ -327,9 +334,9 @@ def every_table(records: Records, model: str, fit_on: str = "test") -> Table | N
     return table(f"All labels, {model}", [*COLUMNS, "p over seeds"], rows, note, published) if rows else None
 
 
-def _means(found: dict[int, Profile], task: str) -> dict[int, float]:
+def _means(profiles: dict[int, Profile], task: str) -> dict[int, float]:
     """Seed to the mean over a task's labels of their best heads, in percent."""
-    each = {seed: profile.of_task(task) for seed, profile in alike(found).items()} if found else {}
+    each = {seed: profile.of_task(task) for seed, profile in alike(profiles).items()} if profiles else {}
     return {seed: 100 * float(part.best.mean()) for seed, part in each.items() if part.labels}
 
 
@@ -346,7 +353,7 @@ def _falls(profiles: dict[str, dict[int, Profile]], task: str) -> tuple[str | No
 
 
 def published_table() -> Table:
-    """The authors' own probes of four encoders, summed up."""
+    """Summary of the authors' own probes of four encoders."""
     rows = []
     for (encoder, task), known in PROBES.items():
         remark = "the released value probe reads another tensor" if (encoder, task) in WRONG else ""

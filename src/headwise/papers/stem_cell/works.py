@@ -40,22 +40,22 @@ def trained(place: Place) -> Made:
 def _gates(method: L0) -> dict[str, np.ndarray]:
     """The gates of the one set, (L, H), and snapshots of it, (steps, L, H)."""
     settled = method.gates.settled().float().cpu().numpy()
-    found = {"gates": settled[0]} if method.shared else {"each": settled}
+    arrays = {"gates": settled[0]} if method.shared else {"each": settled}
     if method.snapshots:
-        found["steps"] = np.array(list(method.snapshots))
+        arrays["steps"] = np.array(list(method.snapshots))
         on_the_way = np.stack([gates[0].float().cpu().numpy() for gates in method.snapshots.values()])
-        found["snapshots"] = on_the_way.astype(np.float16)  # to be drawn, and a third of a run's records
-    return found
+        arrays["snapshots"] = on_the_way.astype(np.float16)  # to be drawn, and a third of a run's records
+    return arrays
 
 
 def probed(place: Place) -> Made:
-    """What each head of a model is good for, label by label."""
+    """What each head of a model predicts, label by label."""
     c = place.config
     model = _opened(place, c["training"], c["of"])
     tasks = [model.tasks[name] for name in c["tasks"]]
-    found = profile(model, tasks, split=c["split"], fit_on=c["fit_on"], limit=c["limit"])
-    record = {name: value for name, value in found.to_record().items() if name != "scores"}
-    right = np.round(found.scores * found.counts[:, None, None], 6)  # words of a label that a head tells
+    result = profile(model, tasks, split=c["split"], fit_on=c["fit_on"], limit=c["limit"])
+    record = {name: value for name, value in result.to_record().items() if name != "scores"}
+    right = np.round(result.scores * result.counts[:, None, None], 6)  # words of a label that a head recognizes
     return plain(record), {"right": small(right)}
 
 

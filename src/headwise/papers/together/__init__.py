@@ -13,14 +13,14 @@ from headwise.papers.together.tables import Records
 
 
 def _in_short(records: Records) -> Part:
-    found = tables.held_out_table(records)
+    shown = tables.held_out_table(records)
     rows = []
-    for held, signals, value, low, high, *_ in found["rows"] if found else []:
+    for held, signals, value, low, high, *_ in shown["rows"] if shown else []:
         kind = "baseline" if signals == "baselines" else "measured"
         rows.append(Row(f"{signals}, {held}", kind, value, low, high, f"{len(records.models)} models"))
-    sure = [each.what for each in rows if each.low is not None and each.low > 0]
+    above = [each.what for each in rows if each.low is not None and each.low > 0]
     says = "Whether two tasks help each other, foretold from an untrained encoder for what was not seen: "
-    says += f"above chance by {', '.join(sure)}." if sure else "no set of signals is above chance."
+    says += f"above chance by {', '.join(above)}." if above else "no set of signals is above chance."
     return in_short([Claim(says, "correlation of foretold and measured gains (intervals over tasks)", rows)])
 
 
@@ -33,9 +33,9 @@ def _foretold(records: Records) -> Part:
     )
     text += "that know no heads (gradient of the whole encoder, texts, number of rows, number of classes). After that, "
     text += "every two tasks are trained together and each alone, with equally many updates of its own."
-    found = [tables.held_out_table(records), tables.signals_table(records)]
+    shown = [tables.held_out_table(records), tables.signals_table(records)]
     figures = {"measured and foretold gains": partial(tables.drawn, records)} if records.models else {}
-    return Part("Can gains be foretold?", text, [each for each in found if each], figures)
+    return Part("Can gains be foretold?", text, [each for each in shown if each], figures)
 
 
 def _gains(records: Records) -> Part:

@@ -68,22 +68,22 @@ def _gradient(model: MultiTaskModel, task: str, examples: int) -> tuple[dict[str
             with torch.no_grad():
                 text += model.hidden(batch).pooled.float().sum(0)
             count += len(items)
-    found = {n: p.grad.detach().clone() for n, p in model.encoder.named_parameters() if p.grad is not None}
+    gradients = {n: p.grad.detach().clone() for n, p in model.encoder.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
-    return found, text / count
+    return gradients, text / count
 
 
 def _by_head(encoder: nn.Module, heads: Heads, gradient: dict[str, torch.Tensor]) -> torch.Tensor:
     """The gradient in each head's own rows, (L, H, n); zeros for absent heads."""
     by_weight: dict[int, Any] = {id(p): gradient.get(n) for n, p in encoder.named_parameters()}
-    found: dict[tuple[int, int], torch.Tensor] = {}
+    gradients: dict[tuple[int, int], torch.Tensor] = {}
     for site in heads.sites:
         for head, kept in enumerate(site.kept):
             parts = [(by_weight[id(site.parts[p].module.weight)], site.parts[p]) for p in PARTS]
             rows = [g.index_select(part.axis, part.rows[head].to(g.device)).flatten() for g, part in parts]
-            found[site.layer, kept] = torch.cat(rows)
-    out = next(iter(found.values())).new_zeros(*heads.shape, max(map(len, found.values())))
-    for (layer, head), values in found.items():
+            gradients[site.layer, kept] = torch.cat(rows)
+    out = next(iter(gradients.values())).new_zeros(*heads.shape, max(map(len, gradients.values())))
+    for (layer, head), values in gradients.items():
         out[layer, head, : len(values)] = values
     return out
 

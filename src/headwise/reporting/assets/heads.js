@@ -52,7 +52,7 @@ function select(view) {
 }
 
 /* Whether a head belongs to a task's set beyond doubt: in 95 % of resamples where the set was resampled at this α,
-   elsewhere by 1.64 standard errors above the first head that is left out. What cannot be told counts as certain. */
+   elsewhere by 1.64 standard errors above the first head outside. Unknown standard errors count as 0. */
 function certain(view, task, head) {
   if (task.chances && Math.abs(view.state.alpha - startAlpha(view)) < 0.005) return (task.chances[head] ?? 1) >= 0.95;
   const next = task.order[taken(view)];

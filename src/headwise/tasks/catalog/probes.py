@@ -81,13 +81,13 @@ def word_content(rows: list[Row], rng: random.Random) -> list[Example]:
     content = [word for word, used in tags.items() if word.isalpha() and used[True] > 4 * used[False]]
     size = max(10, min(1000, len(rows) // 100))
     targets = set(sorted(content, key=lambda word: (-tags[word][True], word))[size // 2 :][:size])
-    found = []
+    selected = []
     for row in rows:
         inside = [word.lower() for word in row["words"] if word.lower() in targets]
         if len(inside) == 1:
-            found.append(_plain(row, inside[0]))
-    enough = Counter(example.label for example in found)
-    return [example for example in found if enough[example.label] >= 10]
+            selected.append(_plain(row, inside[0]))
+    enough = Counter(example.label for example in selected)
+    return [example for example in selected if enough[example.label] >= 10]
 
 
 def tree_depth(rows: list[Row], rng: random.Random) -> list[Example]:
@@ -177,22 +177,22 @@ def bigram_shift(rows: list[Row], rng: random.Random) -> list[Example]:
 
 def past_present(rows: list[Row], rng: random.Random) -> list[Example]:
     """The tense of the main verb; no verb form occurs in two splits."""
-    found = []
+    selected = []
     for row in rows:
         verb = root(row)
         label = PAST.get(feature(row, verb, "Tense"))
         if label and row["upos"][verb] == "VERB" and feature(row, verb, "VerbForm") in ("Fin", ""):
-            found.append(Example(row["words"], label, row["words"][verb].lower()))
-    return found
+            selected.append(Example(row["words"], label, row["words"][verb].lower()))
+    return selected
 
 
 def _number(rows: list[Row], relations: tuple[str, ...]) -> list[Example]:
-    found = []
+    selected = []
     for row in rows:
         nouns = [i for i in children(row, root(row)) if relation(row, i) in relations and row["upos"][i] == "NOUN"]
         if len(nouns) == 1 and (label := feature(row, nouns[0], "Number")) in ("Sing", "Plur"):
-            found.append(Example(row["words"], label, row["words"][nouns[0]].lower()))
-    return found
+            selected.append(Example(row["words"], label, row["words"][nouns[0]].lower()))
+    return selected
 
 
 def subj_number(rows: list[Row], rng: random.Random) -> list[Example]:

@@ -52,9 +52,9 @@ def disagree(sentence: Sentence, rng: Random) -> list[str] | None:
 
 
 def _with(words: tuple[str, ...], new: dict[int, str]) -> list[str]:
-    found = [new.get(i, word) for i, word in enumerate(words)]
-    found[0] = found[0][0].upper() + found[0][1:]
-    return found
+    changed = [new.get(i, word) for i, word in enumerate(words)]
+    changed[0] = changed[0][0].upper() + changed[0][1:]
+    return changed
 
 
 def _verb(sentence: Sentence) -> tuple[int, str] | None:
@@ -82,14 +82,14 @@ def _gender(sentence: Sentence, rng: Random) -> tuple[int, str] | None:
     """``la mesa`` as ``el mesa``, ``la mesa roja`` as ``la mesa rojo``; words for people can have either gender."""
     if sentence.language != "es":
         return None
-    found = [
+    changes = [
         (i, OTHER_GENDER[word.lower()])
         for i, word in enumerate(sentence.words)
         if sentence.deprels[i] in ("det", "amod")
         and word.lower() in OTHER_GENDER
         and sentence.words[sentence.heads[i] - 1] in SEXLESS
     ]
-    return rng.choice(found) if found else None
+    return rng.choice(changes) if changes else None
 
 
 def disorder(sentence: Sentence, rng: Random) -> list[str] | None:

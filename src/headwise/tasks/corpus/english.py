@@ -116,20 +116,20 @@ class English(Grammar):
         return phrase("ADJP", (HEAD, leaf("JJR", "ADJ", COMPARATIVES[event.attribute].en)), ("obl", than))
 
     def complements(self, event: Event, roles: list[Role]) -> list[Part]:
-        found: list[tuple[Part, str]] = []
+        parts: list[tuple[Part, str]] = []
         if event.object is not None and event.object is not GAP and not event.passive:
-            found.append((("obj", self.thing(event.object)), "A1"))
+            parts.append((("obj", self.thing(event.object)), "A1"))
         if event.recipient is not None and event.shifted:
-            found.insert(0, (("iobj", self.thing(event.recipient)), "A2"))
+            parts.insert(0, (("iobj", self.thing(event.recipient)), "A2"))
         elif event.recipient is not None:
-            found.append((("obl", self.prepositional("to", event.recipient)), "A2"))
+            parts.append((("obl", self.prepositional("to", event.recipient)), "A2"))
         if event.content is not None:
             mark = ("mark", leaf("IN", "SCONJ", "that"))
-            found.append((("ccomp", phrase("SBAR", mark, (HEAD, self.clause(event.content)))), "A1"))
+            parts.append((("ccomp", phrase("SBAR", mark, (HEAD, self.clause(event.content)))), "A1"))
         if event.passive:
-            found.append((("obl:agent", self.agent(event.subject)), "A0"))
-        roles += [(node, role) for (_, node), role in found]
-        return [part for part, _ in found]
+            parts.append((("obl:agent", self.agent(event.subject)), "A0"))
+        roles += [(node, role) for (_, node), role in parts]
+        return [part for part, _ in parts]
 
     def question(self, event: Event, asked: str) -> str:
         """``Who bought the lamp in Lima?``, ``What did Laura buy in Lima?``, ``Where did Laura buy the lamp?``"""

@@ -83,40 +83,40 @@ class Grammar(ABC):
         subjunctive: bool = False,
     ) -> Node:
         """An ``S``: fronted material, subject, verb phrase; ``gap`` replaces GAP in the clause."""
-        found = [*roles, *filter(None, (before, after))]
+        arguments = [*roles, *filter(None, (before, after))]
         parts: list[Part] = []
         if before is not None:
             parts += [("advcl", before[0]), ("punct", self.comma())]
-        adjuncts = self.adjuncts(event, found)
+        adjuncts = self.adjuncts(event, arguments)
         if event.fronted:
             parts += [adjuncts.pop(event.fronted), ("punct", self.comma())]
         surface = event.object if event.passive else event.subject
         if surface is not GAP and surface is not None:
             node = self.thing(surface, subject=True)
             parts.append(("nsubj:pass" if event.passive else "nsubj", node))
-            found.append((node, "A1" if event.passive or event.verb == "be" else "A0"))
+            arguments.append((node, "A1" if event.passive or event.verb == "be" else "A0"))
         if "often" in adjuncts:
             parts.append(adjuncts.pop("often"))
         tail = [*adjuncts.values(), *([("advcl", after[0])] if after else [])]
         agrees = gap if surface is GAP else surface
         assert agrees is not None
-        verb_phrase, verb = self.predicate(event, agrees, tail, found, subjunctive)
-        self.frames.append((verb, found))
+        verb_phrase, verb = self.predicate(event, agrees, tail, arguments, subjunctive)
+        self.frames.append((verb, arguments))
         return Node("S", (*parts, (HEAD, verb_phrase)))
 
     def adjuncts(self, event: Event, roles: list[Role]) -> dict[str, Part]:
         """Place and adverb, by position: ``place``, ``adverb`` or ``often`` (before the verb)."""
-        found: dict[str, Part] = {}
+        parts: dict[str, Part] = {}
         if event.place is not None:
             node = self.prepositional(*event.place)
-            found["place"] = ("obl", node)
+            parts["place"] = ("obl", node)
             roles.append((node, "AM-LOC"))
         if event.adverb:
             kind = ADVERBS[event.adverb][0]
             node = phrase("ADVP", (HEAD, leaf("RB", "ADV", self.word(ADVERBS[event.adverb][1:]))))
-            found["often" if kind == "often" else "adverb"] = ("advmod", node)
+            parts["often" if kind == "often" else "adverb"] = ("advmod", node)
             roles.append((node, "AM-MNR" if kind == "manner" else "AM-TMP"))
-        return found
+        return parts
 
     def thing(self, thing: Thing, subject: bool = False) -> Node:
         """A noun phrase with its modifiers."""
@@ -218,8 +218,8 @@ def _number(thing: Thing | None) -> str | None:
 
 def topic(meaning: Meaning) -> str:
     """The topic of most content words, or ``general``."""
-    found = [TOPIC[atom] for atom in atoms(meaning) if atom in TOPIC]
-    return max(found, key=found.count) if found else "general"
+    topics = [TOPIC[atom] for atom in atoms(meaning) if atom in TOPIC]
+    return max(topics, key=topics.count) if topics else "general"
 
 
 def polarity(meaning: Meaning) -> str:

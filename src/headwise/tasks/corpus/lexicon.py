@@ -147,8 +147,8 @@ def nouns(kinds: tuple[str, ...], topic: str, held: bool) -> tuple[str, ...]:
     """Nouns of some kinds: those of the topic if it has any, else those without a topic, else any."""
     fitting = [noun for noun in NOUNS.values() if noun.kind in kinds and (noun.key in HELD) == held]
     for wanted in (topic, "general"):
-        if found := tuple(noun.key for noun in fitting if noun.topic == wanted):
-            return found
+        if keys := tuple(noun.key for noun in fitting if noun.topic == wanted):
+            return keys
     return tuple(noun.key for noun in fitting)
 
 

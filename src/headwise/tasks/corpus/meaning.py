@@ -63,37 +63,37 @@ GAP = Thing("", "gap")
 
 def atoms(meaning: Meaning | Thing | Place) -> list[str]:
     """The content words of a meaning, and its constructions that are partly held out."""
-    found: list[str] = []
-    _collect(meaning, found)
-    return found
+    words: list[str] = []
+    _collect(meaning, words)
+    return words
 
 
-def _collect(meaning: Meaning | Thing | Place, found: list[str]) -> None:
+def _collect(meaning: Meaning | Thing | Place, words: list[str]) -> None:
     if isinstance(meaning, Thing):
         if meaning.det not in ("gap", "pronoun"):
-            _collect_thing(meaning, found)
+            _collect_thing(meaning, words)
     elif isinstance(meaning, Event):
-        found += filter(None, (meaning.verb, meaning.attribute, meaning.adverb))
+        words += filter(None, (meaning.verb, meaning.attribute, meaning.adverb))
         for part in (meaning.subject, meaning.object, meaning.recipient, meaning.content, meaning.than, meaning.place):
             if part is not None:
-                _collect(part, found)
+                _collect(part, words)
     elif isinstance(meaning, Place):
-        _collect(meaning.thing, found)
+        _collect(meaning.thing, words)
     else:
-        found.append(meaning.link)
+        words.append(meaning.link)
         for clause in meaning.clauses:
-            _collect(clause, found)
+            _collect(clause, words)
 
 
-def _collect_thing(thing: Thing, found: list[str]) -> None:
-    found += (thing.noun, *thing.adjectives)
+def _collect_thing(thing: Thing, words: list[str]) -> None:
+    words += (thing.noun, *thing.adjectives)
     if thing.owner is not None:
-        found.append("owner")
+        words.append("owner")
     if thing.clause is not None and thing.clause.subject is not GAP:
-        found.append("reduced relative" if thing.reduced else "object relative")
+        words.append("reduced relative" if thing.reduced else "object relative")
     for part in (thing.place, thing.clause, thing.owner, thing.other):
         if part is not None:
-            _collect(part, found)
+            _collect(part, words)
 
 
 def split_of(*meanings: Meaning | Thing) -> str | None:

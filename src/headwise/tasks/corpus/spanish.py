@@ -155,13 +155,13 @@ class Spanish(Grammar):
     @staticmethod
     def clitics(event: Event, roles: list[Role]) -> list[Part]:
         """``le`` doubles a recipient; ``lo`` and the like are pronominal objects."""
-        found: list[Part] = []
+        parts: list[Part] = []
         if event.recipient is not None and not event.passive:
-            found.append(("expl", leaf("PRP", "PRON", "les" if is_plural(event.recipient) else "le")))
+            parts.append(("expl", leaf("PRP", "PRON", "les" if is_plural(event.recipient) else "le")))
         if event.object is not None and is_clitic(event.object) and not event.passive:
-            found.append(("obj", leaf("PRP", "PRON", CLITICS[agreement(event.object)])))
-            roles.append((found[-1][1], "A1"))
-        return found
+            parts.append(("obj", leaf("PRP", "PRON", CLITICS[agreement(event.object)])))
+            roles.append((parts[-1][1], "A1"))
+        return parts
 
     def attribute(self, event: Event, agrees: Thing) -> Node:
         form = agreement(agrees)
@@ -173,19 +173,19 @@ class Spanish(Grammar):
         return phrase("ADJP", *parts, (HEAD, leaf("JJ" if more else "JJR", "ADJ", adjective)), ("obl", than))
 
     def complements(self, event: Event, roles: list[Role]) -> list[Part]:
-        found: list[tuple[Part, str]] = []
+        parts: list[tuple[Part, str]] = []
         if event.object is not None and event.object is not GAP and not event.passive and not is_clitic(event.object):
-            found.append((("obj", self.object(event.object)), "A1"))
+            parts.append((("obj", self.object(event.object)), "A1"))
         if event.recipient is not None:
             recipient = (("iobj", self.marked(["a"], self.thing(event.recipient))), "A2")
-            found.insert(0 if event.shifted else len(found), recipient)
+            parts.insert(0 if event.shifted else len(parts), recipient)
         if event.content is not None:
             mark = ("mark", leaf("IN", "SCONJ", "que"))
-            found.append((("ccomp", phrase("SBAR", mark, (HEAD, self.clause(event.content)))), "A1"))
+            parts.append((("ccomp", phrase("SBAR", mark, (HEAD, self.clause(event.content)))), "A1"))
         if event.passive:
-            found.append((("obl:agent", self.agent(event.subject)), "A0"))
-        roles += [(node, role) for (_, node), role in found]
-        return [part for part, _ in found]
+            parts.append((("obl:agent", self.agent(event.subject)), "A0"))
+        roles += [(node, role) for (_, node), role in parts]
+        return [part for part, _ in parts]
 
     def object(self, thing: Thing) -> Node:
         """A direct object; living beings take the personal ``a``."""

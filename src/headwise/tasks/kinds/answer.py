@@ -130,9 +130,9 @@ class Answer:
         Predictions know their row, so ``columns`` is not needed.
         """
         best: dict[int, Found] = {}
-        for found in predictions:
-            if found.score > best.get(found.row, (0, -np.inf))[1]:
-                best[found.row] = found
+        for prediction in predictions:
+            if prediction.score > best.get(prediction.row, (0, -np.inf))[1]:
+                best[prediction.row] = prediction
         return [row["context"][best[i].start : best[i].end] if i in best else "" for i, row in enumerate(rows)]
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
@@ -142,8 +142,8 @@ class Answer:
         return {**row, "answers": [row["context"][:1]], "starts": [0]}
 
     def predictions(self, scores: Ends, batch: Batch, rows: Sequence[Row]) -> list[Answered]:
-        found = ((row["context"], *window[1:]) for row, window in zip(rows, self.decode(scores, batch)))
-        return [Answered(context[start:end], start, end, score) for context, score, start, end in found]
+        decoded = ((row["context"], *window[1:]) for row, window in zip(rows, self.decode(scores, batch)))
+        return [Answered(context[start:end], start, end, score) for context, score, start, end in decoded]
 
 
 def _shortened(questions: list[str], tokenizer: Any, room: int) -> tuple[list[str], np.ndarray]:

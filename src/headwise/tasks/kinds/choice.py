@@ -140,10 +140,10 @@ class Choice(Prompted):
             "cut": cut,
         }
 
-    def scores_of(self, found: Likelihoods, batch: Batch) -> Tensor:
+    def scores_of(self, likelihoods: Likelihoods, batch: Batch) -> Tensor:
         """The score of each choice, (B, C); minus infinity where a row has no such choice."""
         there = batch["tokens"] > 0
-        scores = found.total
+        scores = likelihoods.total
         if self.score != "sum":
             scores = scores / batch["tokens" if self.score == "token" else "chars"].clamp_min(1)
         if self.bias:
@@ -174,12 +174,12 @@ class Choice(Prompted):
 
     def predictions(self, scores: Likelihoods, batch: Batch, rows: Sequence[Row]) -> list[Any]:
         """The likeliest choice by the name of its label where all rows have the same ones, else as it is written."""
-        found = []
+        predictions = []
         for chances, row in zip(self.scores_of(scores, batch).double().softmax(-1).tolist(), rows):
             own = [str(choice).strip() for choice in self._choices(row)]
             names = self.labels if len(self.labels) == len(own) and not row.get("choices") else own
-            found.append(Labelled(names[int(np.argmax(chances[: len(own)]))], dict(zip(names, chances))))
-        return found
+            predictions.append(Labelled(names[int(np.argmax(chances[: len(own)]))], dict(zip(names, chances))))
+        return predictions
 
     def with_bias(self, scores_NC: Tensor) -> Choice:
         """The kind with the bias that prompts without content show: the log of the mean probability of each choice."""

@@ -180,9 +180,9 @@ class Frames:
     def encode(self, rows: Sequence[Row], tokenizer: Any, max_length: int) -> Columns:
         columns = encode_words(rows, tokenizer, max_length)
         given = [sorted({f["predicate"] for f in row["frames"]}) for row in rows]
-        found = [_arguments(row) for row in rows]
-        roles = numbered(([role for *_, role in row] for row in found), self.labels)
-        coded = [[(p, s, e, role) for (p, s, e, _), role in zip(*row)] for row in zip(found, roles)]
+        pairs = [_arguments(row) for row in rows]
+        roles = numbered(([role for *_, role in row] for row in pairs), self.labels)
+        coded = [[(p, s, e, role) for (p, s, e, _), role in zip(*row)] for row in zip(pairs, roles)]
         return {**columns, "predicates": Ragged.of(given), "arguments": Ragged.of(coded, 4)}
 
     def head(self, hidden: int) -> nn.Module:
@@ -196,7 +196,7 @@ class Frames:
         predicate, start, end, role = batch["arguments"].unbind(-1)
         hangs = (scores.predicate[:, None] == predicate[:, :, None]) & (predicate >= 0)[:, :, None]  # (B, G, P)
         spans = (scores.start[:, None] == start[:, :, None]) & (scores.end[:, None] == end[:, :, None])  # (B, G, A)
-        number = (role + 1).masked_fill(role < 0, -1)  # an unseen role makes its pair -1: left out
+        number = (role + 1).masked_fill(role < 0, -1)  # an unseen role makes its pair -1: ignored
         target = torch.einsum("bgp,bga,bg->bpa", hangs.float(), spans.float(), number.float()).long()
         role_loss = masked_mean(cross_entropy(scores.roles, target), scores.valid & (target >= 0))
         return role_loss + self._keeping_loss(scores, batch)
@@ -218,9 +218,9 @@ class Frames:
         each = (scores.start[:, None].expand_as(gain), scores.end[:, None].expand_as(gain))
         taken = flat(gain.flatten(0, 1), each[0].flatten(0, 1), each[1].flatten(0, 1)).view_as(gain)
         b, p, a = taken.nonzero(as_tuple=True)
-        found = torch.stack([b, scores.predicate[b, p], scores.start[b, a], scores.end[b, a], role[b, p, a]], -1)
+        indices = torch.stack([b, scores.predicate[b, p], scores.start[b, a], scores.end[b, a], role[b, p, a]], -1)
         out: list[set[Frame]] = [set() for _ in range(len(gain))]
-        for example, predicate, start, end, label in found.tolist():
+        for example, predicate, start, end, label in indices.tolist():
             out[example] |= {(predicate, start, end, self.labels[label]), (predicate, predicate, predicate + 1, VERB)}
         return [sorted(frames) for frames in out]
 
@@ -234,7 +234,7 @@ class Frames:
         return {**row, "frames": [{"predicate": int(at), "arguments": []} for at in row.get("predicates", ())]}
 
     def predictions(self, scores: Roles, batch: Batch, rows: Sequence[Row]) -> list[Framed]:
-        return [Framed(row["words"], _by_predicate(found)) for row, found in zip(rows, self.decode(scores, batch))]
+        return [Framed(row["words"], _by_predicate(decoded)) for row, decoded in zip(rows, self.decode(scores, batch))]
 
 
 def _check_argument(argument: Any, size: int) -> None:
@@ -245,10 +245,10 @@ def _check_argument(argument: Any, size: int) -> None:
         raise HeadwiseError(f"argument {role} over {start} to {end}", f"a span inside {size} words")
 
 
-def _by_predicate(found: Sequence[Frame]) -> list[dict[str, Any]]:
+def _by_predicate(decoded: Sequence[Frame]) -> list[dict[str, Any]]:
     """Predicted arguments in the form of a row's frames."""
     frames: dict[int, list] = {}
-    for predicate, start, end, role in found:
+    for predicate, start, end, role in decoded:
         arguments = frames.setdefault(predicate, [])
         if role != VERB:
             arguments.append([start, end, role])

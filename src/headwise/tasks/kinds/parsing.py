@@ -72,13 +72,13 @@ def cky(scores_BPP: Tensor, lengths_B: Tensor) -> Tensor:
     """
     splits, words = Best(), scores_BPP.shape[1] - 1
     inside(scores_BPP.float(), lengths_B, splits)
-    found = torch.zeros_like(scores_BPP, dtype=torch.bool)
-    found[torch.arange(len(found), device=found.device), 0, lengths_B] = True
+    brackets = torch.zeros_like(scores_BPP, dtype=torch.bool)
+    brackets[torch.arange(len(brackets), device=brackets.device), 0, lengths_B] = True
     for width in range(words, 1, -1):
-        b, start = found.diagonal(width, 1, 2).nonzero(as_tuple=True)
+        b, start = brackets.diagonal(width, 1, 2).nonzero(as_tuple=True)
         middle = start + 1 + splits.at[width - 2][b, start]
-        found[b, start, middle] = found[b, middle, start + width] = True
-    return found
+        brackets[b, start, middle] = brackets[b, middle, start + width] = True
+    return brackets
 
 
 # -- dependencies: scores_BWH[b, d, h] is worth word d hanging on head h; h = 0 is the root, h = w + 1 is word w
@@ -169,7 +169,7 @@ class Contraction(NamedTuple):
     node_B: Tensor  # the node that stands for them (-1: this sentence had no cycle)
     heads_BN: Tensor  # heads before
     enter_BN: Tensor  # where an arc from each node enters the cycle
-    leave_BN: Tensor  # which node of the cycle each node hangs on
+    leave_BN: Tensor  # which node of the cycle each node depends on
 
 
 def chu_liu_edmonds(scores_BWH: Tensor, lengths_B: Tensor) -> Tensor:

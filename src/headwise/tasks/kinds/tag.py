@@ -79,8 +79,8 @@ class Tag:
         return masked_mean(cross_entropy(scores, batch["labels"]), batch["labels"] >= 0)
 
     def decode(self, scores: Tensor, batch: Batch) -> list[list[str]]:
-        found = zip(scores.argmax(-1).tolist(), word_counts(batch).tolist())
-        return [[self.labels[i] for i in row[:count]] for row, count in found]
+        counted = zip(scores.argmax(-1).tolist(), word_counts(batch).tolist())
+        return [[self.labels[i] for i in row[:count]] for row, count in counted]
 
     def gold(self, rows: Sequence[Row]) -> list[list[str]]:
         return [row_labels(row["labels"], self.labels) for row in rows]
@@ -90,7 +90,7 @@ class Tag:
 
     def predictions(self, scores: Tensor, batch: Batch, rows: Sequence[Row]) -> list[Tagged]:
         chances, tags = scores.softmax(-1).amax(-1).tolist(), self.decode(scores, batch)
-        return [Tagged(row["words"], found, sure[: len(found)]) for row, found, sure in zip(rows, tags, chances)]
+        return [Tagged(row["words"], named, sure[: len(named)]) for row, named, sure in zip(rows, tags, chances)]
 
 
 # -- labelled spans

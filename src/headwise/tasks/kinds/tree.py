@@ -107,8 +107,8 @@ class Dependencies:
         counts = word_counts(batch)
         heads = parse(scores.heads, counts)
         labels = _at_heads(scores.labels, heads).argmax(-1)
-        found = zip(heads.tolist(), labels.tolist(), counts.tolist())
-        return [[(h, self.labels[i]) for h, i in zip(row[:n], names)] for row, names, n in found]
+        counted = zip(heads.tolist(), labels.tolist(), counts.tolist())
+        return [[(h, self.labels[i]) for h, i in zip(row[:n], names)] for row, names, n in counted]
 
     def gold(self, rows: Sequence[Row]) -> list[list[tuple[int, str]]]:
         return [list(zip(row["heads"], row_labels(row["labels"], self.labels))) for row in rows]
@@ -118,8 +118,8 @@ class Dependencies:
         return {**row, "heads": list(range(size)), "labels": [self.labels[0]] * size}
 
     def predictions(self, scores: Arcs, batch: Batch, rows: Sequence[Row]) -> list[Parsed]:
-        found = [list(zip(*arcs)) for arcs in self.decode(scores, batch)]
-        return [Parsed(row["words"], list(heads), list(labels)) for row, (heads, labels) in zip(rows, found)]
+        decoded = [list(zip(*arcs)) for arcs in self.decode(scores, batch)]
+        return [Parsed(row["words"], list(heads), list(labels)) for row, (heads, labels) in zip(rows, decoded)]
 
 
 def _at_heads(labels_BWHL: Tensor, heads_BW: Tensor) -> Tensor:

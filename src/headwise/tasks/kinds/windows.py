@@ -33,15 +33,15 @@ def spans(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
         [(0, 6), (3, 9), (4, 10)]
     """
     total = np.concatenate([[0], np.cumsum(sizes)])
-    found, start, end = [], 0, 0
+    windows, start, end = [], 0, 0
     while end < len(sizes):
         reached = int(np.searchsorted(total, total[start] + room, "right")) - 1
         if reached > end:  # else a window inside the last one
-            found.append((start, reached))
+            windows.append((start, reached))
         end = reached
         middle = int(np.searchsorted(total, (total[start] + total[end]) / 2))
         start = min(max(start + 1, middle), end)
-    return [*found[:-1], (int(np.searchsorted(total, total[-1] - room)), len(sizes))]
+    return [*windows[:-1], (int(np.searchsorted(total, total[-1] - room)), len(sizes))]
 
 
 def owners(sizes: Sequence[int], windows: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -65,7 +65,7 @@ def laid_out(ids: np.ndarray, word_of: np.ndarray, max_length: int) -> Pieces:
     if room < 1:
         raise HeadwiseError(f"max_length {max_length}", "room for a word beside the special tokens")
     places = [inner[word_of[inner] == word][:room] for word in range(word_of.max() + 1)]
-    sizes = [len(found) for found in places]
+    sizes = [len(place) for place in places]
     windows = spans(sizes, room)
     every = [np.concatenate([before, *places[start:end], after]) for start, end in windows]
     number = np.repeat(np.arange(len(every)), [len(each) for each in every])

@@ -39,10 +39,10 @@ def encode_words(rows: Sequence[Row], tokenizer: Any, max_length: int) -> Column
         if lost:
             spelled = enumerate(_spelled(rows[i]["words"], spaced))
             pieces[i] = _pieces([[_unknown(tokenizer) if w in lost else word for w, word in spelled]], tokenizer)[0]
-    found = [laid_out(np.array(ids), np.array(word_of), max_length) for ids, word_of in pieces]
+    windows = [laid_out(np.array(ids), np.array(word_of), max_length) for ids, word_of in pieces]
     names = ("input_ids", "word_of", "window", "window_word")
-    columns: Columns = {name: Ragged.of(column) for name, column in zip(names, zip(*found))}
-    if not any(window.any() for _, _, window, _ in found):
+    columns: Columns = {name: Ragged.of(column) for name, column in zip(names, zip(*windows))}
+    if not any(window.any() for _, _, window, _ in windows):
         del columns["window"], columns["window_word"]
     return columns
 
@@ -135,7 +135,7 @@ def numbered(rows: Iterable[Iterable[str]], known: Sequence[str]) -> list[list[i
         out.append([index.get(label, -1) for label in row])
     if strange:
         names = ", ".join(f"{label} ({n})" for label, n in strange.most_common(8))
-        warnings.warn(f"labels not seen in training, left out of the loss and counted as errors: {names}", stacklevel=3)
+        warnings.warn(f"labels not seen in training, ignored by the loss and counted as errors: {names}", stacklevel=3)
     return out
 
 

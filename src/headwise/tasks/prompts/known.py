@@ -193,11 +193,11 @@ def known_template(name: str, language: str, pair: bool, answers: bool, phrasing
         phrasing: which of the ways to ask, from 1.
     """
     if answers:
-        found = ways({}, *ANSWER.get(language, ANSWER["en"]))
+        choices = ways({}, *ANSWER.get(language, ANSWER["en"]))
     else:
         plain = ways({}, TWO if pair else ONE)
         fitting = (templates for names, templates in TEMPLATES if name in names.split("|"))
-        found = next(fitting, plain)
-    if not 1 <= phrasing <= len(found):
-        raise HeadwiseError(f"phrasing {phrasing} of {name!r}", f"1 to {len(found)}", f"{name}@prompt")
-    return found[phrasing - 1]
+        choices = next(fitting, plain)
+    if not 1 <= phrasing <= len(choices):
+        raise HeadwiseError(f"phrasing {phrasing} of {name!r}", f"1 to {len(choices)}", f"{name}@prompt")
+    return choices[phrasing - 1]

@@ -179,11 +179,11 @@ def options_of(text: str) -> dict[str, Any]:
     first, *rest = text.split("+")
     if first != "prompt":
         raise HeadwiseError(f"@{text}", "@prompt, maybe with options", "sst2@prompt+shots4+seed1")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for option in rest:
         match = re.fullmatch(r"([a-z]+)(\d*)", option)
         word = match[1] if match else option
         if match is None or word not in OPTIONS or (word in OPTIONS[:3]) != bool(match[2]):
             raise unknown("option of a prompt", option, ("shots4", "seed1", "phrasing2", *OPTIONS[3:]))
-        found |= {"score": word} if word in ("token", "char") else {word: int(match[2]) if match[2] else True}
-    return found
+        options |= {"score": word} if word in ("token", "char") else {word: int(match[2]) if match[2] else True}
+    return options

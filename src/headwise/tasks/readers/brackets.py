@@ -31,10 +31,10 @@ def parse(text: str) -> Node:
         >>> parse("(S (NP (NN dogs)) (VP (VBP bark)))").children[0].label
         'NP'
     """
-    found = [node for _, node in parse_all(text)]
-    if len(found) != 1:
-        raise HeadwiseError(f"{len(found)} trees in {text[:60]!r}", "one bracketed tree")
-    return found[0]
+    nodes = [node for _, node in parse_all(text)]
+    if len(nodes) != 1:
+        raise HeadwiseError(f"{len(nodes)} trees in {text[:60]!r}", "one bracketed tree")
+    return nodes[0]
 
 
 def parse_all(text: str) -> Iterator[tuple[int, Node]]:

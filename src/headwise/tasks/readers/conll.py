@@ -169,19 +169,19 @@ def _frame(rows: list[list[str]], predicate: int, column: list[tuple[int, int, s
 
 def spans(cells: Sequence[str]) -> list[tuple[int, int, str]]:
     """The spans of a column such as ``(ARG0*  *)  (V*)  *``, end exclusive, by start."""
-    found, stack = [], []
+    closed, stack = [], []
     for i, cell in enumerate(cells):
         for piece in re.findall(r"\([^()*]+|\)", cell):
             if piece != ")":
                 stack.append((i, piece[1:]))
             elif stack:
                 start, label = stack.pop()
-                found.append((start, i + 1, label))
+                closed.append((start, i + 1, label))
             else:
                 raise HeadwiseError(f"{cell!r} closes a bracket that is not open", "balanced brackets")
     if stack:
         raise HeadwiseError(f"({stack[-1][1]} is never closed", "balanced brackets")
-    return sorted(found)
+    return sorted(closed)
 
 
 def write_conll2012(path: Path, records: Sequence[Record]) -> Path:
@@ -223,9 +223,9 @@ def _bits(tree: brackets.Node) -> list[str]:
     return bits
 
 
-def _starred(length: int, found: Sequence[tuple]) -> list[str]:
+def _starred(length: int, closed: Sequence[tuple]) -> list[str]:
     cells = ["*"] * length
-    for start, end, label in sorted(found, key=lambda span: (span[1] - span[0], span[0])):
+    for start, end, label in sorted(closed, key=lambda span: (span[1] - span[0], span[0])):
         cells[start] = f"({label}{cells[start]}"
         cells[end - 1] += ")"
     return cells

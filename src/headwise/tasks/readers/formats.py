@@ -16,7 +16,7 @@ from headwise.io import files as store
 from headwise.registry import Registry
 
 Record = dict[str, Any]
-Numbered = Iterator[tuple[int, Record | None]]  # None: a broken line that the layout said to leave out
+Numbered = Iterator[tuple[int, Record | None]]  # None: a broken line that the layout skips
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ for _name in ("conllu", "columns", "conll2012", "trees"):
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A whole text file; a missing file, a folder or a wrong encoding is told with its place."""
+    """A whole text file; errors name a missing file, a folder, or the line of a wrong encoding."""
     path = Path(path)
     if path.is_dir():
         raise HeadwiseError(f"{path} is a directory", "a file")
@@ -54,7 +54,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def opened(path: Path, encoding: str = "utf-8", newline: str = "\n") -> Iterator[str]:
-    """The lines of a text file as they are read, with their ends; mistakes are told as `read_text` tells them."""
+    """The lines of a text file as they are read, with their ends; errors are those of `read_text`."""
     path = Path(path)
     if not path.is_file():
         read_text(path, encoding)
@@ -200,7 +200,7 @@ def read_arrow(path: Path, columns: Sequence[str] | None = None, classes: bool =
 
 
 def _decoded_rows(table: Any, names: dict[str, list[str]]) -> Numbered:
-    """Records of a table; those whose label is hidden (-1) are left out."""
+    """Records of a table; those whose label is hidden (-1) are skipped."""
     for number, record in enumerate(table.to_pylist(), 1):
         if names and any(record.get(column) == -1 for column in names):
             continue

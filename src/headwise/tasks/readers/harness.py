@@ -78,10 +78,10 @@ def _with_files(included: Path, name: str, files: dict[str, Path], folder: Path)
 
 def _local_files(folder: Path) -> dict[str, Path]:
     """Split to file, of one format."""
-    found = sorted(path for path in folder.glob("*.*") if path.suffix in FORMATS)
-    if len({FORMATS[path.suffix] for path in found}) > 1:
+    files = sorted(path for path in folder.glob("*.*") if path.suffix in FORMATS)
+    if len({FORMATS[path.suffix] for path in files}) > 1:
         raise HeadwiseError(f"files of several formats in {folder}", "one format for all splits")
-    return {path.stem: path for path in found}
+    return {path.stem: path for path in files}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Layout:
         names: a file's own words for the labels.
         where: column to the value a record must have to belong, or a tuple of them, others being counted; a dict gives
             one value per split.
-        leave_out: column to values whose records are left out, and counted.
+        leave_out: column to values whose records are skipped and counted.
         sizes: the rows of this edition, where it is not the published one.
         hidden: a split whose labels publishers may keep, to the tabs in its first line where they do not; files
             without labels are passed over.
@@ -75,18 +75,18 @@ def rows_of(
     labels: Sequence[str],
     counts: Counter,
 ) -> list[Row]:
-    """Records as checked rows; an error names the record's place, what is left out or empty is counted."""
+    """Records as checked rows; an error names the record's place, skipped and empty rows are counted."""
     shape, names = SHAPES[kind], LabelNames(labels, layout.names)
     rows = []
     for place, record in records:
         if record is None:
-            counts["broken lines left out"] += 1
+            counts["broken lines skipped"] += 1
             continue
         if layout.where and not layout.belongs(record, split):
-            counts["left out"] += any(isinstance(want, tuple) for want in layout.where.values())
+            counts["skipped"] += any(isinstance(want, tuple) for want in layout.where.values())
             continue
         if layout.leave_out and any(record.get(name) in values for name, values in layout.leave_out.items()):
-            counts["left out"] += 1
+            counts["skipped"] += 1
             continue
         try:
             row = shape(record, layout.columns, names)
@@ -123,10 +123,10 @@ def portions(rows: Sequence[Row], seed: int = 0) -> dict[str, Any]:
 
 def _numbered(groups: list[list[int]], rows: int) -> np.ndarray:
     """The number of every row's group."""
-    found = np.empty(rows, np.int64)
+    numbers = np.empty(rows, np.int64)
     for number, members in enumerate(groups):
-        found[members] = number
-    return found
+        numbers[members] = number
+    return numbers
 
 
 def halves(rows: Sequence[Row], seed: int = 0) -> dict[str, list[Row]]:
@@ -197,17 +197,17 @@ class Files:
     def paths(self, split: str) -> list[Path]:
         """The files of a split that are there."""
         given = self.layout.files.get(split, ())
-        found = [path for pattern in ([given] if isinstance(given, str) else given) for path in self._find(pattern)]
+        paths = [path for pattern in ([given] if isinstance(given, str) else given) for path in self._find(pattern)]
         tabs = self.layout.hidden.get(split, 0)
-        return [path for path in found if not tabs or _tabs(path) >= tabs]
+        return [path for path in paths if not tabs or _tabs(path) >= tabs]
 
     def _find(self, pattern: str) -> list[Path]:
         if (self.root / pattern).is_file():  # one's own file may have any name
             return [self.root / pattern]
         for choice in pattern.split("|"):
-            found = sorted(self.root.glob(choice)) if "*" in choice else [self.root / choice]
-            if found := [path for path in found if path.exists()]:
-                return found
+            paths = sorted(self.root.glob(choice)) if "*" in choice else [self.root / choice]
+            if paths := [path for path in paths if path.exists()]:
+                return paths
         return []
 
     def records(self, split: str) -> Iterator[tuple[str, Record | None]]:

@@ -282,7 +282,7 @@ def _words(column: Any) -> np.ndarray:
     """The number of words of every text."""
     pc: Any = import_module("pyarrow.compute")  # its functions are made when it is imported
 
-    found = np.empty(len(column), np.int64)
+    counts = np.empty(len(column), np.int64)
     for start, stop, part in _parts(column):
         if pc.all(pc.string_is_ascii(part)).as_py():
             offsets = _offsets(part) - _offsets(part)[0]
@@ -290,11 +290,11 @@ def _words(column: Any) -> np.ndarray:
             begins = ~spaces
             begins[1:] &= spaces[:-1]
             begins[offsets[:-1]] = ~spaces[offsets[:-1]]
-            found[start:stop] = np.add.reduceat(begins, offsets[:-1], dtype=np.int64)
+            counts[start:stop] = np.add.reduceat(begins, offsets[:-1], dtype=np.int64)
         else:
             split = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(part))
-            found[start:stop] = _numbers(pc.list_value_length(split))
-    return found
+            counts[start:stop] = _numbers(pc.list_value_length(split))
+    return counts
 
 
 def _groups(column: Any) -> np.ndarray:
@@ -319,9 +319,9 @@ def _groups(column: Any) -> np.ndarray:
     first = order[begins][np.cumsum(begins, dtype=np.int32) - 1]  # of every row in order, the first row with its text
     leads = np.zeros(len(order), bool)
     leads[first] = True
-    found = np.empty(len(order), np.int32)
-    found[order] = (np.cumsum(leads, dtype=np.int32) - 1)[first]
-    return found
+    groups = np.empty(len(order), np.int32)
+    groups[order] = (np.cumsum(leads, dtype=np.int32) - 1)[first]
+    return groups
 
 
 def _hashed(part: Any, kept: np.ndarray) -> np.ndarray:
@@ -344,6 +344,6 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _all_powers(base: int, count: int) -> np.ndarray:
-    found = np.full(count, base, np.uint64)
-    found[0] = 1
-    return np.cumprod(found)
+    powers = np.full(count, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers)

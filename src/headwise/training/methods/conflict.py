@@ -134,7 +134,7 @@ def blocks_of(encoder: nn.Module, parameters: list[nn.Parameter]) -> list[torch.
                     own = block_of.narrow(0, start[id(tensor)], tensor.numel()).view(tensor.shape)
                     own.index_fill_(axis, rows.to(own.device), number)
     order = [*range(1, int(block_of.max()) + 1), 0]
-    return [found for number in order if len(found := (block_of == number).nonzero()[:, 0])]
+    return [places for number in order if len(places := (block_of == number).nonzero()[:, 0])]
 
 
 def aggregator(name: str, **options: Any) -> nn.Module:
