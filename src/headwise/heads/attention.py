@@ -65,7 +65,7 @@ def attended(heads: Heads) -> list[Site]:
 
 @dataclass(frozen=True)
 class AttentionPatterns:
-    """Features of each head's attention, (L, H), averaged over tokens; entropy in nats; NaN where there is no head, or no map."""
+    """Features of each head's attention, (L, H), averaged over tokens; entropy in nats; NaN without a head or a map."""
 
     features: dict[str, torch.Tensor]
     examples: list[dict[str, Any]]  # {"tokens": [...], "attention": {"layer.head": rows}}
