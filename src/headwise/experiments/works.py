@@ -50,6 +50,7 @@ def training(
     pooling: str | None = None,
     max_length: int = 128,
     output_heads: str = "linear",
+    dev: int | None = None,
 ) -> Job:
     """A job that trains one model on several tasks, with everything that determines it.
 
@@ -66,12 +67,14 @@ def training(
         pooling: pooling of the model (default: last for causal models, cls otherwise, as measured).
         max_length: maximum number of tokens.
         output_heads: linear or native, of the model.
+        dev: development rows of each task that the trained model is scored on (default: all).
     """
     config = {"model": model, "weights": weights_of(model, at), "tasks": {n: data_of(n, at) for n in tasks}}
     pooling = pooling or pooling_by_name(model, at.get(model, model))
     config |= {"plan": plain(asdict(plan)), "method": dict(method) if method else None, "pooling": pooling}
     config |= {"max_length": max_length, "start": start.key if start else None}
     config |= {} if output_heads == "linear" else {"output_heads": output_heads}  # keys of linear ones stay
+    config |= {"dev": dev} if dev else {}
     # Branches and marks do not change the result, so they are not part of the config.
     way = {"marks": ",".join(map(str, marks)), **({"branch": branch.key} if branch else {})}
     return Job("train", config, {**at, **way}, tuple(job for job in (start, branch) if job))
@@ -184,13 +187,15 @@ def train(place: Place) -> dict[str, Any]:
     how = {"device": place.device, "progress": place.progress, "marks": marks, "branch": _branch(place, method)}
     history = fit(made, Plan(**config["plan"]), method, out=place.folder, **how)
     made.save_pretrained(place.kept)
-    scores = {name: scored(made, name) for name in made.tasks}
+    scores = {name: scored(made, name, limit=config.get("dev")) for name in made.tasks}
     home = place.folder / "checkpoints"
     stay = {checkpoint.place(home, branch_step(history.steps, share)) for share in marks}
     for path in checkpoint.list_all(home):  # a sweep has many checkpoints, and only marks are read again
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
-    return {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
+    chosen = getattr(method, "chosen", {})  # settings that the method chose itself
+    result = {"scores": scores, "steps": history.steps, "curves": _thinned(history.curves())}
+    return result | ({"chosen": plain(chosen)} if chosen else {})
 
 
 def method_of(settings: Mapping[str, Any] | None) -> Method:

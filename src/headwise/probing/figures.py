@@ -19,7 +19,7 @@ COLOURS = "plasma"
 
 
 def heat_maps(
-    maps: Mapping[str, Any], *, ordered: bool | None = False, shared: bool = False, columns: int = 5
+    maps: Mapping[str, Any], *, ordered: bool | None = False, shared: bool | str = False, columns: int = 5
 ) -> Figure:
     """One map per name, the first layer at the bottom; cut heads stay white.
 
@@ -27,18 +27,20 @@ def heat_maps(
         maps: probes or ``(layers, heads)`` arrays, by title.
         ordered: sort each layer's heads, best first (Figures 3 and 6); False keeps their order (Figure 7); None draws
             both, sorted maps above.
-        shared: use one colour range for all maps (Figure 4).
+        shared: use one colour range for all maps, or ("row") for those of each row (Figure 4).
         columns: maps per row.
     """
     width = min(columns, len(maps))
     rows = -(-len(maps) // width)
     orders = (True, False) if ordered is None else (ordered,)
     figure = _figure((2.2 * width, 2.3 * rows * len(orders)))
-    span = shared_range(list(maps.values())) if shared else (None, None)
+    each = list(maps.values())
+    ranges = [shared_range(each[r * width :][:width] if shared == "row" else each) for r in range(rows)]
     for half, best_first in enumerate(orders):
         for number, (title, found) in enumerate(maps.items(), half * rows * width + 1):
             axis = figure.add_subplot(rows * len(orders), width, number)
-            _map(figure, axis, found, best_first, span)
+            place = number - 1 - half * rows * width
+            _map(figure, axis, found, best_first, ranges[place // width] if shared else (None, None))
             axis.set_title(title, fontsize=8)
     return figure
 

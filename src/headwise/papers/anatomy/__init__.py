@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from headwise.papers.anatomy import tables
 from headwise.papers.anatomy.jobs import HUB, SIZES, Build
@@ -89,23 +90,30 @@ def _effect(records: Records) -> Part:
     return Part("How many heads", text, found, drawn)
 
 
+AFTER = {"before": "before", "after": "fine-tuned", "after_top": "with top heads"}
+
+
 def _tuning(records: Records) -> Part:
     found = [tables.tuning_table(records), tables.change_table(records), tables.along_table(records)]
-    drawn = {}
+    drawn, columns = {}, dict[str, int]()
     for model in dict.fromkeys(model for model, _ in records.along):
         points = {task: tables.along_maps(record) for (other, task), record in records.along.items() if other == model}
         maps = {f"{task}, {fraction:.0%}": found for task, each in points.items() for fraction, found in each}
         width = max(map(len, points.values()))
         drawn[f"along a training {model}"] = partial(figures.heat_maps, maps, ordered=True, columns=width)
+    tuned: dict[str, dict[str, Any]] = {}
     for (model, task), each in records.tunings().items():
         arrays = each[0].arrays
-        maps = {"before": arrays["test_before"], "after fine-tuning": arrays["test_after"]}
-        maps |= {"with top heads": arrays["test_after_top"]} if "test_after_top" in arrays else {}
-        drawn[f"before and after {task} {model}"] = partial(figures.heat_maps, maps, ordered=True, shared=True)
+        known = {end: name for end, name in AFTER.items() if f"test_{end}" in arrays}
+        tuned.setdefault(model, {}).update({f"{task}, {n}": arrays[f"test_{e}"] for e, n in known.items()})
+        columns[model] = min(len(known), columns.get(model, len(known)))
+    for model, maps in tuned.items():
+        how = {"ordered": True, "shared": "row", "columns": columns[model]}
+        drawn[f"before and after {model}"] = partial(figures.heat_maps, maps, **how)
     text = (
         "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "
     )
-    text += f"probed before and after (Figure 4, first seed, one colour range). {sentence(ERRATA['table 4'])}."
+    text += f"probed before and after (Figure 4, first seed, one colour range a task). {sentence(ERRATA['table 4'])}."
     return Part("Fine-tuning", text, [each for each in found if each], drawn)
 
 

@@ -245,12 +245,12 @@ def _glue(records: Records) -> Part:
         tables += [*sweeps.sweep_tables(records, model), sweeps.grid_table(records, model)]
         tables.append(sweeps.glue_d_table(records, model))
         base, swept = sweeps.sweep_points(records, model)
-        if d := sweeps.on_glue(records, model):
-            drawn[f"D on GLUE {model}"] = partial(figures.raised, d)
-        if found := training.method_gaps(records, model):
+        if len(found := training.method_gaps(records, model)) > 2:
             drawn[f"methods {model}"] = partial(figures.gains, found)
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
+    if raised := {model: d for model in records.models() if (d := sweeps.on_glue(records, model))}:
+        drawn["D on GLUE"] = partial(figures.raised, raised)
     tables = [table for table in (*tables, ours.pooled_table(records), sweeps.raised_table(records)) if table]
     return _part("Training important heads", [*tables, *training.server_tables()] if tables else [], drawn)
 

@@ -195,9 +195,17 @@ def bars(rows: Mapping[str, Sequence[tuple[str, float | None]]]) -> Figure:
     return figure
 
 
-def raised(found: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+def raised(models: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]]) -> Figure:
     """Figure 8: D of GLUE's tasks after plain training and after important-head training, a dot for each seed."""
-    figure, (axis,) = _sheet(1, 5.2, 2.4)
+    figure, axes = _sheet(1, 5.2, 2.4, len(models))
+    for axis, (model, found) in zip(axes, models.items()):
+        _raised(axis, found)
+        axis.set_title(model)
+    _legend_beside(axes[0])
+    return figure
+
+
+def _raised(axis: Any, found: Mapping[str, Mapping[str, Mapping[int, float]]]) -> None:
     axis.axhline(0, color=INK, linewidth=0.6)
     names = [task for task in next(iter(found.values())) if any(one[task] for one in found.values())]
     for number, (method, colour) in enumerate(zip(found, TASKS)):
@@ -208,5 +216,3 @@ def raised(found: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
                 axis.plot([at] * len(each), each, "o", color=colour, markersize=3)
     axis.set_xticks(range(len(names)), [label(task) for task in names], rotation=30)
     axis.set_ylabel("D, percentage points")
-    _legend_beside(axis)
-    return figure

@@ -56,7 +56,7 @@ class Build(recipe.Build):
         tasks = list(tasks)
         named = f" {'+'.join(tasks)}" if len(tasks) < 3 else ""
         at = {**self.at, "title": f"{part} {self.model}{named} seed {self.seed}"}
-        shape = {"pooling": self.pooling, "max_length": self.size.max_length}
+        shape = {"pooling": self.pooling, "max_length": self.size.max_length, "dev": self.size.measured}
         return training(self.model, tasks, plan or self.plan, at=at, **shape, **rest)
 
     def lesion(self, job: Job, **options: Any) -> Job:

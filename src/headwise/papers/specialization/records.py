@@ -206,6 +206,16 @@ class Records:
         """Records of a work of this recipe."""
         return [record for record in self.all if record.work == f"specialization.{work}"]
 
+    def untuned(self, model: str) -> str:
+        """What important-head training chose in place of α and δ, as a sentence."""
+        made = (r.result.get("chosen") for r in self.all if r.work == "train" and r.config["model"] == model)
+        found = [chosen for chosen in made if chosen]
+        alphas = [alpha for chosen in found for alpha in chosen["alpha"].values()]
+        deltas = [chosen["delta"] for chosen in found]
+        if not alphas:
+            return ""
+        return f"It chose α from {min(alphas):.2f} to {max(alphas):.2f} by task and δ from {min(deltas):.2f} to {max(deltas):.2f}."
+
     def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
         """The values that a setting of a method has in a model's trainings where the method has these, in order."""
         used = [r.config.get("method") or {} for r in self.all if r.work == "train" and r.config["model"] == model]

@@ -61,6 +61,7 @@ class Size:
     examples: int = 10_000
     fractions: tuple[float, ...] = GRID
     dev: int | None = None
+    measured: int | None = None  # development rows of a training's own scores; all by default
     random: int | None = None  # random sets of heads closed beside the tasks' own; the default grows with the tasks
     estimators: tuple[str, ...] = ESTIMATORS
     estimate: int = 500  # examples of the comparison of estimators

@@ -21,7 +21,8 @@ Table = dict[str, Any]
 Scores = Mapping[int, Mapping[str, float]]  # seed to task
 COLUMNS = ("cola", "mnli", "mnli_mm", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb")  # the paper's order
 FIRST = (
-    *("single", "multi", "iat", "iat, gradients zeroed", "iat, output rows held", "random heads", "bottom heads"),
+    *("single", "multi", "iat", "iat, α and δ untuned", "iat, gradients zeroed", "iat, output rows held"),
+    *("random heads", "bottom heads"),
     *("ticket-share", "prune least", "mt-dnn", "distilled", *OWN),
 )
 PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random heads": "train random 30 %"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwise.training.plan import Plan
 
 LOOKS, SETTLED = 20, 0.9  # selections in a whole training, and how far two must agree
-SEEN = "seen."
+SEEN, BEGAN = "seen.", "began at"
 CHOICES = ("top", "random", "bottom")
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
@@ -227,6 +227,7 @@ class IAT(Method):
         self.masks: dict[str, torch.Tensor] = {}
         self.seen: dict[str, torch.Tensor] = {}  # the last selection that had not settled
         self.held: HeldHeads | None = None
+        self.first = 0  # step from which heads are held
 
     @classmethod
     def ticket_share(cls, **settings: Any) -> IAT:
@@ -246,7 +247,9 @@ class IAT(Method):
         self.heads.require_exact("important-head training")
         if not isinstance(self.choose, str):
             check_masks(self.choose, run.names, self.heads.shape)
-        self.first = run.total if isinstance(self.delta, str) else run.total - round(self.delta * run.total)
+        if not (isinstance(self.delta, str) and self.masks):  # a resumed run knows when heads settled
+            self.first = run.total if isinstance(self.delta, str) else run.total - round(self.delta * run.total)
+        self.total = run.total
         if self.masks:
             self._hold(run)
 
@@ -274,12 +277,22 @@ class IAT(Method):
         if self.held:
             self.held.detach()
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Each task's α, and the δ, where the method chose them itself."""
+        if not (isinstance(self.alpha, str) or isinstance(self.delta, str)):
+            return {}
+        alpha = {task: float(mask[self.heads.alive.cpu()].float().mean()) for task, mask in self.masks.items()}
+        return {"alpha": alpha, "delta": 1 - self.first / self.total}
+
     def state(self) -> dict[str, torch.Tensor]:
-        return {**self.masks, **{f"{SEEN}{task}": mask for task, mask in self.seen.items()}}
+        began = {BEGAN: torch.tensor(self.first)} if isinstance(self.delta, str) and self.masks else {}
+        return {**self.masks, **began, **{f"{SEEN}{task}": mask for task, mask in self.seen.items()}}
 
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         self.seen = {name.removeprefix(SEEN): mask for name, mask in tensors.items() if name.startswith(SEEN)}
-        self.masks = {name: mask for name, mask in tensors.items() if not name.startswith(SEEN)}
+        self.masks = {name: mask for name, mask in tensors.items() if not name.startswith((SEEN, BEGAN))}
+        self.first = int(tensors[BEGAN]) if BEGAN in tensors else self.first
 
     def describe(self) -> dict[str, Any]:
         chosen = self.choose if isinstance(self.choose, str) else f"given {_known(self.choose)}"
@@ -294,7 +307,7 @@ class IAT(Method):
             return
         found, last = choose_heads(run, self._mask), run.step + every >= run.total
         if last or (self.seen and _agreement(found, self.seen) >= SETTLED):
-            self.masks, self.seen = found, {}
+            self.masks, self.seen, self.first = found, {}, run.step
             self._hold(run)
         else:
             self.seen = found
