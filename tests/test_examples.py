@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 import pytest
@@ -170,8 +171,9 @@ def test_what_is_said_of_trained_language_models_is_on_their_page(model):
     said, trained = (HOME / "docs" / "results" / "specialization.md").read_text(), language_page.TRAINED[model]
 
     def rows(title: str) -> list[list[str]]:
-        block = said.partition(f"**{title}")[2].split("\n\n")[1]
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()[2:]]
+        after = iter(said.partition(f"**{title}")[2].splitlines())
+        lines = [*takewhile(bool, dropwhile(lambda line: not line.startswith("|"), after))]  # long tables are folded
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
     (d,) = [row for row in rows("D in all encoders**") if row[0] == model]
     assert tuple(map(float, d[7:10])) == trained.d

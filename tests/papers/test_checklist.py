@@ -17,8 +17,8 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.experiments.jobs import in_order, perform
 from headwise.io.records import Results
-from headwise.papers.checklist import checklist, differences, hours, listed, titles
-from headwise.papers.pages import pages
+from headwise.papers.checklist import checklist, hours, listed, titles
+from headwise.papers.pages import differences, pages
 from headwise.papers.recipe import Scale, known_as, recipes, tiny_encoder
 from headwise.papers.specialization.glue import TESTS
 from headwise.tasks import get

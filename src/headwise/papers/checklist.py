@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +16,8 @@ from headwise.experiments.jobs import Job, in_order
 from headwise.io.files import write
 from headwise.io.records import Results
 from headwise.papers.mesh.published import TABLE_2
-from headwise.papers.recipe import Item, PaperRecipe, Part, Scale
+from headwise.papers.recipe import Item, PaperRecipe, Scale
 from headwise.papers.specialization.published import TABLE_1
-from headwise.papers.summary import table
-from headwise.training.plan import Plan
 
 LENGTH = 34  # mean sub-words of a sentence in the benchmarks, and so of GLUE's here
 BASE, LARGE = (12, 12, 768), (24, 16, 1024)  # layers, heads, width
@@ -223,40 +220,3 @@ def checklist(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> Path:
         lines.append(f"| {' | '.join(cells)} |")
     again = ["", "```sh", "headwise recipe all --tables --records results --pages docs/results", "```"]
     return write(Path(folder) / "checklist.md", "\n".join([*head, *lines, *again]) + "\n")
-
-
-def differences(recipe: PaperRecipe) -> Part:
-    """Differences from the paper: settings of each size next to the published ones, and other departures."""
-    sizes = {name: _settings(size) for name, size in recipe.sizes.items() if name != "smoke"}
-    rows = [
-        [name, _plain(value), *(_plain(settings.get(name)) for settings in sizes.values())]
-        for name, value in recipe.published.items()
-        if any(_plain(settings.get(name)) != _plain(value) for settings in sizes.values())
-    ]
-    tables = [table("Settings that differ", ["setting", "paper", *sizes], rows, _same(recipe, sizes))] if rows else []
-    others = [[each.what, each.paper, each.here, each.row] for each in recipe.differences]
-    tables += [table("Other differences", ["what", "paper", "here", "see"], others)] if others else []
-    text = "Settings and ways in which this recipe is not the paper's. Nothing else is known to differ."
-    return Part("What differs from the paper", text, tables)
-
-
-def _same(recipe: PaperRecipe, sizes: Mapping[str, Mapping[str, Any]]) -> str:
-    same = [n for n, v in recipe.published.items() if all(_plain(s.get(n)) == _plain(v) for s in sizes.values())]
-    return f"As published: {', '.join(same)}." if same else ""
-
-
-def _settings(size: Any) -> dict[str, Any]:
-    """A size's own fields and those of its plan."""
-    own = {f.name: getattr(size, f.name) for f in fields(size)}
-    plan = own.get("plan")
-    return ({f.name: getattr(plan, f.name) for f in fields(plan)} if isinstance(plan, Plan) else {}) | own
-
-
-def _plain(value: Any) -> str:
-    if value is None or value == {} or value == ():
-        return "–"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {each}" for name, each in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from headwise.errors import HeadwiseError
 from headwise.io.files import digest, write
 from headwise.io.records import Record, Results
-from headwise.papers.checklist import differences
 from headwise.papers.recipe import PaperRecipe, Part
 from headwise.papers.summary import sentence, table
 from headwise.reporting import tables
 from headwise.reporting.page import render_recipe
+from headwise.training.plan import Plan
 
 if TYPE_CHECKING:
-    from headwise.papers.recipe import Part, Recipe
+    from headwise.papers.recipe import Recipe
 
 UNKNOWN = "not known here"
 TEXT = """Data and weights are known by their hashes; another copy, or an official one, is not described here. Samples
@@ -180,6 +181,43 @@ def _markdown(table: Mapping[str, Any]) -> list[str]:
     if rows > FOLDED:
         shown = f"<details><summary>{rows} rows</summary>\n\n{shown}\n</details>\n"
     return [f"**{table['title']}**", "", shown, *([note, ""] if note else [])]
+
+
+def differences(recipe: PaperRecipe) -> Part:
+    """Differences from the paper: settings of each size next to the published ones, and other departures."""
+    sizes = {name: _settings(size) for name, size in recipe.sizes.items() if name != "smoke"}
+    rows = [
+        [name, _plain(value), *(_plain(settings.get(name)) for settings in sizes.values())]
+        for name, value in recipe.published.items()
+        if any(_plain(settings.get(name)) != _plain(value) for settings in sizes.values())
+    ]
+    tables = [table("Settings that differ", ["setting", "paper", *sizes], rows, _same(recipe, sizes))] if rows else []
+    others = [[each.what, each.paper, each.here, each.row] for each in recipe.differences]
+    tables += [table("Other differences", ["what", "paper", "here", "see"], others)] if others else []
+    text = "Settings and ways in which this recipe is not the paper's. Nothing else is known to differ."
+    return Part("What differs from the paper", text, tables)
+
+
+def _same(recipe: PaperRecipe, sizes: Mapping[str, Mapping[str, Any]]) -> str:
+    same = [n for n, v in recipe.published.items() if all(_plain(s.get(n)) == _plain(v) for s in sizes.values())]
+    return f"As published: {', '.join(same)}." if same else ""
+
+
+def _settings(size: Any) -> dict[str, Any]:
+    """A size's own fields and those of its plan."""
+    own = {f.name: getattr(size, f.name) for f in fields(size)}
+    plan = own.get("plan")
+    return ({f.name: getattr(plan, f.name) for f in fields(plan)} if isinstance(plan, Plan) else {}) | own
+
+
+def _plain(value: Any) -> str:
+    if value is None or value == {} or value == ():
+        return "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _reproduce(records: list[Any]) -> str:

@@ -649,7 +649,8 @@ def test_important_head_training_goes_on_from_a_mark_of_plain_training(everythin
     branched = 0
     for job in everything:
         method = job.config.get("method") or {} if job.work == "train" else {}
-        if isinstance(method.get("delta"), float) and method["delta"] < 1:  # what chooses its own has no mark to go on from
+        delta = method.get("delta")  # a word if the method chooses it: no mark to branch off
+        if isinstance(delta, float) and delta < 1:
             plain_job = by_key[job.at["branch"]]
             assert str(method["delta"]) in plain_job.at["marks"].split(","), job.title
             assert {**plain_job.config, "method": method} == job.config

@@ -214,7 +214,8 @@ class Records:
         deltas = [chosen["delta"] for chosen in found]
         if not alphas:
             return ""
-        return f"It chose α from {min(alphas):.2f} to {max(alphas):.2f} by task and δ from {min(deltas):.2f} to {max(deltas):.2f}."
+        chosen = [f"{name} from {min(all_):.2f} to {max(all_):.2f}" for name, all_ in (("α", alphas), ("δ", deltas))]
+        return f"It chose {chosen[0]} by task and {chosen[1]}."
 
     def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
         """The values that a setting of a method has in a model's trainings where the method has these, in order."""
