@@ -50,6 +50,7 @@ class Size:
     tasks: tuple[str, ...] = ()  # all of them
     close: tuple[str, ...] = CLOSE
     short: int = 1000  # characters of the longest text that is asked about
+    closed: tuple[str, ...] = ()  # tasks under lesions; all of them
 
 
 ALPHA = 0.1
@@ -62,6 +63,7 @@ SIZES = {
     "small": Size(64, 32, 32, 32, (0.1,), 8, 0, 0, 0, SEEDS, FEW, short=500),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
+SIZES["least"] = replace(SIZES["small"], seeds=SEEDS[:1], closed=(*BLIMP, "sst2", "agnews", "copying"))
 
 
 class Job(NamedTuple):
@@ -212,11 +214,13 @@ class Study:
         def make() -> Any:
             from headwise.dissociation.lesions import dissociate
 
-            how = {"random": size.random, "matched": matched, "alpha": ALPHA, "limit": size.lesioned}
-            made = dissociate(self.subject(seed), scores, fractions, close=close, undefined="leave", **how)
+            how = {"random": size.random, "matched": matched, "alpha": ALPHA, "limit": size.lesioned, "log": print}
+            own = {task: scores[task] for task in size.closed or scores}
+            made = dissociate(self.subject(seed), own, fractions, close=close, undefined="leave", **how)
             return made.to_record() | {"tasks": list(made.tasks)}, {}
 
         more = {"close": close, "rows": size.lesioned, "fractions": fractions, "random": size.random}
+        more |= {"tasks": list(size.closed)} if size.closed else {}
         self.recorded("lesions", seed, more | {"matched": matched, "alpha": ALPHA}, make)
 
     def gating(self, seed: int, task: str) -> None:

@@ -94,6 +94,19 @@ def test_heads_that_were_cut_and_layers_without_attention_are_absent():
     assert (cut.strongest()[mask.numpy()] == -1).all()
 
 
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_of_an_encoder_with_a_decoder_the_encoder_is_measured(family):
+    model, tokenizer = tiny(family), tiny_tokenizer(["the", "cat", "saw", "a", "dog"])
+    texts = ["the cat saw a dog", "a dog saw the cat", "the dog saw a cat"] * 4
+    with pytest.raises(HeadwiseError, match=r'stack="encoder"'):
+        roles(model, tokenizer, texts)
+    with pytest.raises(HeadwiseError, match="roles of the stack 'cross'; expected encoder"):
+        roles(model, tokenizer, texts, stack="cross")
+    found = roles(model, tokenizer, texts, stack="encoder", repeats=4)
+    alone = roles(model.get_encoder(), tokenizer, texts, repeats=4)
+    assert found.score.shape[1:] == (2, 4) and np.array_equal(found.score, alone.score, equal_nan=True)
+
+
 def test_what_cannot_be_measured_is_refused():
     model, tokenizer = tiny("bert"), tiny_tokenizer(WORDS)
     with pytest.raises(HeadwiseError, match="no tokenizer"):

@@ -48,6 +48,7 @@ def roles(
     shuffled: bool = False,
     seed: int = 0,
     tokens: int = inputs.TOKENS,
+    stack: str | None = None,
 ) -> Roles:
     """Measure what heads do: a score and a control for every role and head, with p-values.
 
@@ -70,13 +71,14 @@ def roles(
         shuffled: measure attention again on the same texts with their tokens in random order.
         seed: of the random sequences and the re-initialized model.
         tokens: padded tokens in one forward.
+        stack: "encoder", of an encoder-decoder model: the decoder reads what it writes.
 
     Example:
         >>> found = headwise.roles(model, tokenizer)
         >>> found.top("induction", 1)[0]["head"]
         '18.6'
     """
-    inner, tokenizer, heads = _parts(model, tokenizer)
+    inner, tokenizer, heads = _parts(model, tokenizer, stack)
     rows = _corpus() if texts is None else list(texts)
     if len(rows) < 2:
         raise HeadwiseError(f"{len(rows)} texts", "two or more: each is the control of another")
@@ -181,9 +183,9 @@ WAYS: dict[str, Any] = {
 
 
 @torch.no_grad()
-def example(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+def example(model: Any, tokenizer: Any, text: str, stack: str | None = None) -> dict[str, Any]:
     """The attention of every head on one sentence for the atlas page: ``tokens``, and ``attention`` by head."""
-    inner, tokenizer, heads = _parts(model, tokenizer)
+    inner, tokenizer, heads = _parts(model, tokenizer, stack)
     ids = tokenizer(text, truncation=True, max_length=SHOWN, return_tensors="pt")["input_ids"]
     attention = {}
 
@@ -201,12 +203,18 @@ def heads_like(model: nn.Module, heads: Heads) -> Heads:
     return Heads.of(model, stack=heads.stack)
 
 
-def _parts(model: Any, tokenizer: Any) -> tuple[nn.Module, Any, Heads]:
-    if isinstance(model, Subject):
+def _parts(model: Any, tokenizer: Any, stack: str | None = None) -> tuple[nn.Module, Any, Heads]:
+    subject = isinstance(model, Subject)
+    if subject and stack is None and "+" not in model.attention.stack:
         return model.backbone, tokenizer or model.tokenizer, model.attention
+    tokenizer, model = (tokenizer or model.tokenizer, model.backbone) if subject else (tokenizer, model)
     if tokenizer is None:
         raise HeadwiseError("no tokenizer", "the model's own", "headwise.roles(model, tokenizer)")
-    return model, tokenizer, Heads.of(model)
+    if stack and getattr(model.config, "is_encoder_decoder", False):
+        if stack != "encoder":
+            raise HeadwiseError(f"roles of the stack {stack!r}", "encoder, which reads a text by itself")
+        model, stack = model.get_encoder(), None
+    return model, tokenizer, Heads.of(model, stack=stack)
 
 
 def _corpus() -> list[Any]:

@@ -15,6 +15,7 @@ from headwise.cli.options import (
     DeviceOption,
     JsonOption,
     ModelArg,
+    StackOption,
     head_scores,
     names_in,
     plain_encoder,
@@ -52,6 +53,7 @@ def roles(
         Path | None, typer.Option(help="the folder of `headwise probe --out`: what a probe reads from each head")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="write the atlas as an HTML page")] = None,
+    stack: StackOption = None,
     seed: Annotated[int, typer.Option(help="random seed")] = 0,
     data: DataOption = None,
     device: DeviceOption = None,
@@ -79,9 +81,9 @@ def roles(
     for name, where in _named(model, against).items():
         network, tokenizer = _opened(where, ways)
         network = network.to(default_device(device))
-        options = {"by": ways, "untrained": untrained, "shuffled": shuffled, "seed": seed}
+        options = {"by": ways, "untrained": untrained, "shuffled": shuffled, "seed": seed, "stack": stack}
         measured[name] = measure(network, tokenizer, rows, **options)
-        shown[name] = [example(network, tokenizer, _text(rows[0]))] if page else []
+        shown[name] = [example(network, tokenizer, _text(rows[0]), stack)] if page else []
     first = next(iter(measured))
     known = ({first: read(file)} if file else None for read, file in ((head_scores, needs), (_probes, encodes)))
     record = atlas(measured, *known, examples=shown)

@@ -221,6 +221,9 @@ class _Seen:
 
 
 def _sums_to_one(map_BHTT: torch.Tensor) -> bool:
-    """Whether rows are distributions over keys; rows of padding are ignored."""
-    sums = map_BHTT[:, :, -1].detach().sum(-1) if map_BHTT.shape[-2] else map_BHTT.new_zeros(1)
-    return bool(((sums > 0.5) & (sums < 1.5)).any())
+    """Whether rows are distributions over keys, as the biases of positions are not; rows of padding are ignored."""
+    if not map_BHTT.shape[-2]:
+        return False
+    last = map_BHTT[:, :, -1].detach()
+    sums = last.sum(-1)
+    return bool(((sums > 0.5) & (sums < 1.5)).any() and (last >= 0).all())
