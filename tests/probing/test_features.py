@@ -44,6 +44,16 @@ def test_features_equal_single_forwards(family, at, place):
         torch.testing.assert_close(found.layers[:, number], layers, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("cache", [False, True])
+def test_means_come_from_the_same_pass(cache, tmp_path):
+    model = tiny("bert")
+    found = Reader.of(model, TOKENIZER, at="cls", means=True).read(ROWS, cache=tmp_path if cache else False)
+    torch.testing.assert_close(found.means, Reader.of(model, TOKENIZER, at="mean").read(ROWS).layers)
+    plain = Reader.of(model, TOKENIZER, at="cls").read(ROWS, cache=tmp_path if cache else False)
+    torch.testing.assert_close(found.layers, plain.layers)
+    assert plain.means is None and torch.equal(found.heads, plain.heads)
+
+
 def test_post_last_reads_a_padding_token_after_the_sentence():
     model, tokenizer = tiny("gpt2"), bare_tokenizer()
     found = Reader.of(model, tokenizer, at="post_last").read(ROWS)

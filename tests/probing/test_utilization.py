@@ -8,7 +8,7 @@ import torch
 from plants import clouds, marked, planted
 
 from headwise.errors import HeadwiseError
-from headwise.probing import effect_of_n, fine_tune, probe, table, utilize
+from headwise.probing import Reader, effect_of_n, fine_tune, probe, table, utilize
 from headwise.probing.fitting import Labels, Vectors, fit
 from headwise.probing.utilization import TUNING, Controls, controls
 
@@ -106,6 +106,14 @@ def test_labels_that_mean_nothing_give_no_winner():
     assert abs(found.top - np.mean(found.random)) < 0.15
     with pytest.raises(HeadwiseError, match="0 draws"):
         controls(probe(model, marked(60), tokenizer=tokenizer), draws=0)
+
+
+def test_means_that_were_kept_are_not_read_again(monkeypatch):
+    model, tokenizer = planted()
+    again, kept = (probe(model, marked(120), tokenizer=tokenizer, means=means) for means in (False, True))
+    read = controls(again, n=1, draws=2)
+    monkeypatch.setattr(Reader, "read", lambda *given, **options: pytest.fail("texts were read again"))
+    assert controls(kept, n=1, draws=2) == read
 
 
 def test_p_counts_the_chosen_heads_among_the_draws():

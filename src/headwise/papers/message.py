@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from headwise.papers.recipe import Part
 from headwise.papers.summary import mean_sd, student, table
 
 TITLE = "In short"
+WIDE = 92  # letters of a claim in one line of the figure
 COLOURS = {"measured": "#0072b2", "baseline": "#d55e00", "control": "#7a7f85", "published": "#1d2126"}  # Okabe-Ito
 
 
@@ -64,7 +66,8 @@ def drawn(claims: Sequence[Claim]) -> Any:
     """One panel for each claim: dots with 95 % intervals; orange is the baseline, grey the control."""
     from matplotlib.figure import Figure
 
-    heights = [0.75 + 0.24 * len(claim.rows) for claim in claims]
+    lines = [len(wrap(f"{number}. {claim.says}", WIDE)) for number, claim in enumerate(claims, 1)]
+    heights = [0.65 + 0.14 * count + 0.24 * len(claim.rows) for count, claim in zip(lines, claims)]
     figure = Figure(figsize=(6.2, sum(heights)), layout="constrained")
     axes = figure.subplots(len(claims), 1, squeeze=False, height_ratios=heights)[:, 0]
     for number, (axis, claim) in enumerate(zip(axes, claims), 1):
@@ -78,5 +81,5 @@ def drawn(claims: Sequence[Claim]) -> Any:
             axis.axvline(claim.at, color=COLOURS["published"], linewidth=0.6)
         axis.set_yticks(range(len(claim.rows)), [each.what for each in claim.rows])
         axis.set(ylim=(len(claim.rows) - 0.4, -0.6), xlabel=claim.axis)
-        axis.set_title(f"{number}")
+        axis.set_title("\n".join(wrap(f"{number}. {claim.says}", WIDE)), loc="left", fontsize=8)
     return figure

@@ -51,6 +51,7 @@ class Features:
     layers: Tensor = field(repr=False)  # (L, N, E)
     cut: int  # texts longer than the model reads
     place: str  # the device they are on, or the file they are in
+    means: Tensor | None = field(default=None, repr=False)  # (L, N, E): the mean of all tokens, where asked for
 
     def __len__(self) -> int:
         return self.layers.shape[1]
@@ -58,7 +59,7 @@ class Features:
     @property
     def about(self) -> dict[str, Any]:
         """Where the features are stored, and their size."""
-        size = sum(t.numel() * t.element_size() for t in (self.heads, self.layers))
+        size = sum(t.numel() * t.element_size() for t in (self.heads, self.layers, self.means) if t is not None)
         return {"kept": "disk" if self.place.endswith(".safetensors") else self.place, "bytes": size}
 
 
@@ -82,6 +83,8 @@ class Reader:
     max_length: int = 128
     precision: str = "fp32"
     tokens: int | None = None
+    means: bool = False
+    """Read the mean of all tokens of every layer as well, in the same pass."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -131,7 +134,7 @@ class Reader:
     def key(self, rows: Sequence[Row]) -> str:
         """A hash of what determines the features: the model, the texts and how they are read."""
         texts = [[row["text"], row.get("text_b")] for row in rows]
-        way = [self.at, self.pair, self.max_length, self.precision]
+        way = [self.at, self.pair, self.max_length, self.precision, *(["means"] if self.means else [])]
         return digest(self.model_key, identity(self.tokenizer), texts, way)
 
     def read(self, rows: Sequence[Row], *, cache: bool | str | Path = False, memory: int | None = None) -> Features:
@@ -147,7 +150,7 @@ class Reader:
         room = free_memory(self.device) // 2 if memory is None else memory
         if (hooked or not cache) and mapped.nbytes(shapes, self.precision) <= room:
             out = {name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()}
-            return Features(**out, cut=self._fill(rows, out), place=str(self.device))
+            return self._features(out, self._fill(rows, out), str(self.device))
         root = Path(cache) if isinstance(cache, str | Path) else cache_folder("features")
         if not hooked:
             return self._cached(rows, shapes, root)
@@ -161,7 +164,7 @@ class Reader:
         path = root / f"{key}.safetensors"
         if self._everywhere(path):
             try:
-                return _opened(path, key)
+                return self._opened(path, key)
             except HeadwiseError as error:
                 warnings.warn(HeadwiseWarning(f"feature cache refused and made again: {error}"), stacklevel=2)
         about = {"key": key}
@@ -171,7 +174,19 @@ class Reader:
         else:
             self._fill(rows, {})
         self.team.agree()
-        return _opened(path, key)
+        return self._opened(path, key)
+
+    def _opened(self, path: Path, key: str) -> Features:
+        tensors, about = mapped.read(path, key)
+        return self._features(tensors, int(about.get("cut", 0)), str(path))
+
+    def _features(self, tensors: Mapping[str, Tensor], cut: int, place: str) -> Features:
+        """Layers and means, which are filled as one, taken apart."""
+        heads, layers = tensors["heads"], tensors["layers"]
+        if not self.means:
+            return Features(heads, layers, cut, place)
+        number = len(layers) // 2
+        return Features(heads, layers[:number], cut, place, layers[number:])
 
     def _everywhere(self, path: Path) -> bool:
         """Whether all processes see a file."""
@@ -200,7 +215,10 @@ class Reader:
         return cut
 
     def vectors(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, int]:
-        """Head vectors ``(L, H, n, D)`` and layer vectors ``(L, n, E)`` of some rows, and how many were truncated."""
+        """Head vectors ``(L, H, n, D)`` and layer vectors ``(L, n, E)`` of some rows, and how many were truncated.
+
+        With ``means``, the layers' means over tokens follow: ``(2 L, n, E)``.
+        """
         paired = any(row.get("text_b") is not None for row in rows)
         if not paired or self.pair == "together":
             return self._pass(rows)
@@ -232,7 +250,8 @@ class Reader:
                 batch.update(tensors)
                 inputs = {name: tensors[name] for name in INPUTS if name in tensors and name in accepted}
                 states = self.encoder(**inputs, output_hidden_states=True).hidden_states[1:]
-                outputs_LBE = torch.stack([pool(state, tensors["attention_mask"], how) for state in states])
+                ways = (how, "mean") if self.means else (how,)
+                outputs_LBE = torch.stack([pool(state, tensors["attention_mask"], w) for w in ways for state in states])
                 if not layers.numel():
                     layers = heads.new_zeros(len(outputs_LBE), len(data), outputs_LBE.shape[-1])
                 if counts:
@@ -268,11 +287,6 @@ class Reader:
     def _autocast(self):
         mixed = self.device.type == "cuda" and self.precision != "fp32"
         return torch.autocast("cuda", self.dtype) if mixed else nullcontext()
-
-
-def _opened(path: Path, key: str) -> Features:
-    tensors, about = mapped.read(path, key)
-    return Features(**tensors, cut=int(about.get("cut", 0)), place=str(path))
 
 
 def _hooked(encoder: nn.Module) -> bool:

@@ -68,9 +68,9 @@ class Bench:
         return fit(self.protocol, vectors, self.labels, memory=self.memory, device=device, **self.options | changes)
 
     def vectors(self, of: str) -> Vectors:
-        """The vectors of all remaining heads, or of all layers."""
+        """The vectors of all remaining heads, of all layers, or of their means."""
         found = (getattr(self.features[side], of) for side in SIDES)
-        if of == "layers":
+        if of != "heads":
             return Vectors(*found)
         flat, alive = [x.flatten(0, 1) for x in found], self.reader.heads.alive.flatten()
         return Vectors(*(flat if alive.all() else [x[alive.to(x.device)] for x in flat]))
@@ -210,6 +210,7 @@ def probe(
     limit: int | None = None,
     max_length: int | None = None,
     precision: str = "fp32",
+    means: bool = False,
     cache: Any = False,
     memory: int | None = None,
     seed: int = 0,
@@ -230,6 +231,7 @@ def probe(
         limit: maximum number of training rows; the other splits have at most a fifth of it.
         max_length: maximum input length in sub-words.
         precision: of the features: fp32, fp16 or bf16.
+        means: also keep every layer's mean over tokens, from the same pass; `controls` then reads no text again.
         cache: store features on disk; a folder, or True for the cache folder.
         memory: bytes that features, and then probes, may take. Default: half of the free memory.
         seed: of permutations, folds, shuffles and held-out rows.
@@ -246,7 +248,7 @@ def probe(
     checked(protocol, options)  # raise before sentences are read, not after
     if isinstance(model, MultiTaskModel) and isinstance(task, str):
         task = model.tasks.get(task, task)
-    reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision)
+    reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision, means=means)
     found = splits(task, limit=limit, shared=shared, seed=seed)
     features = {side: _read(reader, found, side, cache, memory, log) for side in SIDES}
     labels = Labels(**{side: found.labels(side) for side in SIDES}, classes=found.classes)

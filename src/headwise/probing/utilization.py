@@ -298,8 +298,10 @@ def _mixed(probe: Probe, width: int, generator: np.random.Generator) -> Vectors:
 
 
 def _mean_pooled(probe: Probe) -> Fit:
-    """Probes on the mean over tokens of every layer."""
+    """Probes on the mean over tokens of every layer; texts are read again if the probe kept no means."""
     bench = probe.bench
-    reader = replace(bench.reader, at="mean")
+    if bench.reader.means and bench.reader.at != "post_last":  # there, one more token was read
+        return bench.fit(bench.vectors("means"))
+    reader = replace(bench.reader, at="mean", means=False)
     features = {side: reader.read(bench.splits.rows[side], memory=bench.memory) for side in SIDES}
     return replace(bench, reader=reader, features=features).fit(Vectors(*(features[side].layers for side in SIDES)))

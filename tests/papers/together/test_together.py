@@ -50,6 +50,19 @@ def test_noise_alone_is_a_null():
     assert found["low"] < 0 < found["high"]
 
 
+def test_pairs_that_were_not_trained_are_not_counted():
+    made = [model(name, seed) for seed, name in enumerate("xyz")]
+    gain = made[0].gain.copy()
+    gain[4:, 4:] = np.nan
+    part = Model("x", TASKS, gain, made[0].noise, made[0].signals)
+    assert part.apart.shape[1] == len(TASKS) * 7 - 12
+    r, p = correlated(part, OURS[0], draws=200)
+    assert r > 0.8 and p < 0.01
+    for leave in ("model", "task"):
+        found = held_out([part, *made[1:]], OURS, leave, draws=50)
+        assert found["r"] > 0.8 and np.isfinite([found["low"], found["high"]]).all()
+
+
 def test_what_is_held_out_is_not_used():
     made = [model(name, seed) for seed, name in enumerate("xyz")]
     before = foretold(made, OURS, "model")[0]

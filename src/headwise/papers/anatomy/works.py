@@ -56,7 +56,7 @@ def probed(place: Place) -> Made:
 
 def controlled(place: Place) -> Made:
     """Standardized probes: the best heads beside layers, random heads, mixed layers and mean pooling."""
-    found = _probe(place, place.config)
+    found = _probe(place, place.config, means=True)
     return {
         "controls": controls(found, draws=place.config["draws"]).to_record(),
         "utilization": utilize(found).to_record(),
@@ -138,10 +138,10 @@ def _scores(model: MultiTaskModel, task: str, split: str) -> dict[str, float]:
     return {name: found.on(name).value for name in SECOND.get(task, (found.metric,))}
 
 
-def _probe(place: Place, c: Mapping[str, Any]) -> Probe:
+def _probe(place: Place, c: Mapping[str, Any], **more: Any) -> Probe:
     encoder, tokenizer = load_encoder(place.encoder(c["model"]))
     on: nn.Module = encoder.to(default_device(place.device))
-    return probe(on, place.task(c["task"]), tokenizer=tokenizer, log=place.log, **_options(c))
+    return probe(on, place.task(c["task"]), tokenizer=tokenizer, log=place.log, **_options(c), **more)
 
 
 def _options(c: Mapping[str, Any]) -> dict[str, Any]:

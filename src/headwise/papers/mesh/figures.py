@@ -18,6 +18,7 @@ from headwise.papers.mesh.tables import (
     scored_pairs,
     seeds_of,
 )
+from headwise.papers.summary import student
 from headwise.reporting.figures import INK, TASKS, house_style
 
 if TYPE_CHECKING:
@@ -53,19 +54,24 @@ def recovery(records: Records) -> Figure:
 
 
 def meta_tests(records: Records, model: str) -> Figure:
-    """Scores of the pairs held out against the number of examples, one line per start."""
+    """Scores of the pairs held out by the number of examples: means, and 95 % intervals (three trainings or more)."""
     tested = {what: [r for start in STARTS for r in records.part(model, "meta", f"{what}: {start}")] for what in WHAT}
     panels = [
         (what, p) for what, each in tested.items() for p in dict.fromkeys(p for r in each for p in r.result["tests"])
     ]
-    figure, axes = _sheet(len(panels), 2.3, 2.4)
+    figure, axes = _sheet(len(panels), 2.6, 2.8)
     for axis, (what, pair) in zip(axes, panels):
         shots = [entry["shots"] for entry in found_shots(records, model, what)]
-        for start, colour in zip(STARTS, TASKS):
+        for place, (start, colour) in enumerate(zip(STARTS, TASKS)):
             found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
             if found:
                 y = [np.nan if v is None else v for v in _shots(found, pair)]
-                axis.plot(range(len(shots)), y, color=colour, marker="o", markersize=3, label=start)
+                x = np.arange(len(shots)) + 0.08 * (place - (len(STARTS) - 1) / 2)
+                axis.plot(x, y, color=colour, marker="o", markersize=3, label=start)
+                entries = zip(*(record.result["tests"][pair]["shots"] for record in found))
+                for at, each in zip(x, entries if len(found) > 2 else ()):  # of two it would fill the panel
+                    ends = student(100 * entry["value"] for entry in each if entry["value"] is not None)
+                    axis.plot([at] * 2, [np.nan if end is None else end for end in ends], color=colour, linewidth=0.7)
         axis.set_xticks(range(len(shots)), [str(n) for n in shots])
         axis.set_title(f"{label(pair)}: {what}", fontsize=7)
         axis.set_xlabel("examples")

@@ -10,7 +10,8 @@ from headwise.io.files import finite
 from headwise.measuring.stats import adjust
 from headwise.papers.methods.jobs import MERGED, MTDNN, RIVALS
 from headwise.papers.methods.records import Records
-from headwise.papers.summary import mean_sd, over_seeds, table
+from headwise.papers.summary import mean_sd, over_seeds, student, table
+from headwise.reporting.figures import INK, RAMP, house_style
 
 Table = dict[str, Any]
 PLAIN = "plain"
@@ -88,25 +89,30 @@ def untouched_table(records: Records) -> Table | None:
 
 
 def drawn(records: Records) -> Any:
-    """Similarity on development and test rows: dots are seeds, lines the untouched encoder."""
-    import matplotlib.pyplot as plt
-
-    models = list(records.untrained)
-    figure, axes = plt.subplots(1, len(models), figsize=(4.2 * len(models), 2.8), squeeze=False, layout="constrained")
-    for axis, model in zip(axes[0], models):
-        record, place = records.untrained[model], 0
-        task, ticks = record.config["task"], []
-        for split in ("dev", "test"):
-            for (other, method, side), scores in records.scores.items():
-                values = [row[task] for row in scores.values() if task in row]
-                if (other, side) == (model, split) and values:
-                    axis.scatter([place] * len(values), values, s=12, alpha=0.7)
-                    ticks.append(f"{method}\n{split}")
-                    for pooling, style in (("mean", "-"), ("cls", ":")):
-                        level = 100 * record.result[f"{pooling} {split}"]["spearman"]
-                        axis.plot([place - 0.35, place + 0.35], [level] * 2, style, color="0.4")
-                        axis.annotate(f"untouched, {pooling}", (place + 0.37, level), va="center", fontsize=7)
-                    place += 1
-        axis.set(title=model, ylabel="Spearman's correlation, %", xticks=range(place), xlim=(-0.6, place - 0.2))
-        axis.set_xticklabels(ticks)
+    """Similarity on development and test rows: means with 95 % intervals, and seeds; lines are the untouched encoder."""
+    with house_style() as plots:
+        figure = plots.figure.Figure(figsize=(7.4, 0.8 + 1.5 * len(records.untrained)), layout="constrained")
+        panels = figure.subplots(len(records.untrained), 2, squeeze=False)
+    for row, (model, record) in zip(panels, records.untrained.items()):
+        for axis, split in zip(row, ("dev", "test")):
+            _similarities(axis, records, model, split, record.config["task"])
+            for pooling, style in (("mean", "-"), ("cls", ":")):
+                level = 100 * record.result[f"{pooling} {split}"]["spearman"]
+                axis.axvline(level, color=INK, linewidth=0.8, linestyle=style)
+                name = f"untouched,\n{pooling} pooling"
+                axis.annotate(name, (level, 1.02), xycoords=("data", "axes fraction"), ha="center", fontsize=6)
+            axis.set_xlabel(f"Spearman's correlation on {split} rows, %")
+        row[0].set_ylabel(model)
     return figure
+
+
+def _similarities(axis: Any, records: Records, model: str, split: str, task: str) -> None:
+    """Every method's seeds and their mean in a row of its own."""
+    found = {method: each for (other, method, side), each in records.scores.items() if (other, side) == (model, split)}
+    shown = {method: values for method, e in found.items() if (values := [r[task] for r in e.values() if task in r])}
+    for place, values in enumerate(shown.values()):
+        axis.plot(values, [place] * len(values), "o", color=RAMP[3], markersize=2.5, alpha=0.4)
+        axis.plot([np.mean(values)], [place], "o", color=RAMP[3], markersize=4.5)
+        axis.plot([np.nan if end is None else end for end in student(values)], [place] * 2, color=RAMP[3], linewidth=1)
+    axis.set_yticks(range(len(shown)), list(shown))
+    axis.set_ylim(len(shown) - 0.5, -0.5)

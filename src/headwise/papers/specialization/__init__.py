@@ -202,9 +202,9 @@ def _pairs(records: Records) -> Part:
     models = records.models()
     trained = {model: apart.pair_table(records, model, frozen=False) for model in models}
     frozen = [apart.pair_table(records, model, frozen=True) for model in models]
-    rows = {m: [(f"{r[0]}–{r[1]}", r[4]) for r in one["rows"][:-1]] for m, one in trained.items() if one}
+    rows = {model: apart.d_of_pairs(records, model) for model, one in trained.items() if one}
     tables = [*trained.values(), *frozen, apart.rise_table(records), apart.paradigm_table(records)]
-    return _part("Two tasks", tables, {"pairs": partial(figures.bars, rows)} if rows else {})
+    return _part("Two tasks", tables, {"pairs": partial(figures.pairs, rows)} if rows else {})
 
 
 def _five(records: Records) -> Part:

@@ -9,18 +9,46 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.papers.specialization.records import Lesioned, Records, label
-from headwise.papers.specialization.settings import OWN
 from headwise.papers.specialization.similarity import similarities
 from headwise.papers.specialization.sweeps import Axis
 from headwise.papers.specialization.tables import in_order, pairwise_d
-from headwise.papers.specialization.training import gaps
+from headwise.papers.specialization.training import CLIPPED, CLIPPED_BEST, gaps
 from headwise.papers.specialization.transfer import Transfer
+from headwise.papers.summary import student
 from headwise.reporting.figures import INK, RAMP, TASKS, house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from headwise.dissociation.similarity import Similarity
+
+ALIKE = {
+    "dse": "similarity of sentence vectors (DSE)",
+    "cra": "similarity of sentence vectors (CRA)",
+    "ahp": "transfer between tasks (AHP)",
+    "overlap": "shared top heads",
+    "rank": "rank correlation of importance",
+}
+SWEPT = {"α": "α: fraction of heads trained", "δ": "δ: last fraction of training"}
+OURS = ("a factor", "a rate", CLIPPED_BEST)
+SHOWN = {  # names of tables, as a reader knows the methods
+    "single": "a model for each task",
+    "iat": "IAT, most important heads",
+    "random heads": "IAT, random heads",
+    "bottom heads": "IAT, least important heads",
+    "ticket-share": "Ticket-Share",
+    "prune least": "pruning while training",
+    "mt-dnn": "MT-DNN (clips gradients)",
+    "distilled": "a student of half the layers",
+    CLIPPED: "plain training, gradients clipped",
+    "a rate per head and task": "learning rate per head and task",
+    "a factor per head and task": "Scales, rate 0.003",
+    "a factor per head and task, faster": "Scales (per head and task), rate 0.03",
+    CLIPPED_BEST: "Scales, rate 0.03, gradients clipped",
+    "a factor per layer and task, faster": "Scales tied in a layer, rate 0.03",
+    "a factor per head, faster": "Scales tied over tasks, rate 0.03",
+}
+FITTED = 8  # pairs; a line through fewer says nothing
 
 
 def _sheet(columns: int, width: float, height: float, rows: int = 1) -> tuple[Figure, list[Any]]:
@@ -96,35 +124,37 @@ def _legend_beside(axis: Any) -> None:
 
 
 def shares(five: Mapping[str, Sequence[Lesioned]]) -> Figure:
-    """D of every task against the share of heads closed, means over seeds and their spread; a panel for each model."""
-    figure, panels = _models(list(five), "heads closed, %", "D, points")
+    """D on accuracy of every task by the share of heads closed: means, and the lowest and highest seed as a band."""
+    figure, panels = _models(list(five), "heads closed, %", "D on accuracy, points")
     colours = _colours(five)
     for model, axis in panels.items():
-        entries = [one.result["dissociation"]["D"] for one in five[model]]
+        parts = [one.result["dissociation"] for one in five[model]]
+        entries = [part["on"].get("accuracy") or part["D"] for part in parts]
         x = [100 * entry["fraction"] for entry in entries[0]]
         axis.axhline(0, color=INK, linewidth=0.6)
         for task in in_order(five[model][0].trained.tasks):
             values = [[entry["tasks"][task]["value"] for entry in each] for each in entries]
             percent = 100 * np.array(values, float)
-            mean, sd = percent.mean(0), percent.std(0, ddof=min(1, len(percent) - 1))
-            axis.plot(x, mean, color=colours[task], label=label(task))
-            axis.fill_between(x, mean - sd, mean + sd, color=colours[task], alpha=0.15, linewidth=0)
+            axis.plot(x, percent.mean(0), color=colours[task], label=label(task))
+            axis.fill_between(x, percent.min(0), percent.max(0), color=colours[task], alpha=0.15, linewidth=0)
     _legend_of_all(figure)
     return figure
 
 
 def scatter(records: Records, models: Sequence[str], by: str) -> Figure:
     """Figures 3 and 5 to 7: D of each pair of tasks, on accuracy, against its similarity; a panel for each model."""
-    figure, panels = _models(models, by, "D on accuracy, points")
+    figure, panels = _models(models, ALIKE.get(by, by), "D on accuracy, points")
     for model, axis in panels.items():
         _against(axis, similarities(records, model)[by], pairwise_d(records.five(model), "accuracy"), model)
     return figure
 
 
 def _against(axis: Any, measure: Similarity, d: Mapping[Any, float], title: str) -> None:
-    """One panel: the pairs of tasks, and the line through them."""
+    """One panel: the pairs of tasks and, through enough of them, a line."""
     x, y = np.array([[alike, 100 * d[pair]] for pair, alike in measure.pairs().items() if pair in d]).reshape(-1, 2).T
     axis.plot(x, y, "o", color=RAMP[3], markersize=4)
+    if len(x) < FITTED:
+        return
     try:
         fit = measure.against(d).fit
     except HeadwiseError:  # all pairs alike, or one without D: no line
@@ -135,31 +165,38 @@ def _against(axis: Any, measure: Similarity, d: Mapping[Any, float], title: str)
 
 
 def sweeps(base: Mapping[int, float], swept: Mapping[Axis, Mapping[float, Mapping[int, float]]]) -> Figure:
-    """Figures 9 and 10: mean GLUE score against plain training over δ and over α, a dot for each seed."""
-    figure, axes = _sheet(len(swept), 2.8, 2.2)
+    """Figures 9 and 10: GLUE's mean against plain training over δ and over α: means with 95 % intervals, and seeds."""
+    figure, axes = _sheet(len(swept), 2.8, 2.3)
     for axis, (one, points) in zip(axes, swept.items()):
         each = {value: found for value, scores in points.items() if (found := gaps(scores, base))}
         axis.axhline(0, color=INK, linewidth=0.6)
         for value, found in each.items():
-            axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=3, alpha=0.5)
-        axis.plot(list(each), [np.mean(found) for found in each.values()], color=RAMP[3])
+            axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=2.5, alpha=0.4)
+            axis.plot([value], [np.mean(found)], "o", color=RAMP[3], markersize=4.5)
+            axis.plot([value] * 2, _interval(found), color=RAMP[3], linewidth=1.2)
         axis.set_title(one.beside)
-        axis.set_xlabel(one.sign)
-    axes[0].set_ylabel("against plain, points")
+        axis.set_xlabel(SWEPT[one.sign])
+    axes[0].set_ylabel("GLUE's mean against plain, points")
     return figure
 
 
+def _interval(found: Sequence[float]) -> list[float]:
+    """Student's interval of the mean over seeds; not drawn for one seed."""
+    return [np.nan if end is None else end for end in student(found)]
+
+
 def gains(found: Mapping[str, Sequence[float]]) -> Figure:
-    """Each method's mean GLUE score against plain training: a dot for each seed, a bar for their mean."""
-    figure, (axis,) = _sheet(1, 5.2, 0.5 + 0.19 * len(found))
+    """GLUE's mean against plain training that was not tuned: means with 95 % intervals, and seeds; orange is ours."""
+    figure, (axis,) = _sheet(1, 6.0, 0.6 + 0.21 * len(found))
     for place, (name, each) in enumerate(found.items()):
-        colour = TASKS[1] if name in OWN else RAMP[3]
-        axis.barh(place, np.mean(each), color=colour, alpha=0.35, height=0.7)
-        axis.plot(each, [place] * len(each), "o", color=colour, markersize=3)
+        colour = TASKS[1] if name.startswith(OURS) else RAMP[3]
+        axis.plot(each, [place] * len(each), "o", color=colour, markersize=2.5, alpha=0.4)
+        axis.plot([np.mean(each)], [place], "o", color=colour, markersize=4.5)
+        axis.plot(_interval(each), [place] * 2, color=colour, linewidth=1.2)
     axis.axvline(0, color=INK, linewidth=0.6)
-    axis.set_yticks(range(len(found)), list(found))
+    axis.set_yticks(range(len(found)), [SHOWN.get(name, name) for name in found])
     axis.invert_yaxis()
-    axis.set_xlabel("against plain multi-task training, points of the mean over GLUE")
+    axis.set_xlabel("points of GLUE's mean above plain multi-task training of the same seeds, gradients not clipped")
     return figure
 
 
@@ -180,18 +217,20 @@ def shots(found: Mapping[str, Transfer]) -> Figure:
     return figure
 
 
-def bars(rows: Mapping[str, Sequence[tuple[str, float | None]]]) -> Figure:
-    """Figure 2: D of every pair, one panel per model; the dotted line is where a dissociation is called distinct."""
-    longest = max(len(name) for pairs in rows.values() for name, _ in pairs)
+def pairs(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Figure 2: D on accuracy of every pair: means with 95 % intervals over seeds, and seeds; a panel for each model."""
+    longest = max(len(name) for each in rows.values() for name in each)
     figure, axes = _sheet(len(rows), 1.8 + 0.065 * longest, 2.6)
-    for axis, (model, pairs) in zip(axes, rows.items()):
-        kept = [(name, value) for name, value in pairs if value is not None]
-        axis.barh([name for name, _ in kept], [value for _, value in kept], color=RAMP[3])
+    for axis, (model, each) in zip(axes, rows.items()):
+        for place, values in enumerate(each.values()):
+            axis.plot(values, [place] * len(values), "o", color=RAMP[3], markersize=2.5, alpha=0.4)
+            axis.plot([np.mean(values)], [place], "o", color=RAMP[3], markersize=4.5)
+            axis.plot(_interval(values), [place] * 2, color=RAMP[3], linewidth=1.2)
         axis.axvline(0, color=INK, linewidth=0.6)
-        axis.axvline(10, color=INK, linewidth=0.6, linestyle=":")
+        axis.set_yticks(range(len(each)), list(each))
         axis.invert_yaxis()
         axis.set_title(model)
-        axis.set_xlabel("D, percentage points")
+        axis.set_xlabel("D on accuracy, points")
     return figure
 
 

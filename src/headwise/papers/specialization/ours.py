@@ -9,6 +9,7 @@ from typing import Any
 from headwise.papers.specialization.records import Records
 from headwise.papers.specialization.settings import OWN
 from headwise.papers.specialization.training import (
+    BEST,
     FIRST,
     MEAN,
     UNCLIPPED,
@@ -24,7 +25,6 @@ from headwise.papers.specialization.training import (
 )
 from headwise.papers.summary import mean_sd, over_seeds, sentence, table
 
-BEST = "a factor per head and task, faster"
 DIRECT = ("multi", "iat", "mt-dnn", *(name for name, settings in OWN.items() if "tied" in settings))
 
 

@@ -87,6 +87,15 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
     return table(f"D after {kind}, {model}", columns, rows, note, published)
 
 
+def d_of_pairs(records: Records, model: str) -> dict[str, list[float]]:
+    """D on accuracy of every pair and seed, in percent, by the pair's name."""
+    found = {pair: one for pair, one in records.pairs(model).items() if _of_five(pair)}
+    each = {pair: [(one.entry("accuracy") or one.entry())["pairs"][0]["d"] for one in found[pair]] for pair in found}
+    order = list(combinations(in_order(list(dict.fromkeys(task for pair in found for task in pair))), 2))
+    known = [(a, b, [100 * d for d in each.get((a, b)) or each.get((b, a)) or [] if d is not None]) for a, b in order]
+    return {f"{label(a)}–{label(b)}": values for a, b, values in known if values}
+
+
 def double_p(found: Sequence[Lesioned]) -> float:
     """The p-value over trainings of "not both D_A and D_B are above zero"; NaN for one training."""
     each = [one.entry()["pairs"][0] for one in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,8 @@ START = (
 START += "the difference."
 MEAN = "Mean over GLUE's development sets in percent"
 UNCLIPPED = "–"
+BEST = "a factor per head and task, faster"
+CLIPPED, CLIPPED_BEST = "plain, clipped", "a factor per head and task, faster, clipped"
 
 
 # -- GLUE
@@ -118,8 +121,20 @@ def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
         return {}
     tasks = columns_of(found["multi"])
     means = {name: mean_scores(found[name], tasks) for name in FIRST if name in found}
+    means |= {name: mean_scores(one, tasks) for name, one in _clipped(records, model).items()}
     each = {name: gaps(one, means["multi"]) for name, one in means.items() if name != "multi"}
     return {name: differences for name, differences in each.items() if differences}
+
+
+def _clipped(records: Records, model: str) -> dict[str, Scores]:
+    """Plain training and our own under the usual setting but for clipped gradients: what else explains a gain."""
+    settings = [setting for setting, _ in records.usual.get(model, Counter()).most_common()]
+    found: dict[str, Scores] = {}
+    for setting in settings[1:]:
+        differs = [name for name, a, b in zip(SETTING, settings[0], setting) if a != b]
+        made = by_method(records, model, "annealed", setting) if differs == ["clip"] else {}
+        found |= {name: made[method] for name, method in ((CLIPPED, "multi"), (CLIPPED_BEST, BEST)) if method in made}
+    return found
 
 
 def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:

@@ -32,6 +32,7 @@ def _map(axis: Any, values: np.ndarray, title: str, **how: Any) -> Any:
     axis.set_xticks([0, values.shape[1] - 1])
     axis.set_yticks([0, values.shape[0] - 1])
     axis.tick_params(length=0)
+    axis.set_xlabel("head")
     return drawn
 
 
@@ -55,6 +56,9 @@ def claimed(claims: Claims, every: Claims) -> Figure:
     for axis, each in zip(axes, drawn):
         figure.colorbar(each, ax=axis)
     names = ["all" if task == ALL else task.upper() for task in every.tasks]
+    axes[0].set_ylabel("layer")
+    axes[1].set_ylabel("layer")
+    axes[2].set_xlabel("trained on")
     axes[2].set_xticks(range(len(names)), names, fontsize=6)
     axes[2].set_yticks(range(len(names)), names, fontsize=6)
     return figure
@@ -74,7 +78,7 @@ def closing(snapshots: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 
             _map(axis, gates[i], f"step {steps[i]}", cmap="Greys", vmin=0, vmax=1)
         for axis in here[len(chosen[name]) :]:
             axis.set_axis_off()
-        here[0].set_ylabel(name)
+        here[0].set_ylabel(f"{name}: layer")
     return figure
 
 

@@ -70,11 +70,11 @@ def _cosine(rows: np.ndarray) -> np.ndarray:
 
 def correlated(model: Model, signal: str, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
     """Spearman's correlation of a signal with the gains over ordered pairs, and p by relabelled tasks (Mantel 1967)."""
-    x, places = model.column(signal), model.apart
-    gains = model.gain
+    values, places = model.signals[signal], tuple(model.apart)
+    gains = model.gain[places]  # gains stay in their places: some may be missing, signals are whole
 
     def r(order: np.ndarray) -> float:
-        return _spearman(x, gains[np.ix_(order, order)][tuple(places)])
+        return _spearman(values[np.ix_(order, order)][places], gains)
 
     generator = np.random.default_rng([seed, 1])
     observed = r(np.arange(len(model.tasks)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from headwise.io.records import Record, Results
 from headwise.measuring.stats import adjust
-from headwise.papers.summary import table
+from headwise.papers.summary import mean_sd, table
 from headwise.papers.together.foretelling import (
     BASELINES,
     OURS,
@@ -21,6 +21,7 @@ from headwise.papers.together.foretelling import (
     held_out,
     signals_of,
 )
+from headwise.reporting.figures import INK, RAMP, house_style
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Records:
 
     @cached_property
     def models(self) -> list[Model]:
-        """Models with every pair in at least one seed."""
+        """Models with at least a third of the pairs: missing gains are NaN, and no test counts them."""
         return [made for name in self.found if (made := self._model(name))]
 
     def gains(self, name: str) -> tuple[tuple[str, ...], dict[int, np.ndarray]]:
@@ -74,17 +75,20 @@ class Records:
     def _model(self, name: str) -> Model | None:
         tasks, gains = self.gains(name)
         apart = ~np.eye(len(tasks), dtype=bool)
-        whole = [gain for gain in gains.values() if not np.isnan(gain[apart]).any()]
-        if len(tasks) < 3 or not whole:
+        every = np.stack([*gains.values(), np.full(apart.shape, np.nan)])[:-1]
+        there = (~np.isnan(every)).sum(0)
+        if len(tasks) < 3 or (there[apart] > 0).mean() < LEAST:
             return None
-        every = np.stack(whole)
         signals = [signals_of(r.arrays, r.result) for r in self.found[name].signals.values()]
         mean = {key: np.mean([each[key] for each in signals], 0) for key in signals[0]}
-        noise = every.std(0, ddof=1) if len(every) > 1 else np.full(every.shape[1:], np.nan)
-        return Model(name, tasks, every.mean(0), noise, mean)
+        middle = np.divide(np.nansum(every, 0), there, out=np.full(apart.shape, np.nan), where=there > 0)
+        square = np.nansum(np.square(every - middle), 0)
+        noise = np.sqrt(np.divide(square, there - 1, out=np.full(apart.shape, np.nan), where=there > 1))
+        return Model(name, tasks, middle, noise, mean)
 
 
 Table = dict[str, Any]
+LEAST = 1 / 3  # of the pairs
 SETS = {"head maps (ours)": OURS, "baselines": BASELINES, "both": (*OURS, *BASELINES)}
 LEAVES = {"model": "models not seen", "task": "tasks not seen"}
 
@@ -93,20 +97,24 @@ def gains_table(records: Records, model: Model) -> Table:
     """Every task's gain from every other, the mean over seeds."""
     rows = []
     for i, task in enumerate(model.tasks):
-        others = np.delete(model.gain[i], i)
-        rows.append([task, *(None if i == j else gain for j, gain in enumerate(model.gain[i])), others.mean()])
+        rows.append([task, *model.gain[i], mean_sd(model.gain[i])[0]])
     columns = ["task", *(f"with {task}" for task in model.tasks), "mean"]
     _, gains = records.gains(model.name)
-    pairs = np.stack(
-        [gain[tuple(model.apart)] for gain in gains.values() if not np.isnan(gain[tuple(model.apart)]).any()]
-    )
+    seeds = np.stack([gain[tuple(model.apart)] for gain in gains.values() if not np.isnan(gain).all()])
+    common = seeds[:, ~np.isnan(seeds).any(0)]
     note = "Points that the row's task gains on development data when the other is trained with it, with equally many "
-    note += f"updates of its own; mean over {len(pairs)} seed{'s' * (len(pairs) > 1)}"
-    if len(pairs) > 1:
+    note += f"updates of its own; {measured(model)}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    if len(seeds) > 1 and common.shape[1] > 2:
         spread = np.nanmean(model.noise[tuple(model.apart)])
-        note += f", which differ by {spread:.1f} (sd); r of one half of the seeds with the other, for all of them "
-        note += f"(Spearman-Brown): {ceiling(pairs):.2f}"
+        note += f". Of {common.shape[1]} gains all seeds have, they differ by {spread:.1f} points (sd); r of one half "
+        note += f"of the seeds with the other, for all of them (Spearman-Brown): {ceiling(common):.2f}"
     return table(f"What tasks gain from each other: {model.name}", columns, rows, f"{note}.")
+
+
+def measured(model: Model) -> str:
+    """How many pairs of tasks were trained together."""
+    number = len(model.tasks)
+    return f"{model.apart.shape[1] // 2} of {number * (number - 1) // 2} pairs of tasks"
 
 
 def signals_table(records: Records) -> Table | None:
@@ -137,19 +145,23 @@ def held_out_table(records: Records) -> Table | None:
             rows.append([LEAVES[leave], name, found["r"], found["low"], found["high"], *found["models"].values()])
     columns = ["held out", "signals", "r", "low", "high", *(f"r {m.name}" for m in models)]
     note = "Spearman's r of gains that ridge regression foretells with the measured ones, mean over models; intervals "
-    note += "(95 %) over tasks drawn anew. A correlation whose interval holds 0 is an honest null."
+    note += "(95 %) over tasks drawn anew. A correlation whose interval holds 0 is an honest null. "
+    note += f"{'; '.join(f'{each.name}: {measured(each)}' for each in models)}."
     return table("Foretold gains of models and tasks not seen", columns, rows, note)
 
 
 def drawn(records: Records) -> Any:
-    """Measured against foretold gains of models that were not seen: head maps alone."""
-    import matplotlib.pyplot as plt
-
+    """Measured against foretold gains by head maps alone: of models not seen, or of tasks where there is one model."""
     models = records.models
     leave = "model" if len(models) > 1 else "task"
-    figure, axes = plt.subplots(1, len(models), figsize=(3.2 * len(models), 3.0), squeeze=False, layout="constrained")
-    for axis, model, found in zip(axes[0], models, foretold(models, OURS, leave)):
-        axis.axhline(0, linewidth=0.8, color="0.7")
-        axis.scatter(found, model.gain[tuple(model.apart)], s=9, alpha=0.6)
-        axis.set(title=model.name, xlabel="foretold (standard deviations)", ylabel="measured gain, points")
+    with house_style() as plots:
+        figure = plots.figure.Figure(figsize=(3.2 * len(models), 3.0), layout="constrained")
+        axes = figure.subplots(1, len(models), squeeze=False)[0]
+    r = held_out(models, OURS, leave)["models"]
+    for axis, model, found in zip(axes, models, foretold(models, OURS, leave)):
+        axis.axhline(0, linewidth=0.6, color=INK)
+        axis.plot(found, model.gain[tuple(model.apart)], "o", color=RAMP[3], markersize=3, alpha=0.5)
+        axis.set_title(f"{model.name}, r = {r[model.name]:.2f}")
+        axis.set_xlabel(f"foretold gain, {leave} not seen (standard deviations)")
+    axes[0].set_ylabel("measured gain, points")
     return figure
