@@ -13,7 +13,7 @@ WORKS = {
     "methods": ("confirmed", "merged", "untrained"),
     "specialization": (
         *("distilled", "estimator", "few_shot", "inventory", "likeness", "mismatched", "mtdnn", "onto", "relabelling"),
-        *("rounds", "submission"),
+        *("closings", "rounds", "submission"),
     ),
     "stem_cell": ("probed", "trained"),
     "together": ("signals", "trained"),

@@ -93,7 +93,7 @@ def amount(job: Job) -> Amount:
     if work in ("train", "trained", "mtdnn", "distilled"):
         made = training(c, job.at)
         return made if work != "distilled" else made._replace(read=made.read + made.trained)  # the teacher's passes
-    if work in ("lesions", "apart", "estimator", "relabelling", "rounds"):
+    if work in ("lesions", "apart", "estimator", "relabelling", "closings", "rounds"):
         return closing(c, work)
     if work == "mismatched":
         return Amount(read=tokens([c["task"]], "dev"))
@@ -118,6 +118,8 @@ def closing(c: Mapping[str, Any], work: str) -> Amount:
     tasks = [*(c["training"].get("tasks") or c["training"]["pairs"])]
     if work == "estimator":  # as if each ablated all heads one by one, the most expensive case
         return lesions(tasks, 0, math.prod(BASE[:2]) + len(c["fractions"]), c["examples"])
+    if work == "closings":
+        return lesions(tasks, 0, len(c["closes"]) * len(tasks), c["dev"])
     if work in ("relabelling", "rounds"):
         return lesions(tasks, 9 * c.get("examples", 0), c.get("draws", 18) * len(tasks), c["dev"])
     sets = [len(tasks)] if work == "lesions" else [len(tasks), 2, 4]  # apart: pairs, languages, tasks

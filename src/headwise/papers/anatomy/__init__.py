@@ -20,10 +20,23 @@ def _claims(records: Records) -> Part:
     gaps = tables.control_gaps(records)
     rows = [each for model, found in gaps.items() for each in _over(model, found, "random heads", "mixed layers")]
     best = [each for model, found in gaps.items() for each in _over(model, found, "best layer", "best layer, mean")]
-    axis = "points by which the chosen heads are better, mean over tasks"
-    chosen = "Heads chosen for a property, as wide as a layer together, tell more of it than as many random heads."
-    less = "Against the best layer the gain is what is left of it where probes are standardized and at their optimum."
+    axis = "points by which the chosen heads are better, mean over tasks (standardized, converged probes)"
+    chosen = f"Heads chosen for a property, as wide as a layer together: better than {_sure(rows)}."
+    less = f"The same heads against the best layer: better than {_sure(best)}."
     return in_short([Claim(chosen, axis, rows), Claim(less, axis, best)])
+
+
+def _sure(rows: list[Row]) -> str:
+    """What the chosen heads beat by the whole interval, and in how many models."""
+    told = {
+        name: [row for row in rows if row.what.endswith(f"over {name}")] for name in dict.fromkeys(map(_other, rows))
+    }
+    counts = {name: sum(row.low is not None and row.low > 0 for row in each) for name, each in told.items()}
+    return ", ".join(f"{name} in {counts[name]} of {len(each)} models" for name, each in told.items())
+
+
+def _other(row: Row) -> str:
+    return row.what.partition(": over ")[2]
 
 
 def _over(model: str, found: dict[str, list[float]], *names: str) -> list[Row]:

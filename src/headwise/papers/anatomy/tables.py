@@ -221,9 +221,15 @@ def controls_table(records: Records, model: str, suite: str) -> Table | None:
     note = (
         f"Top heads over the tasks, in points: above {'; '.join(told)}. p: the share of {len(c['random'])} draws, and "
     )
-    note += "the top heads, that do as well (one-sided). Random heads and mixed values of all layers are as wide as "
+    train, test = ([found[task].result["sizes"][side] for task in found] for side in ("train", "test"))
+    note += f"the top heads, that do as well (one-sided). Rows: {_range(train)} to train, {_range(test)} to test. "
+    note += "Random heads and mixed values of all layers are as wide as "
     note += "the top heads, and their means are shown."
     return table(f"Controls: {model}, {suite}, standardized probes", columns, rows, note)
+
+
+def _range(sizes: list[int]) -> str:
+    return f"{min(sizes):,} to {max(sizes):,}" if min(sizes) < max(sizes) else f"{sizes[0]:,}"
 
 
 def control_gaps(records: Records) -> dict[str, dict[str, list[float]]]:

@@ -89,7 +89,7 @@ def untouched_table(records: Records) -> Table | None:
 
 
 def drawn(records: Records) -> Any:
-    """Similarity on development and test rows: means with 95 % intervals, and seeds; lines are the untouched encoder."""
+    """Similarity on development and test rows: means, 95 % intervals and seeds; lines are the untouched encoder."""
     with house_style() as plots:
         figure = plots.figure.Figure(figsize=(7.4, 0.8 + 1.5 * len(records.untrained)), layout="constrained")
         panels = figure.subplots(len(records.untrained), 2, squeeze=False)

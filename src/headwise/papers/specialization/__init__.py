@@ -76,6 +76,7 @@ ITEMS = (
         ("five", "estimators", "permutation", "rounds"),
         ("Importance estimators", "Agreement of estimators", "Pruning in rounds", "Permutation test"),
     ),
+    Item("closings", "lesions by mean and resampling", ("five", "closings"), ("D by what closed",)),
     Item(
         "beyond",
         "methods and conditions beyond the paper",
@@ -215,7 +216,8 @@ def _five(records: Records) -> Part:
         tables += [make(records, model) for make in (apart.mutual_table, apart.share_table)]
         tables += [make(records, model) for make in (apart.overlap_table, apart.layer_table)]
     drawn = {"layers": partial(figures.layers, five), "shares": partial(figures.shares, five)} if five else {}
-    return _part("All tasks", [*tables, head_set_table(records), estimating.permutation_table(records)], drawn)
+    closing = estimating.closing_table(records)
+    return _part("All tasks", [*tables, head_set_table(records), estimating.permutation_table(records), closing], drawn)
 
 
 def _paired_news(records: Records) -> Part:

@@ -10,10 +10,10 @@ from scipy.stats import rankdata
 
 from headwise.io.records import Record
 from headwise.measuring.stats import adjust
-from headwise.papers.specialization.records import Lesioned, Records, label, seeds
+from headwise.papers.specialization.records import CHANCE, NEAR, Lesioned, Records, label, seeds
 from headwise.papers.specialization.settings import ESTIMATORS
 from headwise.papers.specialization.training import against
-from headwise.papers.summary import mean_sd, table
+from headwise.papers.summary import mean_sd, student, table
 
 Table = dict[str, Any]
 
@@ -95,6 +95,37 @@ def permutation_table(records: Records) -> Table | None:
     )
     note += "how often D is then as large, one-sided."
     return table("Permutation test of D", ["model", "seed", "D", "p", "draws"], rows, note) if rows else None
+
+
+def closing_table(records: Records) -> Table | None:
+    """D by what closed heads return, beside zero: does a gentler lesion show what chance level hides?"""
+    found: dict[str, list[Record]] = {}
+    for record in records.of("closings"):
+        found.setdefault(record.config["model"], []).append(record)
+    rows = []
+    for model, ones in found.items():
+        d = {
+            how: {r.config["seed"]: 100 * r.result["closed"][how]["D"] for r in ones}
+            for how in ones[0].config["closes"]
+        }
+        for how, values in d.items():
+            test = against(values, d["zero"]) if how != "zero" else (None, None)
+            low = [_at_the_floor(record, how) for record in ones]
+            floor = f"{sum(map(sum, low))} of {sum(map(len, low))}"
+            rows.append([model, how, mean_sd(values.values())[0], *student(values.values()), *test, floor, len(ones)])
+    note = "D on accuracy in percent, mean over tasks, α = 0.3; low, high: Student's interval over trainings; against "
+    note += "zero: the mean difference of the same trainings, p by Student's paired t, two-sided. Mean: a head's mean "
+    note += "output over rows. Resample: its output for another row. At the floor: own lesions that leave a task "
+    note += "within five points of chance."
+    columns = ["model", "closed to", "D", "low", "high", "against zero", "p", "at the floor", "seeds"]
+    return table("D by what closed heads return", columns, rows, note) if rows else None
+
+
+def _at_the_floor(record: Record, how: str) -> list[bool]:
+    """For each task of known chance, whether its own lesion leaves it near there."""
+    cells, tasks = record.result["closed"][how]["accuracy"], record.result["tasks"]
+    known = [(row[1 + i], CHANCE[task]) for i, (task, row) in enumerate(zip(tasks, cells)) if task in CHANCE]
+    return [value <= chance + NEAR for value, chance in known]
 
 
 def rounds_table(records: Records, model: str) -> Table | None:

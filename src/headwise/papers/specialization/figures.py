@@ -218,7 +218,7 @@ def shots(found: Mapping[str, Transfer]) -> Figure:
 
 
 def pairs(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Figure 2: D on accuracy of every pair: means with 95 % intervals over seeds, and seeds; a panel for each model."""
+    """Figure 2: D on accuracy of every pair: means, 95 % intervals over seeds, and seeds; a panel for each model."""
     longest = max(len(name) for each in rows.values() for name in each)
     figure, axes = _sheet(len(rows), 1.8 + 0.065 * longest, 2.6)
     for axis, (model, each) in zip(axes, rows.items()):

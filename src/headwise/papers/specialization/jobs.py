@@ -23,8 +23,18 @@ class Build(recipe.Build):
 
     paper = "specialization"
     parts = (
-        *("inventory", "five", "five_iat", "estimators", "permutation", "rounds", "frozen", "pairs", "paired_news"),
-        *("annealed", "alike", "proportional", "singles", "ticket_share", "prune_least", "mtdnn", "distilled"),
+        *("inventory", "five", "five_iat", "estimators", "permutation", "closings", "rounds", "frozen", "pairs"),
+        *(
+            "paired_news",
+            "annealed",
+            "alike",
+            "proportional",
+            "singles",
+            "ticket_share",
+            "prune_least",
+            "mtdnn",
+            "distilled",
+        ),
         *("sweep_delta", "sweep_alpha", "released", "conditions", "own", "variants", "glue_lesions", "few_shot"),
         *("grid", "untuned", "strict", "unsaid", "submission", "compared"),
     )
@@ -101,6 +111,14 @@ class Build(recipe.Build):
         s, job, (lesions,) = self.size, self._five(), self.five()
         null = {"lesions": lesions.key, "fraction": 0.3, "draws": s.draws, "dev": s.null_dev, "seed": self.seed}
         return [self._job("relabelling", "permutation", job, lesions, of=job.key, training=job.config, **null)]
+
+    def closings(self) -> list[Job]:
+        """The same lesions with heads closed to zero, to their mean output and to another row's."""
+        job, (lesions,) = self._five(), self.five()
+        how = {"closes": ["zero", "mean", "resample"], "fraction": 0.3, "dev": self.size.null_dev, "seed": self.seed}
+        return [
+            self._job("closings", "closings", job, lesions, of=job.key, training=job.config, lesions=lesions.key, **how)
+        ]
 
     def rounds(self) -> list[Job]:
         """Pruning with importance estimated anew after every cut."""

@@ -189,6 +189,19 @@ def estimator(place: Place) -> dict[str, Any]:
     return short({"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()})
 
 
+def closings(place: Place) -> dict[str, Any]:
+    """D by what closed heads return: gentler closings show what chance level hides."""
+    c, found = place.config, {}
+    made = opened(place, c["training"], c["of"])
+    maps = {name: torch.tensor(one["scores"]) for name, one in place.before(c["lesions"]).result["importance"].items()}
+    how = {"random": 0, "matched": 0, "limit": c["dev"], "seed": c["seed"], "undefined": "leave"}
+    for close in c["closes"]:
+        plain = dissociate(made, maps, c["fraction"], close=close, **how)
+        exact = plain.on.get("accuracy", plain)
+        found[close] = {"D": exact.mean(), "accuracy": exact.performance[0].tolist()}
+    return short({"tasks": list(maps), "closed": found})
+
+
 def relabelling(place: Place) -> dict[str, Any]:
     """The permutation test of D: the tasks' heads dealt anew, many times."""
     c = place.config
