@@ -243,7 +243,7 @@ def test_smoke_runs_whole(tmp_path):
     results = Results(tmp_path / "records")
     assert len(recipe.parts(results)) == 8
     page = pages(recipe, results, tmp_path / "page")
-    assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 6
+    assert page.exists() and len(list((tmp_path / "page" / "anatomy").glob("*.svg"))) == 7
 
 
 CELLS = [(model, task) for model, rows in published.TABLE_5.items() for task in rows]
