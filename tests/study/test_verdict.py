@@ -328,6 +328,11 @@ def test_without_subsamples_nothing_is_said_of_stability():
     assert said(stable(a=(None, None, None))) == ""
 
 
+def test_heads_that_no_forward_proved_are_a_warning():
+    assert "Warning: heads were found by name, unverified" in said({"model": {"name": "m", "verified": False}})
+    assert "unverified" not in said({"model": {"name": "m"}})
+
+
 def test_collapse_is_a_warning():
     assert "Warning: all predictions fall into one class for a as it is" in said(
         {"trust": {"collapsed": ["a as it is"]}}

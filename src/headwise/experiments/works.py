@@ -287,7 +287,12 @@ def lesions(place: Place) -> dict[str, Any]:
     how = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     dissociation = dissociate(model, results, c["fractions"], undefined="leave", **how)
     scores = {name: result.to_record() | {"split_half": result.split_half()} for name, result in results.items()}
-    return short(plain({"importance": scores, "dissociation": dissociation.to_record()}))
+    return short(plain({"importance": scores, "dissociation": dissociation.to_record(), **unverified(model)}))
+
+
+def unverified(model: Any) -> dict[str, bool]:
+    """What a record says if no forward proved where the heads are; nothing otherwise."""
+    return {} if model.attention.verified else {"verified": False}
 
 
 _loaded: dict[tuple[Any, ...], Any] = {}
@@ -307,7 +312,8 @@ def scores(place: Place) -> dict[str, Any]:
     name, task = config.pop("model"), place.task(config.pop("task"))
     what = name, config.pop("weights"), task.name, config.pop("data"), place.device
     load = lambda: open_subject(place.encoder(name), [task]).to(default_device(place.device))  # noqa: E731
-    return short(plain(importance(shared(what, load), task.name, log=place.log, **config).to_record()))
+    model = shared(what, load)
+    return short(plain(importance(model, task.name, log=place.log, **config).to_record())) | unverified(model)
 
 
 def study(place: Place) -> dict[str, Any]:

@@ -76,13 +76,18 @@ def forget(model: nn.Module) -> None:
     _remembered.pop(model, None)
 
 
+def code_of(module: nn.Module) -> tuple[int, int]:
+    """The code that a module runs: the forward of its class, and one set on it alone."""
+    return id(type(module).forward), id(vars(module).get("forward"))
+
+
 def _state(model: nn.Module) -> int:
-    """A hash of a model's modules and of the shapes of their weights."""
+    """A hash of a model's modules, their code and the shapes of their weights."""
     parts, rest = [], [model]
     while rest:
         module = rest.pop()
         weight = module._parameters.get("weight")
         kept = getattr(module, "headwise_kept", None) if "headwise_kept" in module.__dict__ else None
-        parts.append((id(module), None if weight is None else (weight.shape, weight.device), kept))
+        parts.append((id(module), None if weight is None else (weight.shape, weight.device), kept, code_of(module)))
         rest += [child for child in module._modules.values() if child is not None]
     return hash(tuple(parts))

@@ -16,6 +16,7 @@ from torch import nn
 from headwise.errors import first_line
 from headwise.heads.families import CROSS_MARKS, EXACT, declared_causal, text_config
 from headwise.heads.inside import found_inside
+from headwise.heads.modules import code_of
 from headwise.heads.samples import samples
 from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
@@ -84,13 +85,15 @@ def _untraceable(model: nn.Module) -> str:
 
 
 def _key(model: Any) -> int:
-    """The cache key of a trace: the configuration, and every module's name, type, shape and device."""
+    """The cache key of a trace: the configuration, and every module's name, type, code, hooks, shape and device."""
     config = getattr(model, "config", None)
     configuration = config.to_json_string() if config is not None and hasattr(config, "to_json_string") else str(config)
     parts: list[Any] = [configuration]  # the attention implementation does not matter
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
-        parts.append((name, type(module), None if weight is None else (type(weight), weight.shape, weight.device)))
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        code = type(module), code_of(module), tuple(id(hook) for hook in hooks if not getattr(hook, "lent", False))
+        parts.append((name, code, None if weight is None else (type(weight), weight.shape, weight.device)))
     return hash(tuple(parts))
 
 

@@ -27,6 +27,7 @@ class ModelInfo(TypedDict):
     stacks: NotRequired[dict[str, list[int]]]  # of an encoder with a decoder: the layers of each
     head_dim: NotRequired[int]
     parameters: NotRequired[int]
+    verified: NotRequired[bool]  # False: heads were found by name, because no forward could be run
 
 
 class TaskInfo(TypedDict):

@@ -209,6 +209,7 @@ class Study:
         if "+" in heads.stack:
             model["stacks"] = layers_by_stack(self.model.backbone)
         model |= {"head_dim": heads.head_dim, "parameters": sum(p.numel() for p in self.model.backbone.parameters())}
+        model |= {} if heads.verified else {"verified": False}
         reproduce = {"command": self.command, "settings": used(settings), "versions": now["versions"]}
         reproduce |= {"plan": plain(settings.plan)} if trained else {}
         limits = {"train": settings.plan.max_examples if trained else None, "dev": settings.dev}

@@ -314,6 +314,8 @@ def _stable(study: Mapping[str, Any]) -> list[str]:
 
 def _warnings(study: Mapping[str, Any]) -> list[str]:
     trust, lines = study.get("trust", {}), []
+    if study.get("model", {}).get("verified") is False:
+        lines.append("Warning: heads were found by name, unverified: no forward showed that closing them works.")
     if trust.get("collapsed"):
         lines.append(f"Warning: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
     found = {name: _overlap(worst) for name, worst in trust.get("worst_overlap", {}).items()}
