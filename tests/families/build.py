@@ -184,7 +184,7 @@ def _stages(part: Any) -> None:
     """As many stages of a backbone as are left, and of these the last."""
     held = vars(part)
     stages = len(held["depths"]) if isinstance(held.get("depths"), list) else held.get("num_hidden_layers")
-    if held.get("stage_names") and isinstance(stages, int):
+    if isinstance(stages, int) and len(held.get("stage_names") or ()) > 1 + stages:
         part.stage_names = held["stage_names"][: 1 + stages]
         part._out_features, part._out_indices = [part.stage_names[-1]], [len(part.stage_names) - 1]
 
@@ -196,12 +196,15 @@ def parts(config: Any) -> list[Any]:
 
 
 def build(family: str, **settings: Any) -> Any:
-    """A tiny model with random weights, none of them zero: the first way to make it small after which it runs."""
+    """A tiny model with random weights, none of them zero: the first way to make it small after which it runs.
+
+    Where none does, the first after which its parts run.
+    """
     from transformers import AutoConfig
 
     whole, own = WHOLE.get(family), {**OWN.get(family, {}), **settings}
     ways = [lambda config: config] if whole else [shrunk, shallow]
-    failure, idle = None, None
+    failure, halves, idle = None, None, None
     for way, settled in product(ways, (True, False)):
         torch.manual_seed(0)
         try:
@@ -217,11 +220,12 @@ def build(family: str, **settings: Any) -> Any:
         except Exception as error:
             failure = failure or error
             continue
-        if len(ways) == 1 or runs(model) or all(runs(part) for part in _outermost(model)):
+        if len(ways) == 1 or runs(model):
             return model
+        halves = halves or (model if all(runs(part) for part in _outermost(model)) else None)
         idle = idle or model
     if idle is not None:
-        return idle
+        return halves or idle
     raise failure or ValueError(family)
 
 

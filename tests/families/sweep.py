@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 FILE, PAGE = HERE / "verdicts.json", HERE.parent.parent / "docs" / "families.md"
-SECONDS = 300  # for one type
+SECONDS = 300  # of computing, for one type
 NO_ATTENTION = "no attention was seen"
 ORDER = ("right", "unproven", "refused", "no attention", "not built", "wrong", "crash")
 MEANING = {
@@ -100,18 +100,18 @@ def _line(error: BaseException) -> str:
 
 def _within(family: str, quick: bool = False) -> tuple[str, str, str]:
     """The verdict, or a crash where it takes too long."""
-    signal.signal(signal.SIGALRM, _stop)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, _stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         return (family, *judge(family, quick))
     except BaseException as error:
         return family, "crash", _line(error)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _stop(*_: Any) -> None:
-    raise TimeoutError(f"more than {SECONDS} seconds")
+    raise TimeoutError(f"more than {SECONDS} seconds of computing")
 
 
 def verdicts(families: Iterable[str], processes: int = 1, quick: bool = False) -> Iterator[tuple[str, str, str]]:

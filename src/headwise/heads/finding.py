@@ -57,7 +57,7 @@ def find(model: nn.Module, pattern: str | None, stack: str | None, sample: dict[
         raise _refusal(facts, inner, family)
     name = _choose(stacks | others, stack, inner, family)
     named = [name for stack in others.values() for name, _ in stack]
-    unseen = [tower for tower in facts.unseen if not any(site.startswith(f"{tower}.") for site in named)]
+    unseen = [each for each in facts.unseen if not any(site.startswith(f"{each}.") for site in _globs(named))]
     more = {"uncovered": (*_globs(facts.refused), *unseen)}
     if name in others:
         return _measured(inner, family, name, others[name]) | more | {"verified": False}

@@ -153,15 +153,16 @@ def _sliced(
 
 
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
-    """The outermost submodels with attention that no sample reached."""
+    """The outermost submodels with attention that no sample reached, and other attention, layers as stars."""
     found: list[str] = []
-    for name, tower in towers(model):
+    attends = lambda module: "Attention" in type(module).__name__  # noqa: E731
+    submodels = [(name, tower) for name, tower in towers(model) if any(map(attends, tower.modules()))]
+    layers = [(name, module) for name, module in model.named_modules() if name and attends(module)]
+    for name, _ in (*submodels, *layers):
         inside = any(name.startswith(f"{other}.") for other in found)
-        if inside or any(each.startswith(f"{name}.") for each in reached):
-            continue
-        if any("Attention" in type(module).__name__ for module in tower.modules()):
+        if not inside and not any(each == name or each.startswith(f"{name}.") for each in reached):
             found.append(name)
-    return found
+    return list(dict.fromkeys(map(_glob, found)))
 
 
 def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -188,7 +189,7 @@ def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
             cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
             groups.setdefault((_owner(name), cross), []).append((name, proof))
     result = Proven(refused=dict(found.refused), reached=found.reached, why=why)
-    result.unseen = _unseen(model, found.reached)
+    result.unseen = _unseen(model, found.reached | {proof.name for proof in found.proofs} | set(found.refused))
     for (owner, cross), members in groups.items():
         for part in _apart(members):
             name = _name(part[0][0], owner, cross, model, list(result.stacks), len(groups) > 1)
