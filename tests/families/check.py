@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ def verdict(model: nn.Module, thorough: bool = True) -> tuple[str, str]:
 
 
 def _gradient(model: nn.Module, stack: str) -> Iterator[str]:
-    """Nothing where the gradient of a gate is that of finite differences."""
+    """Nothing where the gradient of a gate is that of finite differences; whether it is with nothing detached."""
     gradient = away = 0.0
     for step in (1e-4, 1e-6):  # the second where the first meets the kink of a ReLU
         twin = copy.deepcopy(model)
@@ -65,9 +65,28 @@ def _gradient(model: nn.Module, stack: str) -> Iterator[str]:
         except Exception as error:  # an operation without a gradient, or without float64
             yield f"no gradient ({str(error).strip().splitlines()[0][:100]})"
             return
-        if abs(gradient - away) <= 1e-4 * max(abs(gradient), abs(away)) + 1e-7:
+        if _close(gradient, away):
             return
-    yield f"gradient {gradient:.5g} against {away:.5g}"
+    twin = copy.deepcopy(model)
+    heads = Heads.of(twin, stack=stack)
+    with attached():
+        whole, _ = slope(twin, heads)
+    yield f"gradient {gradient:.5g} against {away:.5g} ({'detached' if _close(whole, away) else 'not explained'})"
+
+
+def _close(gradient: float, away: float) -> bool:
+    return abs(gradient - away) <= 1e-4 * max(abs(gradient), abs(away)) + 1e-7
+
+
+@contextmanager
+def attached() -> Iterator[None]:
+    """Inside the block nothing is cut off from autograd."""
+    detach = torch.Tensor.detach
+    torch.Tensor.detach = lambda tensor: tensor  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.detach = detach  # type: ignore[method-assign]
 
 
 def _wrong(model: nn.Module, heads: Heads) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from families.build import build
-from families.check import slope, verdict
+from families.check import attached, slope, verdict
 from families.sweep import FILE, PAGE, page, types, verdicts
 from headwise.heads.gates import Heads
 
@@ -60,11 +60,16 @@ def test_gradients_are_those_of_finite_differences(family, stack):
     assert gradient == pytest.approx(away, rel=1e-6) and gradient
 
 
-def test_what_a_model_detaches_has_no_gradient():
-    """RT-DETR cuts what its encoder hands to its decoder off from autograd, so heads there have another gradient."""
-    model = build("rt_detr")
-    gradient, away = slope(model, Heads.of(model, stack="encoder"))
+@pytest.mark.parametrize("family", ["rt_detr", "fastspeech2_conformer"])
+def test_gradients_differ_by_what_a_model_detaches_alone(family):
+    """Boxes, pitch and energy: heads before them have another gradient, until nothing is cut off from autograd."""
+    first, other = build(family), build(family)
+    gradient, away = slope(first, Heads.of(first, stack="encoder"))
     assert gradient != pytest.approx(away, rel=0.1)
+    heads = Heads.of(other, stack="encoder")
+    with attached():
+        gradient, away = slope(other, heads)
+    assert gradient == pytest.approx(away, rel=1e-4) and gradient
 
 
 def test_nothing_is_known_to_be_wrong():

@@ -348,6 +348,40 @@ def test_two_threads_gate_one_model_at_once():
         assert torch.equal(result, lesioned(layer)) and not torch.equal(result, plain)
 
 
+class Normed(nn.Module):
+    """A BERT whose states go through a batch norm as a picture does, and come out as a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert, self.norm = tiny("bert"), nn.BatchNorm2d(24)
+        self.config = self.bert.config
+        generator = torch.Generator().manual_seed(0)
+        self.norm.running_mean.copy_(torch.randn(24, generator=generator))
+        self.eval().double()
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        states = self.bert(input_ids).last_hidden_state.transpose(1, 2).contiguous()
+        return self.norm(states.unflatten(2, (2, -1))).flatten(2).transpose(1, 2).cumsum(1)
+
+
+def test_gradients_of_one_example_pass_a_batch_norm():
+    """torch 2.13 alone gets them wrong on a CPU, by as much as they are."""
+    model, ids = Normed(), torch.tensor([[1, 7, 9, 12, 15, 2]])
+    weight = torch.randn(1, 6, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def loss(gate: torch.Tensor) -> torch.Tensor:
+        gates = torch.ones(2, 4, dtype=torch.float64).index_put((torch.tensor(0), torch.tensor(1)), gate)
+        with gated(model, gates):
+            return (model(ids) * weight).sum()
+
+    one = torch.ones((), dtype=torch.float64)
+    gate = one.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(gate), gate)
+    with torch.no_grad():
+        away = (loss(one + 1e-5) - loss(one - 1e-5)) / 2e-5
+    assert float(gradient) == pytest.approx(float(away), rel=1e-6)
+
+
 def test_a_forward_of_another_thread_does_not_count_as_reached():
     model = tiny("bert")
     batch, heads = tiny_batch(model), Heads.of(model)

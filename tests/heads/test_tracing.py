@@ -274,7 +274,7 @@ def test_a_tower_that_no_sample_reaches_is_listed(monkeypatch):
     monkeypatch.setattr(proven, "samples", lambda one: texts if one is model else [])
     heads = Heads.of(model, stack="text")
     assert heads.verified and heads.alive.tolist() == [[True] * 4, [False] * 4]
-    assert heads.uncovered == ("vision_model",)
+    assert heads.uncovered == ("vision_model", "language_model.layers.*.cross_attn")
 
 
 def test_cross_layers_are_a_stack_of_their_own():

@@ -23,7 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.equation import check_gates, check_reference, mixed, whole
 from headwise.heads.finding import Site, find, stacks_of, unwrap
 from headwise.heads.inside import reached_inside
-from headwise.heads.modules import forget, remembered
+from headwise.heads.modules import forget, remembered, sound_norms
 from headwise.heads.sites import Share, joined, share_of, shared
 
 __all__ = ["Heads", "Site", "captured", "gated", "stacks_of", "touched", "unwrap"]
@@ -232,8 +232,7 @@ def touched(model: nn.Module, touch: Touch, heads: Heads | None = None, whole: b
 
         return start
 
-    with ExitStack() as stack:
-        stack.enter_context(_uncompiled(model))
+    with _uncompiled(model), sound_norms(model), ExitStack() as stack:
         inner = unwrap(model)
         stack.callback(inner.register_forward_pre_hook(Lent(_refuse_old_masks), with_kwargs=True).remove)
         stack.callback(inner.register_forward_pre_hook(Lent(calls.restart)).remove)

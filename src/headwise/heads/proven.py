@@ -157,8 +157,9 @@ def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     found: list[str] = []
     attends = lambda module: "Attention" in type(module).__name__  # noqa: E731
     submodels = [(name, tower) for name, tower in towers(model) if any(map(attends, tower.modules()))]
-    layers = [(name, module) for name, module in model.named_modules() if name and attends(module)]
-    for name, _ in (*submodels, *layers):
+    named = [(name, module) for name, module in model.named_modules() if name and attends(module)]
+    inner = [(name, module) for name, module in named if not name.rpartition(".")[2].isdigit()]  # no layers
+    for name, _ in (*submodels, *inner):
         inside = any(name.startswith(f"{other}.") for other in found)
         if not inside and not any(each == name or each.startswith(f"{name}.") for each in reached):
             found.append(name)
