@@ -27,8 +27,8 @@ class Trained(NamedTuple):
 COMMAND = """\
 python -m examples.language_models --model smollm2-135m=FOLDER --model gemma3-270m=FOLDER --data FOLDER \\
   --out runs/language_models --size medium --device cuda --processes 4
-python -m examples.language_models --model gemma3-270m=FOLDER --data FOLDER --out runs/language_models --size small \\
-  --dtype bfloat16
+python -m examples.language_models --model gemma3-270m=FOLDER --data FOLDER --out runs/language_models \\
+  --size least small --dtype bfloat16
 cp runs/language_models/language_models.parquet results/
 python -m examples.language_models --records results/language_models.parquet --pages docs/results"""
 TRAINED = {  # from docs/results/specialization.md, on accuracy and with 30 % of heads closed
@@ -156,10 +156,15 @@ def _verdicts(records: Records) -> str:
         for close in CLOSES:
             for record in records.each("lesions", model, close=close):
                 tasks, d, p = tables.learned_d(records, record)
-                tested = "not tested" if np.isnan(p) else f"p = {p:.2g}"
-                cells.append(f"{close}, seed {record.config['seed']}: {100 * d:.1f} % ({len(tasks)} tasks, {tested})")
+                cells.append(
+                    f"{close}, seed {record.config['seed']}: {100 * d:.1f} % ({len(tasks)} tasks, {_tested(p)})"
+                )
         said.append(f"{model}: {', '.join(cells) or 'not measured'}")
     return "; ".join(said)
+
+
+def _tested(p: float) -> str:
+    return "not tested: fewer than ten random sets" if np.isnan(p) else f"p = {p:.2g}"
 
 
 def trained(records: Records) -> Part | None:
@@ -171,10 +176,11 @@ def trained(records: Records) -> Part | None:
             continue
         _, d, p = tables.learned_d(records, record)
         low, high = before.d[1:]
-        (same if (low > 0) == (p < 0.05) else unlike).append(model)
+        if not np.isnan(p):
+            (same if (low > 0) == (p < 0.05) else unlike).append(model)
         shared, first, chance = tables.concentration(records, model)
         layers = f"{100 * sum(before.first) / before.top:.0f} (by chance {100 * chance:.0f})"
-        rows.append([model, "mean D %", f"{before.d[0]:.1f} [{low:.1f}, {high:.1f}]", f"{100 * d:.1f}, p = {p:.2g}"])
+        rows.append([model, "mean D %", f"{before.d[0]:.1f} [{low:.1f}, {high:.1f}]", f"{100 * d:.1f}, {_tested(p)}"])
         rows.append([model, "top heads in layers 1 and 2, %", layers, f"{first:.0f} (by chance {100 * chance:.0f})"])
         spans = f"{before.shared[0]:.0f} to {before.shared[1]:.0f} (by chance 30)"
         rows.append(
@@ -187,7 +193,7 @@ def trained(records: Records) -> Part | None:
         "The same models [with output heads, trained on MNLI, QQP, QNLI, AG and SST-2](specialization.md), three "
         "seeds and D on accuracy, beside the models as they are with heads closed to zero. Tasks, metrics and shares "
         "of heads differ, so only the direction can agree: whether mean D is above zero (trained, by the interval over "
-        f"seeds; as they are, by p < 0.05). By this {' and '.join(agreed)}."
+        f"seeds; as they are, by p < 0.05). By this {' and '.join(agreed) or 'nothing can be said'}."
     )
     columns = ["model", "what", "trained, 30 % of heads", "as it is, 10 % of heads"]
     return Part("Beside the trained models", text, [table("Trained and as they are", columns, rows)])

@@ -60,7 +60,7 @@ FEW = (*BLIMP, "sst2", "agnews", *QUESTIONS, "copying")  # rte is left out: neit
 SIZES = {
     "full": Size(4000, None, 2000, 400, (0.05, 0.1, 0.2), 30, 20, 4, 150),
     "medium": Size(2000, None, 512, 200, (0.1,), 20, 5, 4, 100),
-    "small": Size(64, 32, 32, 32, (0.1,), 8, 0, 0, 0, SEEDS, FEW, short=500),
+    "small": Size(64, 32, 32, 32, (0.1,), 12, 0, 0, 0, SEEDS, FEW, short=500),
     "tiny": Size(8, 16, 8, 8, (0.1,), 2, 0, 0, 2, (1, 2)),
 }
 SIZES["least"] = replace(SIZES["small"], seeds=SEEDS[:1], closed=(*BLIMP, "sst2", "agnews", "copying"))
