@@ -246,6 +246,22 @@ def test_a_lost_model_is_taken_from_its_checkpoint(place, copy):
     assert checkpoint_hash(copy / "model") == first
 
 
+def test_records_of_a_training_that_is_gone_are_not_those_of_another(place, copy, monkeypatch):
+    """Where the same training does not give the same weights, as on accelerators."""
+    train = verb("fit")
+
+    def otherwise(model, *args, **options):
+        history = train(model, *args, **options)
+        next(model.parameters()).data += 1e-3
+        return history
+
+    shutil.rmtree(copy / "model")
+    shutil.rmtree(copy / "train")
+    monkeypatch.setattr(VERBS["fit"], otherwise)
+    with pytest.raises(HeadwiseError, match="gave other weights than its records"):
+        run(place, copy)
+
+
 @pytest.mark.parametrize("delta", [0.5, 1.0])
 def test_another_delta_is_as_in_a_fresh_folder(place, copy, tmp_path, delta):
     changed = run(place, copy, replace(SMALL, delta=delta))

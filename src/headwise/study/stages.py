@@ -144,6 +144,9 @@ def train(study: Study, data: Data) -> Data:
     result = study.recorded("train", {}, work)
     if checkpoint(study.out / "model") != result["weights"]:  # another training has replaced it since
         study.train()
+        if checkpoint(study.out / "model") != result["weights"]:  # trained again, without its checkpoints
+            seen = f"training again in {study.out} gave other weights than its records were measured on"
+            raise HeadwiseError(seen, "the model or the checkpoints of that training", "name another --out")
     study.model = study.saved_model("model")
     study.log(f"{result['steps']} steps in {result['seconds']:.0f} s")
     return {"training": {"tasks": result["curves"]}}
