@@ -155,7 +155,7 @@ WORDS = {
 
 def _claims(records: Records) -> Part:
     every = apart.encoders(records)
-    found = {model: training.method_gaps(records, model) for model in records.models()}
+    found = {model: training.method_gaps(records, model) for model in records.alike_on_glue()}
 
     def gaps(name: str) -> list[float]:
         return [gap for each in found.values() for gap in each.get(name, [])]

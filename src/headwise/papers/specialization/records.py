@@ -206,6 +206,25 @@ class Records:
         """Records of a work of this recipe."""
         return [record for record in self.all if record.work == f"specialization.{work}"]
 
+    def trained_on(self, model: str) -> str:
+        """How much of GLUE a model was trained and scored on, as a sentence; empty where it has no such training."""
+        seen = self.usual.get(model)
+        if not seen:
+            return ""
+        setting = seen.most_common(1)[0][0]
+        said = dict(zip(SETTING, setting))
+        rows = f"at most {said['max_examples']:,} rows" if said["max_examples"] else "all rows"
+        amount = f"{said['steps']} steps" if said["steps"] else f"{said['epochs']} epochs"
+        made = (r for r in self.all if r.work == "train" and r.config["model"] == model and _on_glue(r.config["tasks"]))
+        dev = {r.config.get("dev") for r in made if trained(r.config).setting == setting}
+        scored = f", scored on at most {max(dev - {None}):,} development rows" if dev - {None} else ""
+        return f"Trained on {rows} of each task, {amount}, learning rate {said['lr']:g}{scored}."
+
+    def alike_on_glue(self) -> list[str]:
+        """The models that were trained on GLUE in the way most were: what is pooled over models is theirs."""
+        commonest = sum(self.usual.values(), Counter()).most_common(1)
+        return [m for m, seen in self.usual.items() if commonest and seen.most_common(1)[0][0] == commonest[0][0]]
+
     def untuned(self, model: str) -> str:
         """What important-head training chose in place of α and δ, as a sentence."""
         made = (r.result.get("chosen") for r in self.all if r.work == "train" and r.config["model"] == model)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.papers.specialization.records import SETTING, Lesioned, Records, label, method_name
+from headwise.papers.specialization.records import Lesioned, Records, label, method_name
 from headwise.papers.specialization.training import (
     COLUMNS,
     CORPUS_GLUE,
@@ -124,7 +124,7 @@ def grid_table(records: Records, model: str) -> Table | None:
         tested = [*against(means, base), None, len(gaps(means, base)), None]
         rows.append(["settled", "half", *mean_sd(means.values()), *tested])
         note += f" {UNTUNED_NOTE} {records.untuned(model)}"
-    note += f" {trained_on(records, model)}"
+    note += f" {records.trained_on(model)}"
     columns = ["δ", "α", "mean", "sd", "against plain", "p", "p (Holm)", "seeds", "same start"]
     return table(f"IAT over the grid of δ and α, {model}", columns, rows, f"{note} {START}")
 
@@ -133,17 +133,6 @@ UNTUNED = "iat, α and δ untuned"
 UNTUNED_NOTE = (
     "Last row, not tuned: each task's fewest heads with half of its importance, from when two selections agree by 0.9."
 )
-
-
-def trained_on(records: Records, model: str) -> str:
-    """How much a model was trained on GLUE, as a sentence."""
-    seen = records.usual.get(model)
-    if not seen:
-        return ""
-    said = dict(zip(SETTING, seen.most_common(1)[0][0]))
-    rows = f"at most {said['max_examples']:,} rows" if said["max_examples"] else "all rows"
-    amount = f"{said['steps']} steps" if said["steps"] else f"{said['epochs']} epochs"
-    return f"Trained on {rows} of each task, {amount}, learning rate {said['lr']:g}."
 
 
 def chosen_by_others(
@@ -202,7 +191,7 @@ def glue_d_table(records: Records, model: str) -> Table | None:
     columns = ["task", "D plain", "sd", "D with IAT", "sd", "difference", "p", "p (Holm)", "seeds"]
     note = "In percent by the tasks' own metrics, α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, "
     note += "two-sided. A task whose whole model scores zero has no D, and the mean is over the tasks that have one in "
-    note += f"every seed. {trained_on(records, model)} The paper draws it for five models and prints no numbers."
+    note += f"every seed. {records.trained_on(model)} The paper draws it for five models and prints no numbers."
     return table(f"D on GLUE, {model}", columns, rows, note)
 
 

@@ -57,6 +57,7 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
     columns += ["tasks better", "seeds"]
     note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
+    note += f" {records.trained_on(model)}"
     note += f" Beside: {theirs} of Table 13." if lines and theirs else ""
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
 
