@@ -343,7 +343,7 @@ FEWER = {  # amounts alone: tasks, splits and kinds of jobs are those of the pap
         **{"sentences": 24, "onto": {"steps": 2}, "shots": (4,), "few_seeds": 2, "few_dev": 16, "max_length": 24},
         **{"alphas": (0.1, 0.3), "deltas": (0.1, 0.3), "grid": ((0.1, 0.15), (0.1, 0.3))},
         **{"estimators": ("gradient", "attribution", "integrated_gradients", "shapley", "random")},
-        "own": ({},),
+        **{"own": ({},), "conditions": ({"schedule": "constant"},)},
     },
     "anatomy": {"protocol": "sklearn", "options": {"l2": [1e-2]}, "limit": 96, "tuning_limit": 48, "max_length": 24},
     "stem_cell": {"test": 16, "probe": 24, "max_length": 24, "gate_plan": {}},
