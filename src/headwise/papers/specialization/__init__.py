@@ -80,7 +80,7 @@ ITEMS = (
     Item(
         "beyond",
         "methods and conditions beyond the paper",
-        ("annealed", "own", "conditions", "five_iat", "compared", "untuned"),
+        ("annealed", "own", "conditions", "five", "five_iat", "compared", "untuned"),
         ("IAT under other conditions", "Methods of our own", "D of the five tasks with"),
     ),
 )
