@@ -278,12 +278,19 @@ torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 how, folder, *families = sys.argv[1:]
 found = {}
-if how == "split":
+if how != "whole":
     dist.init_process_group("gloo")
 for family in families:
     plan = {"tp_plan": "auto"} if how == "split" else {}
     precision = torch.float32 if family == "mixtral" else torch.float64  # its experts know no float64
     model = AutoModelForCausalLM.from_pretrained(f"{folder}/{family}", **plan, dtype=precision).eval()
+    if how == "dealt":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     heads, batch = Heads.of(model), tiny_batch(model, 4, 9)
     assert bool(heads.share) == (how == "split") and heads.alive.all()
     loss = lambda m, b: m(**b).logits.log_softmax(-1)[:, :, 3].sum(1)
@@ -300,7 +307,7 @@ for family in families:
     found[f"{family}.captured"] = torch.stack(kept)
 if os.environ.get("RANK", "0") == "0":
     save_file({name: value.detach().contiguous() for name, value in found.items()}, f"{folder}/{how}.safetensors")
-if how == "split":
+if how != "whole":
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -308,7 +315,10 @@ if how == "split":
 
 @pytest.mark.slow
 def test_heads_on_two_processes_are_gated_captured_and_scored_as_on_one(tmp_path):
-    """By transformers' own plans: a rank has half of each layer's heads, and what is measured comes back whole."""
+    """By transformers' own plans a rank has half of each layer's heads, and what is measured comes back whole.
+
+    Dealt out by FSDP2, it has half of each layer's weights.
+    """
     small = {"num_key_value_heads": 2, "head_dim": 8, "hidden_size": 24, "intermediate_size": 32, "vocab_size": 64}
     small |= {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
     own = {"mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2}, "gemma3_text": {"sliding_window": 16}}
@@ -319,15 +329,15 @@ def test_heads_on_two_processes_are_gated_captured_and_scored_as_on_one(tmp_path
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / family)
     (tmp_path / "tensor.py").write_text(TENSOR)
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for how, launch in {
-        "whole": [],
-        "split": ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"],
-    }.items():
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    for how, launch in {"whole": [], "split": two, "dealt": two}.items():
         command = [sys.executable, *launch, tmp_path / "tensor.py", how, tmp_path, *families]
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
-    whole, split = (load_file(tmp_path / f"{how}.safetensors") for how in ("whole", "split"))
-    assert whole.keys() == split.keys() and len(whole) == 8 * len(families)
-    for name, value in whole.items():
-        rounding = 1e-5 if name.startswith("mixtral") else 1e-6
-        assert (split[name] - value).abs().max() <= rounding * max(1, value.abs().max()), name
+    whole, *parts = (load_file(tmp_path / f"{how}.safetensors") for how in ("whole", "split", "dealt"))
+    assert len(whole) == 8 * len(families)
+    for part in parts:
+        assert whole.keys() == part.keys()
+        for name, value in whole.items():
+            rounding = 1e-5 if name.startswith("mixtral") else 1e-6
+            assert (part[name] - value).abs().max() <= rounding * max(1, value.abs().max()), name

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from headwise.models.device import weight_bytes
 from headwise.models.processes import Team
+from headwise.testing import playground
 
 SCRIPT = """
 import os, sys, warnings, torch
@@ -113,6 +117,97 @@ def test_a_process_that_is_killed_ends_all_with_one_message(tmp_path):
     assert done.returncode and not (tmp_path / "killed.safetensors").exists()
     ours = [line for line in done.stderr.splitlines() if "HeadwiseError" in line and "lost another one" in line]
     assert len(ours) <= 2
+
+
+COMMAND = """
+import os, sys
+from headwise.cli import main
+from headwise.scoring import gradient
+
+before, seen = gradient.head_gradients, []
+def dying(sample, *args, **kwargs):
+    seen.append(sample.task)
+    if sample.task == "news" and os.environ["DIES"] == os.environ.get("RANK"):
+        os._exit(9)
+    return before(sample, *args, **kwargs)
+gradient.head_gradients = dying
+try:
+    main()
+finally:
+    print("measured", *dict.fromkeys(seen), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_command_whose_process_was_killed_resumes_with_what_is_missing(tmp_path):
+    """Of two tasks the first is in the file when a process dies in the second; the same command measures that one."""
+    playground(tmp_path)
+    (tmp_path / "job.py").write_text(COMMAND)
+    own = ["--task", "reviews=reviews.csv:text,label", "--task", "news=news.csv:text,label"]
+    train = ["train", "--model", "bert-tiny", *own, "--epochs", "1", "--out", "run"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWISE_CACHE": str(tmp_path / "cache")}
+    named = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    subprocess.run([sys.executable, "-m", "headwise", *train], env=env, check=True, **named)
+    measure = ["importance", "run/model", *own, "--out", "scores.safetensors"]
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "job.py", *measure]
+    killed = subprocess.run(two, env=env | {"DIES": "1"}, **named)
+    assert killed.returncode and set(load_file(tmp_path / "scores.safetensors")) == {"reviews"}
+    again = subprocess.run(two, env=env | {"DIES": "none"}, **named)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert again.stderr.count("measured news") == 2 and "measured reviews" not in again.stderr
+    assert again.stdout.count("found in scores.safetensors") == 1
+    found = load_file(tmp_path / "scores.safetensors")
+    alone = [sys.executable, "-m", "headwise", *measure[:-1], "alone.safetensors"]
+    subprocess.run(alone, env=env, check=True, **named)
+    for task, value in load_file(tmp_path / "alone.safetensors").items():
+        assert (value - found[task]).abs().max() <= 1e-6, task
+
+
+LIMITED = """
+import resource, sys, warnings, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from headwise.models.device import weight_bytes
+from headwise.scoring.importance import importance
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+folder, how = sys.argv[1:]
+places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "lm_head": "cpu", "model.rotary_emb": "cpu"}
+places |= {f"model.layers.{n}": "disk" for n in range(24)}
+given = {"device_map": places, "offload_folder": f"{folder}/disk"} if how == "disk" else {}
+if how != "whole":
+    used = int(next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmData" in line).split()[1])
+    most = 1024 * used + 260_000_000
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **given).eval()
+batch = {"input_ids": torch.arange(3, 35).view(2, 16)}
+loss = lambda m, b: m(**b, use_cache=False).logits.log_softmax(-1)[:, :, 3].sum(1)
+save_file({"scores": importance(model, [batch], loss=loss).scores}, f"{folder}/{how}.scores")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_model_on_disk_is_scored_in_less_memory_than_it_has_weights(tmp_path):
+    """400 MB of weights, 260 MB of memory: read whole it does not even load, from disk it has the same importance."""
+    torch.manual_seed(0)
+    small = {"num_hidden_layers": 24, "hidden_size": 512, "intermediate_size": 2048, "vocab_size": 64}
+    config = AutoConfig.for_model("llama", **small, num_attention_heads=8, num_key_value_heads=8)
+    model = AutoModelForCausalLM.from_config(config)
+    assert weight_bytes(model) > 400_000_000
+    model.save_pretrained(tmp_path, max_shard_size="40MB")
+    (tmp_path / "job.py").write_text(LIMITED)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    done = {}
+    for how in ("whole", "refused", "disk"):
+        command = [sys.executable, tmp_path / "job.py", tmp_path, how]
+        done[how] = subprocess.run(command, capture_output=True, text=True, env=env, timeout=400)
+    assert done["whole"].returncode == 0 and done["refused"].returncode, "or the limit shows nothing"
+    assert done["disk"].returncode == 0, done["disk"].stderr[-3000:]
+    whole, disk = (load_file(tmp_path / f"{how}.scores")["scores"] for how in ("whole", "disk"))
+    assert torch.allclose(whole, disk, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
