@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 MARKS = ("<!-- tables -->\n", "<!-- /tables -->\n")
 NAMES = sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith(("run", "scale", "comparing")))
-ON_REQUEST = {"cores": ("lab", "large", "repairing", "starting")}  # minutes each, or for accelerators
+ON_REQUEST = {"cores": ("lab", "large", "quantized", "repairing", "starting")}  # minutes each, or for accelerators
 SIZED = ("cutting", "growth", "peers", "roles")  # know the sizes themselves
 CPU, GPU = ["--device", "cpu"], ["--device", "cuda"]
 SIZES: dict[str, dict[str, list[str]]] = {
@@ -45,6 +45,7 @@ SIZES: dict[str, dict[str, list[str]]] = {
         "parameterfree": ["--sentences", "4", "--repeat", "1"],
         "parsing": [*CPU, "--sentences", "60", "--repeat", "1"],
         "probing": [*CPU, "--sentences", "80", "--repeat", "1", "--threads", "1"],
+        "quantized": ["--models", "smollm2-135m", "--rows", "4"],
         "records": ["--records", "20"],
         "repairing": ["--model", "stories15m", "--windows", "2"],
         "starting": ["--rows", "500", "--repeats", "1"],
