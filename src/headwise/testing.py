@@ -329,7 +329,7 @@ def speech_playground(folder: str | Path, count: int = 10) -> Path:
     tokenizer: Any = transformers.WhisperTokenizer(vocab=vocabulary, merges=[], **marks)
     tokenizer.add_special_tokens({"additional_special_tokens": list(special[1:])})
     heard = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
-    more = {"max_source_positions": 50, "max_target_positions": 32, "decoder_start_token_id": 1}
+    more: dict[str, Any] = {"max_source_positions": 50, "max_target_positions": 32, "decoder_start_token_id": 1}
     tiny("whisper", auto="AutoModelForSpeechSeq2Seq", **more).save_pretrained(folder / "whisper-tiny")
     transformers.WhisperProcessor(heard, tokenizer).save_pretrained(folder / "whisper-tiny")
     return folder

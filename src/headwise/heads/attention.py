@@ -95,7 +95,7 @@ def attention_patterns(model: Subject, texts: Sequence[str], shown: int = 2, bat
     heads, backbone = model.attention, model.backbone
     shape = heads.shape
     if "+" in heads.stack:  # a decoder's maps are of what it writes; the encoder's layers come first
-        backbone = backbone.get_encoder()
+        backbone = backbone.get_encoder()  # type: ignore[operator]
         heads = Heads.of(backbone)
     sums = {name: torch.zeros(heads.shape, dtype=torch.float64) for name in FEATURES}
     tokens = 0
