@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, HeadwiseWarning, unknown
 from headwise.tasks.columns import Columns, Ragged
 from headwise.tasks.kinds.windows import laid_out
 from headwise.tasks.task import Row
@@ -135,7 +135,8 @@ def numbered(rows: Iterable[Iterable[str]], known: Sequence[str]) -> list[list[i
         out.append([index.get(label, -1) for label in row])
     if strange:
         names = ", ".join(f"{label} ({n})" for label, n in strange.most_common(8))
-        warnings.warn(f"labels not seen in training, ignored by the loss and counted as errors: {names}", stacklevel=3)
+        seen = f"labels not seen in training, ignored by the loss and counted as errors: {names}"
+        warnings.warn(seen, HeadwiseWarning, stacklevel=3)
     return out
 
 
