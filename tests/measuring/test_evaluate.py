@@ -48,6 +48,29 @@ def test_lesions_in_one_pass_equal_separate_gated_evaluations(model):
     assert len({tuple(score.predictions) for score in together}) > 1
 
 
+def test_one_lesion_is_the_first_of_several(model):
+    alone = evaluate(model, "toy0", lesions()[0])
+    assert isinstance(alone, Score) and alone.predictions == evaluate(model, "toy0", lesions())[0].predictions
+
+
+def test_data_of_other_rows_is_refused(model):
+    for data in (
+        model.encode("toy0", "train", 8),
+        model.encode("toy0", "dev", chosen=range(8)),
+        model.encode("toy1", "dev", 8),
+    ):
+        with pytest.raises(HeadwiseError, match="data encoded from"):
+            evaluate(model, "toy0", limit=8, data=data)
+    data = model.encode("toy0", "dev", 8)
+    assert evaluate(model, "toy0", limit=8, data=data).value == evaluate(model, "toy0", limit=8).value
+
+
+def test_rows_given_once_can_be_read_again():
+    rows = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
+    once = Rows(train=iter(rows), test=(row for row in rows))
+    assert once.read("train") == once.read("train") == once.read("test") == once.read("test") == rows
+
+
 def test_an_open_gate_is_no_gate(model):
     (open_,) = evaluate(model, "toy0", torch.ones(1, 2, 4))
     assert open_.predictions == evaluate(model, "toy0").predictions
@@ -120,7 +143,7 @@ def test_bad_input_is_told(model):
     with pytest.raises(HeadwiseError, match="toy0"):
         evaluate(model, "toy9")
     with pytest.raises(HeadwiseError, match="gates of shape"):
-        evaluate(model, "toy0", torch.ones(2, 4))
+        evaluate(model, "toy0", torch.ones(3, 4))
     with pytest.raises(HeadwiseError, match="has no test rows"):
         evaluate(model, "toy0", split="test")
 

@@ -107,12 +107,12 @@ def evaluate(
     tokens: int | None = None,
     seed: int = 0,
 ) -> Any:
-    """Score a task; with gates ``(K, L, H)``, under K lesions in one pass over its data.
+    """Score a task; with gates ``(L, H)`` under one lesion, with ``(K, L, H)`` under K in one pass over its data.
 
     Args:
         model: a model with this task.
         task: its name.
-        gates: of each lesion; without them, the model as it is.
+        gates: of the lesion, or of each; without them, the model as it is.
         close: what closed heads return: "zero"; their "mean" output; "resample", their output on another example;
             "optimal", the constant that costs the task least; or a constant ``(L, H, D)``. Means and optimal constants
             are fitted on training examples if the task has them.
@@ -123,7 +123,7 @@ def evaluate(
         seed: of the draw of other examples.
 
     Returns:
-        A `Score`, or a list of K of them.
+        A `Score`, or a list of K of them if gates have three dimensions.
 
     Example:
         >>> whole = evaluate(model, "sst2")
@@ -135,8 +135,12 @@ def evaluate(
     source = model.tasks[task]
     if data is None:
         data = model.encode(task, split, limit)
+    elif data.part and data.part != (task, split, limit):
+        seen = "data encoded from {} ({}, limit {})".format(*data.part)
+        raise HeadwiseError(seen, f"{task} ({split}, limit {limit})", "the same split and limit in both calls")
     golds = source.kind.gold(_rows(source, split, limit))
-    lesions = [None] if gates is None else gates
+    single = gates is None or gates.ndim == 2
+    lesions: Any = [None] if gates is None else gates[None] if single else gates
     budget = Budget(tokens or default_tokens(model), Team.of(model).reading(data.columns))
     reference = None if gates is None else reference_for(close, model, task, data, tokens=budget.tokens, seed=seed)
     predictions = budget.fit(lambda size: _predict(model, task, data, lesions, size, reference, budget.team))
@@ -144,7 +148,7 @@ def evaluate(
     for items in predictions:
         answers = _merged(source.kind, items, data, source, split, limit)
         scores.append(Score(task, source.metric, metrics[source.metric](answers, golds), answers, golds))
-    return scores[0] if gates is None else scores
+    return scores[0] if single else scores
 
 
 def _rows(task, split: str, limit: int | None) -> list:

@@ -36,6 +36,7 @@ class Encoded:
     columns: Columns
     pad: int
     rows: int  # rows of the task; long contexts (span QA) become several items
+    part: tuple[Any, ...] = ()  # the task, split and limit that were encoded
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -113,7 +114,8 @@ def encode(
         if path:
             _keep(path, columns)
     _tell_cut(f"{task.name}/{split}", columns.get("cut"), max_length)
-    return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows))
+    part = (task.name, split, limit if chosen is None else "chosen rows")
+    return Encoded(columns, pad=getattr(tokenizer, "pad_token_id", None) or 0, rows=len(rows), part=part)
 
 
 def _place(kind: Kind, rows: list[Row], tokenizer: Any, max_length: int) -> Path | None:

@@ -111,6 +111,11 @@ class Rows:
     dev: Any = ()
     test: Any = ()
 
+    def __post_init__(self) -> None:
+        for split in ("train", "dev", "test"):
+            if isinstance(rows := getattr(self, split), Iterator):  # splits are read more than once
+                object.__setattr__(self, split, list(rows))
+
     def read(self, split: str) -> list[Row]:
         return list(items_of(getattr(self, split)))
 
