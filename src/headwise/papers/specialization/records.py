@@ -216,8 +216,8 @@ class Records:
         rows = f"at most {said['max_examples']:,} rows" if said["max_examples"] else "all rows"
         amount = f"{said['steps']} steps" if said["steps"] else f"{said['epochs']} epochs"
         made = (r for r in self.all if r.work == "train" and r.config["model"] == model and _on_glue(r.config["tasks"]))
-        dev = {r.config.get("dev") for r in made if trained(r.config).setting == setting}
-        scored = f", scored on at most {max(dev - {None}):,} development rows" if dev - {None} else ""
+        dev = [r.config["dev"] for r in made if r.config.get("dev") and trained(r.config).setting == setting]
+        scored = f", scored on at most {max(dev):,} development rows" if dev else ""
         return f"Trained on {rows} of each task, {amount}, learning rate {said['lr']:g}{scored}."
 
     def alike_on_glue(self) -> list[str]:
