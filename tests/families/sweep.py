@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +115,10 @@ def verdicts(families: Iterable[str], processes: int = 1, quick: bool = False) -
     if processes == 1:
         yield from map(judged, families)
         return
-    with ProcessPoolExecutor(processes, max_tasks_per_child=50) as pool:
-        yield from pool.map(judged, families)
+    queue = iter(families)
+    while some := list(islice(queue, 50 * processes)):  # new processes free memory; max_tasks_per_child can hang
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            yield from pool.map(judged, some)
 
 
 def page(found: dict[str, list[str]]) -> str:
