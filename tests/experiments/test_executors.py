@@ -221,8 +221,8 @@ def test_of_a_lost_bundle_the_first_job_without_a_record_is_to_blame(tmp_path):
     perform(jobs[0], tmp_path)
     pool = object.__new__(Ray)
     pool.root = tmp_path
-    assert pool._told(jobs, "why") == ["", f"{LOST}why"]
-    assert pool._told(jobs[:1], "why") == [""]
+    assert pool._failed(jobs, "why") == ["", f"{LOST}why"]
+    assert pool._failed(jobs[:1], "why") == [""]
 
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -106,6 +106,10 @@ def amount(job: Job) -> Amount:
     if work == "tuned":  # three inputs of the classifier; probes before and after two of them
         shown = tokens([c["task"]], limit=c["plan"].get("max_examples"))
         return Amount(3 * c["plan"]["epochs"] * shown, probed=3 * rows(c["task"]) / 1e5)
+    if work == "along":  # one training, and probes at several points of it
+        shown = c["plan"]["epochs"] * tokens([c["task"]], limit=c["plan"].get("max_examples"))
+        probed = min(rows(c["task"]), c.get("limit") or math.inf) / 1e5
+        return Amount(shown, probed=len(c["fractions"]) * probed)
     if work in ("probed", "controlled") and "task" in c:  # a control is a second probe, on labels drawn anew
         return Amount(probed=(1 + (work == "controlled")) * min(c.get("limit") or 1e5, 1e5) / 1e5)
     if work == "probed":
