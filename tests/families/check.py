@@ -296,21 +296,21 @@ def slope(model: nn.Module, heads: Heads, step: float = 1e-4) -> tuple[float, fl
     inputs = {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
     site = next(site for site in reversed(heads.sites) if site.kept)
 
-    def loss(gate: torch.Tensor) -> torch.Tensor:
+    def answers(gate: torch.Tensor) -> list[torch.Tensor]:
         gates = torch.ones(heads.shape, dtype=torch.float64)
         gates = gates.index_put((torch.tensor(site.layer), torch.tensor(site.kept[0])), gate)
         torch.manual_seed(0)
         with _Double(), gated(model, gates, heads=heads):
-            answers = list(_tensors(runner(**inputs)))
-        return sum(each.double().square().sum() for each in answers if each.isfinite().all())
+            return [each.double() for each in _tensors(runner(**inputs)) if each.isfinite().all()]
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         gate = torch.ones((), dtype=torch.float64, requires_grad=True)
-        (gradient,) = torch.autograd.grad(loss(gate), gate)
-        with torch.no_grad():
-            away = (loss(gate + step) - loss(gate - step)) / (2 * step)
+        (gradient,) = torch.autograd.grad(sum(each.square().sum() for each in answers(gate)), gate)
+        with torch.no_grad():  # square by square, so that large constants, such as masked scores, cancel exactly
+            pairs = zip(answers(gate + step), answers(gate - step), strict=True)
+            away = sum(((up - down) * (up + down)).sum() for up, down in pairs) / (2 * step)
     finally:
         torch.set_default_dtype(before)
     return float(gradient), float(away)
