@@ -92,7 +92,10 @@ def _short(kind: str, why: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:160]
+    """The error in one line, without paths of this machine."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    first = re.sub(r" from '/[^']*'", "", first)
+    return f"{type(error).__name__}: {first}"[:160]
 
 
 def _within(family: str, quick: bool = False) -> tuple[str, str, str]:
