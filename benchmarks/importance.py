@@ -113,7 +113,7 @@ def lesion_rows(model: MultiTaskModel, data: Encoded, tokens: int, device: str) 
     gates = torch.ones(LESIONS, model.config.num_hidden_layers, model.config.num_attention_heads)
     for number, lesion in enumerate(gates):
         lesion[:, number] = 0
-    scored = partial(evaluate, model, "t", data=data, tokens=tokens)
+    scored = partial(evaluate, model, "t", data=data, split="train", tokens=tokens)
     one_by_one = [lambda lesion=lesion: scored(gates=lesion[None])[0] for lesion in gates]
     answers = [[score.predictions for score in found] for found in (scored(gates=gates), [way() for way in one_by_one])]
     ways = (lambda: scored(gates=gates), lambda: [way() for way in one_by_one])

@@ -76,7 +76,7 @@ def cost_rows(lm: LanguageModel, task: str, words: str, tokens: int, device: str
     gates = torch.ones(LESIONS, *lm.attention.shape)
     for number, lesion in enumerate(gates):
         lesion[number % 6, number] = 0
-    measured = partial(evaluate, lm, task, data=data, tokens=tokens)
+    measured = partial(evaluate, lm, task, data=data, split="train", tokens=tokens)
     together, one = lambda: measured(gates=gates), lambda: [measured(gates=gate[None])[0] for gate in gates]
     same = [equal("answers", *([score.predictions for score in way()] for way in (together, one)))]
     several, apart = fastest([together, one], repeats, device)

@@ -28,7 +28,7 @@ COMMAND = """\
 python -m examples.language_models --model smollm2-135m=FOLDER --model gemma3-270m=FOLDER --data FOLDER \\
   --out runs/language_models --size medium --device cuda --processes 4
 python -m examples.language_models --model gemma3-270m=FOLDER --data FOLDER --out runs/language_models \\
-  --size least small --dtype bfloat16
+  --size small --device cuda --processes 2 --resume results/language_models.parquet
 cp runs/language_models/language_models.parquet results/
 python -m examples.language_models --records results/language_models.parquet --pages docs/results"""
 TRAINED = {  # from docs/results/specialization.md, on accuracy and with 30 % of heads closed

@@ -20,7 +20,7 @@ Found = dict[str, dict[str, Any]]
 
 def written(found: Found) -> str:
     """The whole page."""
-    parts = (head, findings, attention, atoms, copying, kv, writing, languages, language, alignment, few, again)
+    parts = (head, findings, attention, atoms, copying, kv, writing, languages, language, alignment, few, sources, again)
     return "\n\n".join(text for part in parts if (text := part(found).strip())) + "\n"
 
 
@@ -322,6 +322,30 @@ def few(found: Found) -> str:
         "heads are, over rows.\n\n"
     )
     return lead + table(["task", "method", "draws", "mean", "few heads better by"], rows) if rows else ""
+
+
+TEXTS = (  # what the parts read
+    ("attention, induction", "the embedded corpus: dependency trees and named entities, written by a grammar"),
+    ("questions, two languages", "XQuAD's test questions in English and Spanish, public samples"),
+    ("atoms", "reactions made from molecules of MOSES (public)"),
+    ("speech", "a clip that comes with the model's package, and sentences spoken by espeak-ng"),
+    ("a few heads as a classifier", "samples of AG News, SST-2 and TREC: training and development rows"),
+)
+
+
+def sources(found: Found) -> str:
+    """Where weights and texts come from."""
+    from headwise.papers.pages import known
+
+    weights, names = known()["weights"], {name.rpartition("-")[0] for name in found}
+    used = sorted(name for name in weights if any(name == each or each.startswith(f"{name}-") for each in names))
+    rows = [[name, weights[name]["source"], weights[name]["note"]] for name in used]
+    text = (
+        "Records of this page know their models by name. Pretraining data of decoders may hold any public text, the "
+        "questions among them; what is compared is heads and lesions of one model."
+    )
+    models = table(["model", "source", "what they are"], rows)
+    return f"## Data and weights\n\n{text}\n\n{models}\n\n{table(['part', 'texts'], TEXTS)}"
 
 
 def again(found: Found) -> str:

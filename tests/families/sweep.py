@@ -24,7 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 FILE, PAGE = HERE / "verdicts.json", HERE.parent.parent / "docs" / "families.md"
-SECONDS = 300  # of computing, for one type
+SECONDS = 900  # of computing, for one type
 NO_ATTENTION = "no attention was seen"
 ORDER = ("right", "unproven", "refused", "no attention", "not built", "wrong", "crash")
 MEANING = {

@@ -86,6 +86,11 @@ def test_data_deep_in_a_config_count(tmp_path):
     assert [row[0] for row in found["Data"]] == ["a", "b"] and found["Weights"][0][0] == "m"
 
 
+def test_a_model_measured_as_it_is_counts_with_its_tasks(tmp_path):
+    found = rows({"model": "m", "of": {"model": "1", "data": {"sst2": "2"}}}, tmp_path)
+    assert found["Data"][0][0] == "sst2" and found["Weights"][0][0] == "m"
+
+
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.parquet")), ids=lambda path: path.stem)
 def test_all_published_records_are_described(path):
     for made in provenance(Results(path)).tables:

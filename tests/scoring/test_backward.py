@@ -12,8 +12,8 @@ from headwise.testing import layers_run_again, tiny, tiny_batch
 
 
 @pytest.fixture(autouse=True)
-def every_part(monkeypatch):
-    monkeypatch.setattr(backward, "PARTS", {"norms", "products", "rotations"})
+def in_models_of_any_size(monkeypatch):
+    monkeypatch.setattr(backward, "LARGE", 0)
 
 
 @pytest.fixture
@@ -44,6 +44,13 @@ def test_parts_of_a_family_are_replaced_where_gradients_agree(everywhere, family
     model = tiny(family, num_hidden_layers=3)
     assert replaced(model) == count
     assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_a_small_model_does_not_wait_for_a_compiler(everywhere, monkeypatch):
+    model = tiny("llama", num_hidden_layers=3)
+    assert replaced(model) == 10
+    monkeypatch.setattr(backward, "LARGE", 1e9)
+    assert replaced(model) == 7  # the norms
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

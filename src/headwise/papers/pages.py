@@ -64,7 +64,7 @@ def _once(rows: list[list[str]]) -> list[list[str]]:
 
 def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Names and hashes of tasks anywhere in a config."""
-    for field in ("tasks", "pairs", "held"):
+    for field in ("tasks", "pairs", "held", "data"):
         if isinstance(config.get(field), Mapping):
             yield from ((name, digest) for name, digest in config[field].items() if isinstance(digest, str))
     if isinstance(config.get("task"), str) and isinstance(config.get("data"), str):
@@ -75,8 +75,11 @@ def _data(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if isinstance(config.get("model"), str) and isinstance(config.get("weights"), str):
-        yield config["model"], config["weights"]
+    """Names and hashes of models: of their files, or of the model as it was in memory."""
+    of = config.get("of")
+    digest = of.get("model") if isinstance(of, Mapping) else config.get("weights")
+    if isinstance(config.get("model"), str) and isinstance(digest, str):
+        yield config["model"], digest
     for inner in config.values():
         if isinstance(inner, Mapping):
             yield from _weights(inner)

@@ -2,7 +2,8 @@
 
 In Llama and its relatives these are chains of some five operations each, and autograd's backward pass of them reads and
 writes as much as a fifth of a forward. Their forward pass stays as it is, bit for bit; the gradient comes from the
-inputs alone. A part is replaced only if both gradients agreed on random numbers, and only norms unless `PARTS` says so.
+inputs alone. A part is replaced only if both gradients agreed on random numbers. Products and rotations are compiled
+first, which takes seconds, so they are replaced in large models alone.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headwise.heads.gates import unwrap
+from headwise.models.device import weight_bytes
 
 DEVICES = {"cuda"}  # where one kernel is faster than several
-PARTS = {"norms"}  # or products and rotations too, whose gain on an accelerator has not been measured
-COMPILED = {"cuda"}  # where the formulas of those are compiled to one kernel
+PARTS = {"norms", "products", "rotations"}
+COMPILED = {"cuda"}  # where the formulas of products and rotations are compiled to one kernel
+LARGE = 1e9  # bytes of weights from which on compiling pays
 EPSILONS = ("variance_epsilon", "eps")
 ROTATION = "apply_rotary_pos_emb"
 _proofs: dict[tuple[Any, ...], bool] = {}
@@ -31,25 +34,26 @@ _proofs: dict[tuple[Any, ...], bool] = {}
 @contextmanager
 def fused(model: nn.Module) -> Iterator[None]:
     """Inside the block, gradients pass through the parts named in `PARTS` in one kernel each."""
+    parts = PARTS if weight_bytes(model) >= LARGE else PARTS & {"norms"}
     with ExitStack() as stack:
         for module in unwrap(model).modules():
-            forward = _forward_of(module)
+            forward = _forward_of(module, parts)
             if forward is not None:
                 module.forward = forward
                 stack.callback(module.__dict__.pop, "forward")
-        if "rotations" in PARTS:
+        if "rotations" in parts:
             for place in _rotating(model):
                 stack.callback(setattr, place, ROTATION, getattr(place, ROTATION))
                 setattr(place, ROTATION, partial(_rotate, getattr(place, ROTATION)))
         yield
 
 
-def _forward_of(module: nn.Module) -> Callable | None:
+def _forward_of(module: nn.Module, parts: set[str]) -> Callable | None:
     if "forward" in module.__dict__:
         return None
-    if "norms" in PARTS and _is_norm(module):
+    if "norms" in parts and _is_norm(module):
         return partial(_normed, module.forward, module)
-    if "products" in PARTS and _is_gated_product(module):
+    if "products" in parts and _is_gated_product(module):
         return partial(_multiplied, module.forward, module)
     return None
 

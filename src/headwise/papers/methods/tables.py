@@ -60,6 +60,10 @@ def method_table(records: Records, model: str, split: str, title: str = "Tuned m
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
     note = "In percent; every method with its own tuned settings, on seeds that tuned nothing. Student's paired t over "
     note += f"seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."
+    if MTDNN in scores:
+        note += f" {MTDNN} has plain training's settings."
+    if missing := [name for name in SETS[title] if name not in scores]:
+        note += f" Not run: {', '.join(missing)}."
     return table(f"{title} on {split} rows: {model}", columns, rows, note)
 
 
