@@ -284,8 +284,8 @@ def playground(folder: str | Path) -> Path:
         "reviews": [("good" if any(w in good for w in t.split()) else "bad") for t in texts],
         "news": [("sport" if any(w in sport for w in t.split()) else "film") for t in texts],
     }
-    for name, found in labels.items():
-        rows = "".join(f"{text},{label}\n" for text, label in zip(texts, found))
+    for name, given in labels.items():
+        rows = "".join(f"{text},{label}\n" for text, label in zip(texts, given))
         write(folder / f"{name}.csv", f"text,label\n{rows}")
     words = sorted({word for text in texts for word in text.split()})
     tiny("bert").save_pretrained(folder / "bert-tiny")

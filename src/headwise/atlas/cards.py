@@ -118,7 +118,7 @@ def _roles_of(known: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
 
 def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Heads whose strongest role beside the sink differs between the first model and another of the same shape."""
-    first, found = models[0], []
+    first, changes = models[0], []
     own = {(h["layer"], h["head"]): h for h in first["heads"]}
     for other in models[1:]:
         if (other["layers"], other["heads_per_layer"]) != (first["layers"], first["heads_per_layer"]):
@@ -127,8 +127,8 @@ def _changes(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
             before = own.get((head["layer"], head["head"]))
             if before is not None and before["beside"] != head["beside"]:
                 place = {"layer": head["layer"], "head": head["head"]}
-                found.append({"model": other["name"], **place, "before": before["beside"], "after": head["beside"]})
-    return found
+                changes.append({"model": other["name"], **place, "before": before["beside"], "after": head["beside"]})
+    return changes
 
 
 def _scores(source: Any, roles: Roles) -> np.ndarray:

@@ -93,8 +93,8 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
     Only tokens that the model copies count: of a model that copies nothing, every score is NaN.
 
     Example:
-        >>> found = retrieval(model, needles(tokenizer, sentences))
-        >>> found.top("retrieval", 3)[0]["head"]
+        >>> scores = retrieval(model, needles(tokenizer, sentences))
+        >>> scores.top("retrieval", 3)[0]["head"]
         '18.6'
     """
     heads = heads or Heads.of(model)

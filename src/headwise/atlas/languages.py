@@ -90,14 +90,14 @@ def _role(language: str, fractions: Mapping[str, np.ndarray]) -> Roles:
 def _shares(model: nn.Module, heads: Heads, tokenizer: Any, text: str) -> np.ndarray:
     """Each head's fraction of all heads' |⟨z, ∂L/∂z⟩| in a text, (L, H); NaN for absent heads."""
     ids = torch.tensor(tokenizer(text)["input_ids"][: min(LONGEST, positions(model))])[None]
-    ids, found = ids.to(next(model.parameters()).device), np.full(heads.shape, np.nan)
+    ids, scores = ids.to(next(model.parameters()).device), np.full(heads.shape, np.nan)
 
     def touch(layer: int, z_BTHD: torch.Tensor) -> torch.Tensor:
         values_BTHD = z_BTHD.detach()
 
         def score(grad_BTHD: torch.Tensor) -> None:
             each = (values_BTHD.float() * grad_BTHD.float()).sum(-1).abs().sum((0, 1))
-            found[layer, list(heads.sites[layer].kept)] = each.double().cpu().numpy()
+            scores[layer, list(heads.sites[layer].kept)] = each.double().cpu().numpy()
 
         z_BTHD = z_BTHD if z_BTHD.requires_grad else z_BTHD.detach().requires_grad_()
         z_BTHD.register_hook(score)
@@ -106,7 +106,7 @@ def _shares(model: nn.Module, heads: Heads, tokenizer: Any, text: str) -> np.nda
     with torch.enable_grad(), touched(model, touch, heads):
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
         nn.functional.cross_entropy(logits, ids[0, 1:]).backward()
-    return found / np.nansum(found)
+    return scores / np.nansum(scores)
 
 
 def language_heads(needs: Mapping[str, Importance], language: str, k: int = 16) -> list[tuple[int, int]]:

@@ -74,8 +74,8 @@ def roles(
         stack: "encoder", of an encoder-decoder model: the decoder reads what it writes.
 
     Example:
-        >>> found = headwise.roles(model, tokenizer)
-        >>> found.top("induction", 1)[0]["head"]
+        >>> roles = headwise.roles(model, tokenizer)
+        >>> roles.top("induction", 1)[0]["head"]
         '18.6'
     """
     inner, tokenizer, heads = _parts(model, tokenizer, stack)

@@ -53,8 +53,8 @@ def alignment(model: nn.Module, processor: Any, clips: Sequence[Clip]) -> Roles:
     The control is the same text with the sound of another clip: a head that goes by places alone is in order there too.
 
     Example:
-        >>> found = alignment(model, processor, clips)
-        >>> write_heads(model, monotonic(found))
+        >>> scores = alignment(model, processor, clips)
+        >>> write_heads(model, monotonic(scores))
     """
     if len(clips) < 2:
         raise HeadwiseError(f"{len(clips)} clips", "two or more: each is the control of another")

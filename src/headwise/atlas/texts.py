@@ -118,12 +118,12 @@ def link_names(texts: Sequence[Text], least: int) -> tuple[str, ...]:
 
 def shuffled(texts: Sequence[Text], seed: int = 0) -> list[Text]:
     """The same texts with their ordinary tokens shuffled; annotations keep their positions."""
-    rng, found = np.random.default_rng(seed), []
+    rng, reordered = np.random.default_rng(seed), []
     for text in texts:
         ids, ordinary = text.ids.copy(), np.flatnonzero(~text.special.astype(bool))
         ids[ordinary] = ids[rng.permutation(ordinary)]
-        found.append(replace(text, ids=ids))
-    return found
+        reordered.append(replace(text, ids=ids))
+    return reordered
 
 
 def plain_text(tokenizer: Any, inner: Sequence[int]) -> tuple[Text, int]:
@@ -228,7 +228,7 @@ def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed:
 
     A head's score is the attention of the question's tokens to that passage; the control, to the others, per token.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng, texts = np.random.default_rng(seed), []
     cut = [tokenizer("\n" + _passage(row), add_special_tokens=False)["input_ids"][:LONG] for row in rows]
     for number, row in enumerate(rows):
         question = tokenizer("\n\n" + row["question"], add_special_tokens=False)["input_ids"]
@@ -246,8 +246,8 @@ def asked(tokenizer: Any, rows: Sequence[Mapping[str, Any]], longest: int, seed:
         gold = [span for i, span in zip(shown, spans) if i == number]
         wrong = [span for i, span in zip(shown, spans) if i != number]
         links = {NAME: _pairs(spans[-1], gold), NAME + CONTROL: _pairs(spans[-1], wrong)}
-        found.append(Text(**{**text.__dict__, "links": links}))
-    return found
+        texts.append(Text(**{**text.__dict__, "links": links}))
+    return texts
 
 
 def _passage(row: Mapping[str, Any]) -> str:

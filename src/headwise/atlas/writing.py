@@ -59,7 +59,7 @@ def successor_listings(
     tokenizer: Any, sequences: Mapping[str, Sequence[str]] = SEQUENCES, count: int = 24, seed: int = 0
 ) -> list[Listing]:
     """Single-token words of a sequence in random order; the control of each is its predecessor."""
-    rng, start, found = np.random.default_rng(seed), _start(tokenizer), []
+    rng, start, listings = np.random.default_rng(seed), _start(tokenizer), []
     known = []
     for words in sequences.values():
         ids = [tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words]
@@ -76,8 +76,8 @@ def successor_listings(
         sequence = known[number % len(known)]
         asked = rng.permutation(np.arange(1, len(sequence) - 1))  # one before it, one after it
         ids = np.array([*start, *sequence[asked]])
-        found.append(Listing(ids, len(start) + np.arange(len(asked)), sequence, asked + 1, asked - 1, asked))
-    return found
+        listings.append(Listing(ids, len(start) + np.arange(len(asked)), sequence, asked + 1, asked - 1, asked))
+    return listings
 
 
 def writing(

@@ -255,9 +255,9 @@ def _branch(place: Place, method: Any) -> Path | None:
 
 def scored(model: MultiTaskModel, task: str, split: str = "dev", limit: int | None = None) -> dict[str, Any]:
     """A task's score with its confidence interval over examples."""
-    found = evaluate(model, task, split=split, limit=limit)
-    low, high = found.interval()
-    return {"metric": found.metric, "value": found.value, "low": low, "high": high, "n": found.examples}
+    score = evaluate(model, task, split=split, limit=limit)
+    low, high = score.interval()
+    return {"metric": score.metric, "value": score.value, "low": low, "high": high, "n": score.examples}
 
 
 def lesioning(

@@ -91,13 +91,13 @@ def _unreached(facts: Proven, model: nn.Module, family: str) -> dict[str, list[t
         with suppress(HeadwiseError):
             stacks = _stacks(model, family, None)
         facts.unreached = {}
-        for stack, found in stacks.items():
-            names = [name for name, _ in found]
+        for stack, projections in stacks.items():
+            names = [name for name, _ in projections]
             if stack not in facts.stacks and not _was_near(names[0], facts.reached):
                 with suppress(HeadwiseError):
-                    _measured(model, family, stack, found)
+                    _measured(model, family, stack, projections)
                     facts.unreached[stack] = names
-    return {stack: [(n, model.get_submodule(n)) for n in found] for stack, found in facts.unreached.items()}
+    return {stack: [(n, model.get_submodule(n)) for n in names] for stack, names in facts.unreached.items()}
 
 
 def _was_near(name: str, reached: set[str]) -> bool:
@@ -178,9 +178,9 @@ def _by_proof(model: nn.Module, family: str, stack: str, placed: list[Placed], l
         except (HeadwiseError, RuntimeError, AttributeError) as error:  # ragged heads
             if "in the configuration" in str(error):
                 raise
-    found = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
+    measured = [(site.layer, site.name, len(site.kept), site.head_dim) for site in fields["sites"]]
     shared = len({id(getattr(module, "weight", module)) for module in modules.values()}) < len(placed)  # or tied
-    if found == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
+    if measured == [(each.layer, each.name, each.heads, each.head_dim) for each in placed]:
         return fields | {"shared": shared, "exact": fields["exact"] and not shared}
     heads = max(each.heads for each in placed)
     by_layer = {each.layer: each for each in placed}
@@ -251,15 +251,16 @@ def _stacks(model: nn.Module, family: str, pattern: str | None) -> dict[str, lis
     if not templates:
         raise _not_found(model, family, pattern)
     stacks: dict[str, list[tuple[str, nn.Module]]] = {}
-    for template, found in templates.items():
+    for template, projections in templates.items():
         stack = _stack_name(template, model, len(templates) > 1)
         if stack in stacks:
             raise HeadwiseError(
-                f"two sets of output projections look like the {stack} stack: {stacks[stack][0][0]} and {found[0][0]}",
+                f"two sets of output projections look like the {stack} stack: {stacks[stack][0][0]} and "
+                f"{projections[0][0]}",
                 "one projection per layer",
                 f'Heads.of(model, pattern="{template}")',
             )
-        stacks[stack] = found
+        stacks[stack] = projections
     return stacks
 
 
@@ -327,24 +328,26 @@ def _number(config, stack: str, what: str) -> int | None:
     return None
 
 
-def _measured(model: nn.Module, family: str, stack: str, found: list[tuple[str, nn.Module]]) -> dict[str, Any]:
+def _measured(model: nn.Module, family: str, stack: str, projections: list[tuple[str, nn.Module]]) -> dict[str, Any]:
     config = _stack_config(model, stack)
     num_heads = _number(config, stack, "num_attention_heads")
     if num_heads is None:
         raise HeadwiseError(f"the configuration of {family} names no number of heads", "config.num_attention_heads")
-    num_layers = _number(config, stack, "num_hidden_layers") or len(found)
+    num_layers = _number(config, stack, "num_hidden_layers") or len(projections)
     shared = family == "albert"
-    found = [found[i] for i in _shared_order(config, found)] if shared else found
-    if len(found) != num_layers:
-        listed = ", ".join(name for name, _ in found[:6])
+    projections = [projections[i] for i in _shared_order(config, projections)] if shared else projections
+    if len(projections) != num_layers:
+        listed = ", ".join(name for name, _ in projections[:6])
         raise HeadwiseError(
-            f"{len(found)} output projections for {num_layers} layers: {listed}",
+            f"{len(projections)} output projections for {num_layers} layers: {listed}",
             "one per layer",
             'Heads.of(model, pattern="...") with a glob that matches one per layer',
         )
-    head_dim = _head_dim(found, num_heads, config)
+    head_dim = _head_dim(projections, num_heads, config)
     cross = stack == "cross"
-    sites = tuple(_site(model, family, i, name, m, num_heads, head_dim, cross) for i, (name, m) in enumerate(found))
+    sites = tuple(
+        _site(model, family, i, name, m, num_heads, head_dim, cross) for i, (name, m) in enumerate(projections)
+    )
     kv_heads = _kv_heads(sites, config, num_heads)
     sites = tuple(replace(site, group=num_heads // kv_heads) for site in sites)
     known = all(set(site.parts) == set("qkvo") for site in sites if site.kept)
@@ -353,16 +356,16 @@ def _measured(model: nn.Module, family: str, stack: str, found: list[tuple[str, 
     return sizes | {"stack": stack, "family": family, "exact": exact, "shared": shared, "sites": sites}
 
 
-def _shared_order(config, found: list) -> list[int]:
+def _shared_order(config, projections: list) -> list[int]:
     if config.inner_group_num != 1:
         raise HeadwiseError(f"an ALBERT with inner_group_num={config.inner_group_num}", "inner_group_num=1")
-    return [i * len(found) // config.num_hidden_layers for i in range(config.num_hidden_layers)]
+    return [i * len(projections) // config.num_hidden_layers for i in range(config.num_hidden_layers)]
 
 
-def _head_dim(found: list[tuple[str, nn.Module]], num_heads: int, config) -> int:
+def _head_dim(projections: list[tuple[str, nn.Module]], num_heads: int, config) -> int:
     """The head size that the projections' widths agree on."""
     sizes = {}
-    for name, module in found:
+    for name, module in projections:
         kept = len(getattr(module, "headwise_kept", range(num_heads)))
         if kept:
             sizes[(input_width(module) or 0) / kept] = name

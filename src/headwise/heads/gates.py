@@ -90,10 +90,10 @@ class Heads:
             forget(unwrap(model))
             return cls(**find(model, pattern, stack, sample))
         what = "heads", pattern, stack
-        found = remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
-        shares = [share_of(site.module, len(site.kept)) for site in found.sites]
-        sites = tuple(replace(site, share=share) for site, share in zip(found.sites, shares))
-        return replace(found, sites=sites) if any(shares) else found
+        heads = remembered(unwrap(model), what, lambda: cls(**find(model, pattern, stack, None)), lambda h: h.verified)
+        shares = [share_of(site.module, len(site.kept)) for site in heads.sites]
+        sites = tuple(replace(site, share=share) for site, share in zip(heads.sites, shares))
+        return replace(heads, sites=sites) if any(shares) else heads
 
     @property
     def share(self) -> Share | None:

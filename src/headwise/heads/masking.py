@@ -107,13 +107,13 @@ def _with_mask(module: nn.Module, args: tuple, kwargs: dict, site: Site, allowed
 
 def _attentions(model: nn.Module, heads: Heads) -> list[tuple[Site, nn.Module]]:
     """The attention module around each site: the nearest one that takes an attention mask."""
-    inner, found = unwrap(model), []
+    inner, attentions = unwrap(model), []
     for site in heads.sites:
         name = site.name if site.kept else ""
         while name and "attention_mask" not in inspect.signature(inner.get_submodule(name).forward).parameters:
             name = name.rpartition(".")[0]
         if name:
-            found.append((site, inner.get_submodule(name)))
+            attentions.append((site, inner.get_submodule(name)))
         elif site.kept:
             raise HeadwiseError(f"no module around {site.name} that takes an attention mask", "a model with one")
-    return found
+    return attentions

@@ -67,9 +67,9 @@ def answers(runner: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
     devices = {t.device for t in inputs.values() if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
     with evaluating(runner), torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
         torch.manual_seed(0)
-        found = list(_tensors(runner(**inputs)))
-    kind = min((each.dtype for each in found), key=lambda dtype: dtype.itemsize, default=torch.float32)
-    return torch.cat([torch.empty(0, dtype=kind), *(each.flatten().cpu().to(kind) for each in found)])
+        outputs = list(_tensors(runner(**inputs)))
+    kind = min((each.dtype for each in outputs), key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return torch.cat([torch.empty(0, dtype=kind), *(each.flatten().cpu().to(kind) for each in outputs)])
 
 
 def _tensors(answer: Any) -> Iterator[torch.Tensor]:

@@ -100,20 +100,20 @@ def _key(model: Any) -> int:
 def _found(model: nn.Module, sample: dict[str, Any] | None) -> Proven:
     """Trace the whole model, and every tower that this does not reach."""
     inputs, whole, why = _first(model, [sample] if sample is not None else samples(model))
-    found, ran = whole or Trace(), {"": inputs}
+    traced, ran = whole or Trace(), {"": inputs}
     for name, tower in towers(model):
-        if any(reached.startswith(f"{name}.") for reached in found.reached):
+        if any(reached.startswith(f"{name}.") for reached in traced.reached):
             continue
         inputs, own, _ = _first(tower, samples(tower))
         if own is not None and (own.proofs or own.refused):
             ran[name] = inputs
-            found.proofs += [replace(proof, name=f"{name}.{proof.name}") for proof in own.proofs]
-            found.refused |= {f"{name}.{inner}": reason for inner, reason in own.refused.items()}
-            found.reached |= {f"{name}.{inner}" for inner in own.reached}
-    result = _placed(model, found, "" if found.reached else why)
+            traced.proofs += [replace(proof, name=f"{name}.{proof.name}") for proof in own.proofs]
+            traced.refused |= {f"{name}.{inner}": reason for inner, reason in own.refused.items()}
+            traced.reached |= {f"{name}.{inner}" for inner in own.reached}
+    result = _placed(model, traced, "" if traced.reached else why)
     if getattr(getattr(model, "config", None), "model_type", None) not in EXACT:
         for tower, given in ran.items():
-            result.slices |= dict(_sliced(model, tower, given, found.proofs))
+            result.slices |= dict(_sliced(model, tower, given, traced.proofs))
     result.samples = ran
     return result
 
@@ -124,9 +124,9 @@ def _first(model: nn.Module, tried: Any) -> tuple[dict[str, Any], Trace | None, 
     try:
         for inputs in tried:
             try:
-                found = trace(model, inputs)
-                found_inside(model, inputs, found)
-                return inputs, found, ""
+                traced = trace(model, inputs)
+                found_inside(model, inputs, traced)
+                return inputs, traced, ""
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # an unsuitable sample may fail anywhere in a model
@@ -154,16 +154,16 @@ def _sliced(
 
 def _unseen(model: nn.Module, reached: set[str]) -> list[str]:
     """The outermost submodels with attention that no sample reached, and other attention, layers as stars."""
-    found: list[str] = []
+    unseen: list[str] = []
     attends = lambda module: "Attention" in type(module).__name__  # noqa: E731
     submodels = [(name, tower) for name, tower in towers(model) if any(map(attends, tower.modules()))]
     named = [(name, module) for name, module in model.named_modules() if name and attends(module)]
     inner = [(name, module) for name, module in named if not name.rpartition(".")[2].isdigit()]  # no layers
     for name, _ in (*submodels, *inner):
-        inside = any(name.startswith(f"{other}.") for other in found)
+        inside = any(name.startswith(f"{other}.") for other in unseen)
         if not inside and not any(each == name or each.startswith(f"{name}.") for each in reached):
-            found.append(name)
-    return list(dict.fromkeys(map(_glob, found)))
+            unseen.append(name)
+    return list(dict.fromkeys(map(_glob, unseen)))
 
 
 def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -173,24 +173,24 @@ def towers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _placed(model: nn.Module, found: Trace, why: str) -> Proven:
+def _placed(model: nn.Module, traced: Trace, why: str) -> Proven:
     aliases: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         aliases.setdefault(id(module), []).append(name)
     groups: dict[tuple[str, str], list[tuple[str, Proof]]] = {}
     depth = getattr(text_config(getattr(model, "config", None)), "num_hidden_layers", None)
-    for proof in found.proofs:
+    for proof in traced.proofs:
         names = aliases[id(model.get_submodule(proof.name))]
-        calls = sum(other.name == proof.name for other in found.proofs)
-        total = sum(_glob(other.name) == _glob(proof.name) for other in found.proofs)
+        calls = sum(other.name == proof.name for other in traced.proofs)
+        total = sum(_glob(other.name) == _glob(proof.name) for other in traced.proofs)
         if proof.call and len(names) == 1 and total != depth:
             continue  # a layer that uses its projection several times, or layers that share one (ALBERT)
         name = names[proof.call] if len(names) == calls else proof.name
         if re.search(r"\.\d+\.|^\d+\.", name):
             cross = "cross" if any(part in CROSS_MARKS for part in name.split(".")) else ""
             groups.setdefault((_owner(name), cross), []).append((name, proof))
-    result = Proven(refused=dict(found.refused), reached=found.reached, why=why)
-    result.unseen = _unseen(model, found.reached | {proof.name for proof in found.proofs} | set(found.refused))
+    result = Proven(refused=dict(traced.refused), reached=traced.reached, why=why)
+    result.unseen = _unseen(model, traced.reached | {proof.name for proof in traced.proofs} | set(traced.refused))
     for (owner, cross), members in groups.items():
         for part in _apart(members):
             name = _name(part[0][0], owner, cross, model, list(result.stacks), len(groups) > 1)

@@ -99,13 +99,13 @@ def settings(module: Any) -> dict[str, Any]:
 
 def _numbers(module: Any, parts: Sequence[str]) -> list[list[Any]]:
     """Numbers of the modules by parts of their names, which callers can change without changing the configuration."""
-    found = []
+    pairs = []
     for name, part in module.named_modules():
         numbers = {key: number for key, number in vars(part).items() if any(word in key.lower() for word in parts)}
         if "drop" in parts and "dropout" in type(part).__name__.lower():
             numbers["p"] = getattr(part, "p", None)
-        found += [[f"{name}.{key}", float(each)] for key, each in numbers.items() if isinstance(each, int | float)]
-    return found
+        pairs += [[f"{name}.{key}", float(each)] for key, each in numbers.items() if isinstance(each, int | float)]
+    return pairs
 
 
 def _activations(module: Any) -> list[list[str]]:

@@ -215,9 +215,9 @@ def layers_by_stack(model: nn.Module) -> dict[str, list[int]]:
 
 def _alternating(stacks: Sequence[Heads]) -> list[tuple[str, Site]]:
     """The sites of an encoder, then those of all other stacks layer by layer, each with the name of its stack."""
-    found = [(heads.stack, place, site) for place, heads in enumerate(stacks) for site in heads.sites]
-    found.sort(key=lambda entry: (entry[0] != "encoder", entry[2].layer, entry[1]))
-    return [(stack, site) for stack, _, site in found]
+    entries = [(heads.stack, place, site) for place, heads in enumerate(stacks) for site in heads.sites]
+    entries.sort(key=lambda entry: (entry[0] != "encoder", entry[2].layer, entry[1]))
+    return [(stack, site) for stack, _, site in entries]
 
 
 def side_by_side(stacks: Sequence[Heads]) -> Heads:

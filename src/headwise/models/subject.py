@@ -191,10 +191,10 @@ def predict(
     prompts = source if isinstance(source, Prompts) else None
     rows = as_rows(prompts.asks if prompts else kind.asks, inputs, columns, own_columns(subject.tasks[task]))
     rows = [prompts.asked(row) for row in rows] if prompts else rows
-    found = Predictions()
+    predictions = Predictions()
     for start in range(0, len(rows), CHUNK):
-        found += _chunk(subject, task, kind, rows[start : start + CHUNK], tokens)
-    return found
+        predictions += _chunk(subject, task, kind, rows[start : start + CHUNK], tokens)
+    return predictions
 
 
 def _chunk(subject: Any, task: str, kind: Any, rows: list[dict], tokens: int | None) -> list[Any]:
@@ -217,9 +217,9 @@ def _forwards(subject: Any, task: str, kind: Any, data: Encoded, rows: list[dict
             numbers: Any = items if owner is None else owner[items]
             scores = subject(task, batch).scores
             _require_numbers(task, scores)
-            for row, found in zip(numbers, kind.predictions(scores, batch, [rows[int(i)] for i in numbers])):
-                if best[row] is None or found.score > best[row].score:
-                    best[row] = found
+            for row, prediction in zip(numbers, kind.predictions(scores, batch, [rows[int(i)] for i in numbers])):
+                if best[row] is None or prediction.score > best[row].score:
+                    best[row] = prediction
     return best
 
 

@@ -33,7 +33,7 @@ _PLACES = {  # imported when first asked for: torch comes only with the kinds
     "leakage": ("split_by_item",),
     "builders": ("ag_pair", "ag_pair_task"),
 }
-_HOME = {name: module for module, found in _PLACES.items() for name in found}
+_HOME = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

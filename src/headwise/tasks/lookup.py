@@ -117,11 +117,11 @@ def get(name: str, data: str | Path | None = None, sources: tuple[str, ...] = ("
 
 def _source(entry: Known, data: str | Path | None, sources: tuple[str, ...]) -> Finder | Paired:
     """Where a task's rows are: its own files, or those of the task that it is made from."""
-    found = Finder(entry, data_folder(data), tuple(sources))
-    if entry.made_from and found.origin == NOT_FOUND:
+    finder = Finder(entry, data_folder(data), tuple(sources))
+    if entry.made_from and finder.origin == NOT_FOUND:
         original: Any = catalog[entry.made_from]
-        return Paired(Finder(original, found.data, found.order), entry.labels)
-    return found
+        return Paired(Finder(original, finder.data, finder.order), entry.labels)
+    return finder
 
 
 def refuse_data(name: Any) -> None:

@@ -131,18 +131,18 @@ def _task(name: str, kind: str, source: Any, labels: tuple[str, ...], language: 
         return Task(name, kind_class(kind)(**options), source, metrics.get(kind) or answer_f1(language), language)
     splits = getattr(source, "splits", None) or [split for split in SPLITS if getattr(source, split)]
     rows = {split: source.read(split) for split in splits}
-    found = sorted({label for part in rows.values() for label in _labels_in(part)})
+    observed = sorted({label for part in rows.values() for label in _labels_in(part)})
     texts = [column for field, column in way.columns.items() if field != "label"]
     if isinstance(source, Files):
         _refuse_empty(source, texts)
-    grades = _grades(found) if not labels else []
-    if len(set(grades or found)) < 2:
-        raise HeadwiseError(f"{where}: only one label, {found}", "two labels or more")
+    grades = _grades(observed) if not labels else []
+    if len(set(grades or observed)) < 2:
+        raise HeadwiseError(f"{where}: only one label, {observed}", "two labels or more")
     if grades:
         graded = Files(source.layout, source.root, "regress") if isinstance(source, Files) else _as_grades(rows)
         return Task(name, kind_class("regress")(low=min(grades), high=max(grades)), graded, "spearman", language)
-    _check_labels(where, way.columns["label"], rows, found)
-    return Task(name, kind_class("classify")(labels or tuple(found)), source, "accuracy", language)
+    _check_labels(where, way.columns["label"], rows, observed)
+    return Task(name, kind_class("classify")(labels or tuple(observed)), source, "accuracy", language)
 
 
 def _as_grades(rows: Mapping[str, list[Row]]) -> Rows:
@@ -199,14 +199,14 @@ def _beside(path: Path) -> dict[str, str]:
     if shard := SHARD.match(path.name):
         tail = path.name[shard.end() :]
         named = [(split, f"{n}-*-of-*{tail}") for split, names in NAMES.items() for n in names]
-        found = {split: pattern for split, pattern in named if any(path.parent.glob(pattern))}
+        files = {split: pattern for split, pattern in named if any(path.parent.glob(pattern))}
         own_part = _split(shard["split"]) if shard["split"] in sum(NAMES.values(), ()) else "train"
-        found.setdefault(own_part, f"{shard['split']}-*-of-*{tail}")
-        return {"all": found["train"]} if set(found) == {"train"} else found
+        files.setdefault(own_part, f"{shard['split']}-*-of-*{tail}")
+        return {"all": files["train"]} if set(files) == {"train"} else files
     stem = path.name.removesuffix(path.suffix).removesuffix(".train")
     others = {split: f"{stem}.{split}{path.suffix}" for split in ("dev", "test")}
-    found = {split: other for split, other in others.items() if (path.parent / other).exists()}
-    return {"train": path.name, **found} if found else {"all": path.name}
+    files = {split: other for split, other in others.items() if (path.parent / other).exists()}
+    return {"train": path.name, **files} if files else {"all": path.name}
 
 
 def _part(source: Files, split: str) -> str:
@@ -232,10 +232,10 @@ def _has_splits(data: Any) -> bool:
 
 
 def _split(name: Any) -> str:
-    found = [split for split, names in NAMES.items() if str(name) in names]
-    if not found:
+    matches = [split for split, names in NAMES.items() if str(name) in names]
+    if not matches:
         raise HeadwiseError(f"a split named {name!r}", "train, validation (or dev) and test")
-    return found[0]
+    return matches[0]
 
 
 def _splits(rows: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
@@ -251,11 +251,11 @@ def _splits(rows: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
 
 def _class_names(part: Any) -> dict[str, list[str]]:
     """The names behind the numbers of ClassLabel columns (datasets) and of categories (pandas)."""
-    found = {}
+    by_column = {}
     for column, feature in dict(getattr(part, "features", None) or {}).items():
         if names := feature_names(feature):
-            found[column] = list(names)
-    return found
+            by_column[column] = list(names)
+    return by_column
 
 
 def _records(part: Any, coded: Mapping[str, list[str]]) -> list[dict]:
@@ -289,8 +289,8 @@ def _check_labels(where: str, column: str, rows: Mapping[str, list[Row]], labels
         "labels that differ only in spaces or case, or in how a number is written": alike,
         "labels that no training row has": unseen,
     }
-    for what, found in ((what, found) for what, found in notes.items() if found):
-        warnings.warn(f"{Path(where).name}: {what}: {found[:8]}", HeadwiseWarning, stacklevel=4)
+    for what, concerned in ((what, concerned) for what, concerned in notes.items() if concerned):
+        warnings.warn(f"{Path(where).name}: {what}: {concerned[:8]}", HeadwiseWarning, stacklevel=4)
 
 
 def _labels_in(rows: Sequence[Row]) -> set[Any]:

@@ -210,8 +210,8 @@ class Predictions(Shown, list):
     """Records of one task in the order of the inputs.
 
     Example:
-        >>> found = Predictions([Labelled("good", {"bad": 0.1, "good": 0.9})])
-        >>> found[0].label, found.to_records()
+        >>> answers = Predictions([Labelled("good", {"bad": 0.1, "good": 0.9})])
+        >>> answers[0].label, answers.to_records()
         ('good', [{'label': 'good', 'bad': 0.1, 'good': 0.9}])
     """
 

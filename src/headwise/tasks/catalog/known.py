@@ -106,17 +106,17 @@ class Finder:
         self._compare(split, part, len(rows))
         return rows
 
-    def _compare(self, split: str, part: str, found: int) -> None:
+    def _compare(self, split: str, part: str, count: int) -> None:
         if "all" in self.place.layout.files and part not in self.place.layout.files:
-            split, part, found = "all", "all", sum(len(self.place.read(each)) for each in self.place.splits)
+            split, part, count = "all", "all", sum(len(self.place.read(each)) for each in self.place.splits)
         published = {**self.known.sizes, **self.place.layout.sizes}.get(part)
-        if published is None or published == found:
+        if published is None or published == count:
             return
-        self.differs[split] = (found, published)
-        mark = (self.known.name, split, found, self.origin)
+        self.differs[split] = (count, published)
+        mark = (self.known.name, split, count, self.origin)
         if mark not in _warned:
             _warned.add(mark)
-            text = f"{self.known.name}/{split} has {found} rows, the published split {published} ({self.origin})"
+            text = f"{self.known.name}/{split} has {count} rows, the published split {published} ({self.origin})"
             warnings.warn(text, HeadwiseWarning, stacklevel=4)
 
     @property

@@ -224,7 +224,7 @@ def _one_cycle(heads_BN: Tensor) -> Tensor:
 
 
 def _contract(scores: Tensor, heads: Tensor, cycle: Tensor) -> tuple[Tensor, Contraction]:
-    inner, found = cycle[:, :, None], cycle.any(1)
+    inner, has_cycle = cycle[:, :, None], cycle.any(1)
     kept = scores.gather(2, heads[:, :, None])  # what a node of the cycle gives up when an arc enters there
     enter, enter_at = (scores - kept).masked_fill(~inner, -math.inf).max(1)  # by head
     leave, leave_from = scores.masked_fill(~cycle[:, None], -math.inf).max(2)  # by dependent
@@ -234,8 +234,8 @@ def _contract(scores: Tensor, heads: Tensor, cycle: Tensor) -> tuple[Tensor, Con
     new = torch.where(stands[:, None] & ~inner, leave[:, :, None], new)
     new = torch.where(stands[:, :, None] & ~cycle[:, None], enter[:, None], new)
     new[:, :, 0] = new[:, :, 0].masked_fill(cycle & ~stands, 0)  # nodes inside wait on the root
-    new = torch.where(found[:, None, None], new, scores)
-    return new, Contraction(cycle, torch.where(found, node, -1), heads, enter_at, leave_from)
+    new = torch.where(has_cycle[:, None, None], new, scores)
+    return new, Contraction(cycle, torch.where(has_cycle, node, -1), heads, enter_at, leave_from)
 
 
 def _expand(heads: Tensor, step: Contraction) -> Tensor:

@@ -157,10 +157,10 @@ def read_jsonl(path: Path) -> Numbered:
 
 def _json(text: str) -> Any:
     """What a text says; half of a surrogate pair, which only an escape can say, is no text for a tokenizer."""
-    found = json.loads(text)
+    value = json.loads(text)
     if "\\u" in text:
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def write_jsonl(path: Path, records: Sequence[Record]) -> Path:
@@ -219,12 +219,12 @@ def class_names(path: Path) -> dict[str, list[str]]:
             metadata = stream.schema.metadata
     written = json.loads((metadata or {}).get(b"huggingface", b"{}"))
     features = written.get("info", {}).get("features") or {}
-    found = {}
+    by_column = {}
     for column, feature in features.items():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
-            found[column] = list(inner["names"])
-    return found
+            by_column[column] = list(inner["names"])
+    return by_column
 
 
 def decoded(record: Record, names: Mapping[str, list[str]]) -> Record:

@@ -294,11 +294,11 @@ def reading(record: Record, given: Sequence[str] | Mapping[str, str] = (), coded
         return _named(record, dict(given))
     if given:
         return _ordered(record, [part.strip() for part in given])
-    found = _guessed(record, coded)
-    said = ", ".join(f"{column!r} as {field}" for field, column in found.columns.items() if field != column)
+    guess = _guessed(record, coded)
+    said = ", ".join(f"{column!r} as {field}" for field, column in guess.columns.items() if field != column)
     if said:
         warnings.warn(f"using column {said}", HeadwiseWarning, stacklevel=4)
-    return found
+    return guess
 
 
 def _named(record: Record, given: dict[str, str]) -> Reading:
@@ -338,27 +338,27 @@ def _guessed(record: Record, coded: Sequence[str]) -> Reading:
     if pair:
         return Reading("texts", {"text": pair[0], "text_b": pair[1], "label": label})
     texts = [name for name in texts if name.lower() not in IDS]
-    found = ["text"] if "text" in texts else texts
-    return Reading("texts", {"text": _only("text", found, record, "", label), "label": label})
+    candidates = ["text"] if "text" in texts else texts
+    return Reading("texts", {"text": _only("text", candidates, record, "", label), "label": label})
 
 
 def _label(record: Record, coded: Sequence[str]) -> str:
     known = ["label"] if "label" in record else [name for name in LABELS if name in record]
     plain = [name for name in coded if not isinstance(record.get(name), list)]
     numbers = [name for name, value in record.items() if isinstance(value, int | float)]
-    found = known or (plain if len(plain) == 1 else []) or (numbers if len(numbers) == 1 else [])
-    if not found:
+    candidates = known or (plain if len(plain) == 1 else []) or (numbers if len(numbers) == 1 else [])
+    if not candidates:
         texts = [name for name, value in record.items() if isinstance(value, str)]
         if len(texts) == 2 and len(record) == 2:
             return texts[1]
-    return _only("label", found, record)
+    return _only("label", candidates, record)
 
 
-def _only(field: str, found: Sequence[str], record: Record, *beside: str) -> str:
-    if len(found) == 1:
-        return found[0]
-    seen = f"{'no' if not found else 'several'} columns to read as {field}: {', '.join(found or record)}"
-    example = ",".join([*[name for name in beside if name][:1], found[0] if found else "..."])
+def _only(field: str, candidates: Sequence[str], record: Record, *beside: str) -> str:
+    if len(candidates) == 1:
+        return candidates[0]
+    seen = f"{'no' if not candidates else 'several'} columns to read as {field}: {', '.join(candidates or record)}"
+    example = ",".join([*[name for name in beside if name][:1], candidates[0] if candidates else "..."])
     hint = f"name=file:{example if field == 'labels' else 'text,label'}, or columns=(...)"
     raise HeadwiseError(seen, "the columns by name", hint)
 

@@ -121,9 +121,9 @@ class _WholeTensors:
         tensors: list[torch.Tensor] = []
         masks: list[torch.Tensor] = []
         for rows in held:
-            found = rows.tensors(optimizer)
-            tensors += found
-            masks += [rows.still_mask(tasks)] * len(found)
+            own = rows.tensors(optimizer)
+            tensors += own
+            masks += [rows.still_mask(tasks)] * len(own)
         return tensors, masks
 
     def restore(self) -> None:
@@ -170,14 +170,14 @@ class _Rows:
 
 
 def head_parameters(heads: Heads, params: str) -> list[tuple[nn.Parameter, int]]:
-    found: dict[int, tuple[nn.Parameter, int]] = {}
+    parameters: dict[int, tuple[nn.Parameter, int]] = {}
     for site in heads.sites:
         for name in params if site.parts else "":
             part = site.parts[name]
-            found[id(part.module.weight)] = (part.module.weight, part.axis)
+            parameters[id(part.module.weight)] = (part.module.weight, part.axis)
             if part.biased and name != "o":
-                found[id(part.module.bias)] = (part.module.bias, 0)
-    return list(found.values())
+                parameters[id(part.module.bias)] = (part.module.bias, 0)
+    return list(parameters.values())
 
 
 class IAT(Method):
@@ -305,12 +305,12 @@ class IAT(Method):
         every = max(1, round(run.total / LOOKS))
         if 2 * run.step < run.total or run.step % every:
             return
-        found, last = choose_heads(run, self._mask), run.step + every >= run.total
-        if last or (self.seen and _agreement(found, self.seen) >= SETTLED):
-            self.masks, self.seen, self.first = found, {}, run.step
+        masks, last = choose_heads(run, self._mask), run.step + every >= run.total
+        if last or (self.seen and _agreement(masks, self.seen) >= SETTLED):
+            self.masks, self.seen, self.first = masks, {}, run.step
             self._hold(run)
         else:
-            self.seen = found
+            self.seen = masks
 
     def _hold(self, run: Run) -> None:
         if self.held:
