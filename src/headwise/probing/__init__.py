@@ -18,7 +18,7 @@ _PLACES = {  # imported when first asked for
     "roles": ("scatter", "change", "profiles", "across"),
     "parameterfree": ("nearest_centroid", "word_centroids", "relations", "unlearnt"),
 }
-_HOME = {name: module for module, found in _PLACES.items() for name in found}
+_HOME = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

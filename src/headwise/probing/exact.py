@@ -164,27 +164,27 @@ class _Logistic:
         """
         if self.scores == 1:
             losses = torch.nn.functional.softplus(logits * (1 - 2 * self.wanted))
-            found = logits.sigmoid()
+            chances = logits.sigmoid()
         else:
             top = logits.amax(2, keepdim=True)
-            found = (logits - top).exp_()
-            total = found.sum(2, keepdim=True, dtype=torch.float64)
+            chances = (logits - top).exp_()
+            total = chances.sum(2, keepdim=True, dtype=torch.float64)
             losses = total.log() + (top - (self.wanted * logits).sum(2, keepdim=True))
-            found /= total.to(found.dtype)
+            chances /= total.to(chances.dtype)
         loss, penalty = losses * self.share, self.penalty * theta.square()
         value = loss.sum((2, 3), dtype=torch.float64) + penalty.sum((2, 3), dtype=torch.float64) / 2
-        doubt = (found * (1 - found) * self.share).sum((2, 3), keepdim=True)
+        doubt = (chances * (1 - chances) * self.share).sum((2, 3), keepdim=True)
         self.doubt = (doubt / self.doubt_at_start).clamp_min(1e-6)
-        self.found = found
-        return value, (found - self.wanted).mul_(self.share)
+        self.chances = chances
+        return value, (chances - self.wanted).mul_(self.share)
 
     def bent(self, direction: Tensor) -> Tensor:
         """The Hessian times a direction."""
-        moved = self.logits(direction).mul_(self.found)
+        moved = self.logits(direction).mul_(self.chances)
         if self.scores == 1:
-            moved.mul_(1 - self.found)
+            moved.mul_(1 - self.chances)
         else:
-            moved.sub_(self.found * moved.sum(2, keepdim=True))
+            moved.sub_(self.chances * moved.sum(2, keepdim=True))
         return self.gradient(direction, moved.mul_(self.share))
 
     def gradient(self, theta: Tensor, errors: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class _Logistic:
         """A subset of heads and of their problems, both as masks."""
         some = copy(self)
         some.x, some.spread = (self.x, self.spread) if heads.all() else (self.x[heads], self.spread[heads])
-        some.found, some.doubt = _part(self.found, heads, problems), _part(self.doubt, heads, problems)
+        some.chances, some.doubt = _part(self.chances, heads, problems), _part(self.doubt, heads, problems)
         for name in ("share", "wanted", "penalty", "share_of", "doubt_at_start"):
             setattr(some, name, getattr(self, name)[problems])
         return some
@@ -236,7 +236,7 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
     gradient = problem.gradient(theta, errors)
     size = _dot(gradient, problem.preconditioned(gradient))
     goal = torch.full_like(size, FAR)
-    found, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
+    solution, settled = theta.clone(), torch.zeros_like(value, dtype=torch.bool)
     heads, problems = (torch.arange(n, device=theta.device) for n in value.shape)  # not yet converged
     active = ~settled
     for _ in range(STEPS):
@@ -251,7 +251,7 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
         before, size = size, _dot(gradient, problem.preconditioned(gradient))
         goal = (size / before.clamp_min(1e-30)).sqrt().clamp(RESIDUAL, FAR)
         goal = torch.where(moving[..., None, None], goal, RESIDUAL)
-        found[heads[:, None], problems], settled[heads[:, None], problems] = theta, ~active
+        solution[heads[:, None], problems], settled[heads[:, None], problems] = theta, ~active
         rows, columns = active.any(1), active.any(0)
         if not rows.any():
             break
@@ -259,12 +259,12 @@ def _newton(problem: _Logistic) -> tuple[Tensor, Tensor]:
             problem, heads, problems = problem.among(rows, columns), heads[rows], problems[columns]
             state = (active, theta, logits, value, errors, gradient, size, goal)
             active, theta, logits, value, errors, gradient, size, goal = (_part(t, rows, columns) for t in state)
-    return found, settled
+    return solution, settled
 
 
 def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tensor) -> Tensor:
     """Newton's direction by preconditioned conjugate gradients, until the residual is ``goal`` times the gradient."""
-    found, direction, residual = torch.zeros_like(gradient), torch.zeros_like(gradient), -gradient
+    solution, direction, residual = torch.zeros_like(gradient), torch.zeros_like(gradient), -gradient
     near = problem.preconditioned(residual)
     search, size = near, _dot(residual, near)
     goal, active = goal.square() * size, active[..., None, None]
@@ -276,7 +276,7 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tenso
         if not columns.any():
             break
         if not columns.all():
-            found[:, problems] = direction
+            solution[:, problems] = direction
             problem, problems = problem.among(every, columns), problems[columns]
             state = (direction, residual, search, size, goal, active, busy)
             direction, residual, search, size, goal, active, busy = (t[:, columns] for t in state)
@@ -287,8 +287,8 @@ def _conjugate(problem: _Logistic, gradient: Tensor, active: Tensor, goal: Tenso
         near = problem.preconditioned(residual)
         before, size = size, torch.where(busy, _dot(residual, near), size)
         search = torch.where(busy, near + size / before.clamp_min(1e-30) * search, search)
-    found[:, problems] = direction
-    return found
+    solution[:, problems] = direction
+    return solution
 
 
 def _step(problem, theta, logits, value, slope, direction, moved, active) -> tuple[Tensor, Tensor, Tensor]:
@@ -313,8 +313,8 @@ def ridge(x_PND: Tensor, y_TN: Tensor, l2: list[float], weight_TN: Tensor | None
     if min(l2) <= 0:
         raise HeadwiseError(f"l2 {min(l2)}", "strengths above 0")
     counts = x_PND.new_ones(y_TN.shape) if weight_TN is None else weight_TN.to(x_PND)
-    found = [_ridge(x_PND, y, l2, count / count.sum()) for y, count in zip(y_TN, counts)]
-    weight, bias = (torch.stack(parts, 1).to(x_PND.dtype) for parts in zip(*found))
+    solutions = [_ridge(x_PND, y, l2, count / count.sum()) for y, count in zip(y_TN, counts)]
+    weight, bias = (torch.stack(parts, 1).to(x_PND.dtype) for parts in zip(*solutions))
     return Linear(weight[..., None, :], bias[..., None], torch.ones_like(bias, dtype=torch.bool))
 
 

@@ -209,8 +209,8 @@ class Reader:
         for start in range(0, len(rows), POOL):
             part = slice(start, start + POOL)
             heads, layers, lost = self.vectors(rows[part])
-            for name, found in {"heads": heads, "layers": layers}.items() if out else ():
-                out[name][..., part, :] = found.to(out[name].device)
+            for name, vectors in {"heads": heads, "layers": layers}.items() if out else ():
+                out[name][..., part, :] = vectors.to(out[name].device)
             cut += lost
         return cut
 

@@ -37,16 +37,16 @@ def heat_maps(
     each = list(maps.values())
     ranges = [shared_range(each[r * width :][:width] if shared == "row" else each) for r in range(rows)]
     for half, best_first in enumerate(orders):
-        for number, (title, found) in enumerate(maps.items(), half * rows * width + 1):
+        for number, (title, grid) in enumerate(maps.items(), half * rows * width + 1):
             axis = figure.add_subplot(rows * len(orders), width, number)
             place = number - 1 - half * rows * width
-            _map(figure, axis, found, best_first, ranges[place // width] if shared else (None, None))
+            _map(figure, axis, grid, best_first, ranges[place // width] if shared else (None, None))
             axis.set_title(title, fontsize=8)
     return figure
 
 
-def _map(figure: Figure, axis: Any, found: Any, ordered: bool, span: tuple[float | None, float | None]) -> None:
-    scores = sorted_map(found) if ordered else score_map(found)
+def _map(figure: Figure, axis: Any, grid: Any, ordered: bool, span: tuple[float | None, float | None]) -> None:
+    scores = sorted_map(grid) if ordered else score_map(grid)
     # a picture: with a path for each cell the file has three times the size
     drawn = axis.pcolormesh(scores, cmap=COLOURS, vmin=span[0], vmax=span[1], rasterized=True)
     axis.set_xticks([0.5, scores.shape[1] - 0.5], ["", ""] if ordered else ["0", str(scores.shape[1] - 1)])
@@ -57,12 +57,12 @@ def _map(figure: Figure, axis: Any, found: Any, ordered: bool, span: tuple[float
     figure.colorbar(drawn, ax=axis).ax.tick_params(labelsize=6)
 
 
-def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
+def scatters(by_model: Mapping[str, Scatter], columns: int = 4) -> Figure:
     """Heads by their scores on two groups of properties, coloured by layer, one plot per model (Figure 5)."""
-    width = min(columns, len(found))
-    rows = -(-len(found) // width)
+    width = min(columns, len(by_model))
+    rows = -(-len(by_model) // width)
     figure = _figure((2.8 * width, 2.6 * rows))
-    for number, (title, points) in enumerate(found.items()):
+    for number, (title, points) in enumerate(by_model.items()):
         axis = figure.add_subplot(rows, width, number + 1)
         drawn = axis.scatter(points.x, points.y, c=points.layer, s=7, cmap="gist_rainbow")
         ends = np.array([points.x.min(), points.x.max()])
@@ -76,14 +76,14 @@ def scatters(found: Mapping[str, Scatter], columns: int = 4) -> Figure:
     return figure
 
 
-def curves(found: Mapping[str, Sequence[EffectOfN]], columns: int = 3) -> Figure:
+def curves(by_model: Mapping[str, Sequence[EffectOfN]], columns: int = 3) -> Figure:
     """Test score against the number of concatenated heads, one plot per model."""
-    width = min(columns, len(found))
-    rows = -(-len(found) // width)
+    width = min(columns, len(by_model))
+    rows = -(-len(by_model) // width)
     figure = _figure((2.8 * width + 1.4, 2.3 * rows))
-    tasks = list(dict.fromkeys(each.task for effects in found.values() for each in effects))
+    tasks = list(dict.fromkeys(each.task for effects in by_model.values() for each in effects))
     lines = {}
-    for number, (title, effects) in enumerate(found.items()):
+    for number, (title, effects) in enumerate(by_model.items()):
         axis = figure.add_subplot(rows, width, number + 1)
         for each in effects:
             colour = f"C{tasks.index(each.task)}"

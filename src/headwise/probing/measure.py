@@ -69,10 +69,10 @@ class Bench:
 
     def vectors(self, of: str) -> Vectors:
         """The vectors of all remaining heads, of all layers, or of their means."""
-        found = (getattr(self.features[side], of) for side in SIDES)
+        per_side = (getattr(self.features[side], of) for side in SIDES)
         if of != "heads":
-            return Vectors(*found)
-        flat, alive = [x.flatten(0, 1) for x in found], self.reader.heads.alive.flatten()
+            return Vectors(*per_side)
+        flat, alive = [x.flatten(0, 1) for x in per_side], self.reader.heads.alive.flatten()
         return Vectors(*(flat if alive.all() else [x[alive.to(x.device)] for x in flat]))
 
     def together(self, heads: list[tuple[int, int]]) -> Vectors:
@@ -239,8 +239,8 @@ def probe(
         options: of the protocol: l2, folds, lr, batch, controls, portions, ...
 
     Example:
-        >>> found = probe(model, "probing_gold.bigram_shift", tokenizer=tokenizer)
-        >>> found.accuracy.shape, found.top(12).encode(["Dogs bark."]).shape
+        >>> probed = probe(model, "probing_gold.bigram_shift", tokenizer=tokenizer)
+        >>> probed.accuracy.shape, probed.top(12).encode(["Dogs bark."]).shape
         (torch.Size([12, 12]), (1, 768))
     """
     if select_on not in ("dev", "test"):
@@ -249,21 +249,21 @@ def probe(
     if isinstance(model, MultiTaskModel) and isinstance(task, str):
         task = model.tasks.get(task, task)
     reader = Reader.of(model, tokenizer, at, max_length, pair=pair, precision=precision, means=means)
-    found = splits(task, limit=limit, shared=shared, seed=seed)
-    features = {side: _read(reader, found, side, cache, memory, log) for side in SIDES}
-    labels = Labels(**{side: found.labels(side) for side in SIDES}, classes=found.classes)
-    bench = Bench(reader, found, features, labels, memory, protocol, {**options, "seed": seed})
+    data = splits(task, limit=limit, shared=shared, seed=seed)
+    features = {side: _read(reader, data, side, cache, memory, log) for side in SIDES}
+    labels = Labels(**{side: data.labels(side) for side in SIDES}, classes=data.classes)
+    bench = Bench(reader, data, features, labels, memory, protocol, {**options, "seed": seed})
     return _probe(bench, select_on, log)
 
 
-def _read(reader: Reader, found: Splits, side: str, cache: Any, memory: int | None, log: Log) -> Features:
-    log(f"{found.task.name}: reading {len(found.rows[side])} {side} sentences")
-    return reader.read(found.rows[side], cache=cache, memory=memory)
+def _read(reader: Reader, data: Splits, side: str, cache: Any, memory: int | None, log: Log) -> Features:
+    log(f"{data.task.name}: reading {len(data.rows[side])} {side} sentences")
+    return reader.read(data.rows[side], cache=cache, memory=memory)
 
 
 def _probe(bench: Bench, select_on: str, log: Log) -> Probe:
-    heads, found = bench.reader.heads, bench.splits
-    log(f"{found.task.name}: probing {int(heads.alive.sum())} heads and {heads.num_layers} layers")
+    heads, data = bench.reader.heads, bench.splits
+    log(f"{data.task.name}: probing {int(heads.alive.sum())} heads and {heads.num_layers} layers")
     by_head, by_layer = bench.fit(bench.vectors("heads")), bench.fit(bench.vectors("layers"))
 
     def spread(values: Tensor) -> Tensor:
@@ -275,25 +275,25 @@ def _probe(bench: Bench, select_on: str, log: Log) -> Probe:
     about = {
         "options": bench.options,
         "at": bench.reader.at,
-        "pair": bench.reader.pair if any(row.get("text_b") for row in found.rows["train"]) else None,
+        "pair": bench.reader.pair if any(row.get("text_b") for row in data.rows["train"]) else None,
         "precision": bench.reader.precision,
-        "sizes": found.sizes,
+        "sizes": data.sizes,
         "features": {side: features.about for side, features in bench.features.items()},
         "cut": {side: features.cut for side, features in bench.features.items()},
-        "notes": [*found.notes, *([f"{late} probes were stopped before their optimum"] if late else [])],
-        "origin": found.task.source.origin,
+        "notes": [*data.notes, *([f"{late} probes were stopped before their optimum"] if late else [])],
+        "origin": data.task.source.origin,
         "model": bench.reader.model_key,
-        "data": found.key,
+        "data": data.key,
     }
     return Probe(
-        found.task.name,
-        "pearson" if found.graded else "accuracy",
+        data.task.name,
+        "pearson" if data.graded else "accuracy",
         bench.protocol,
         spread(by_head.test),
         spread(by_head.dev),
         by_layer.test,
         by_layer.dev,
-        found.chance,
+        data.chance,
         spread(by_head.l2),
         by_layer.l2,
         select_on,

@@ -54,7 +54,7 @@ def low_constituents(tree: str) -> list[Unit]:
         >>> low_constituents("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
         [(0, 2, 'NP'), (2, 3, 'VP')]
     """
-    found: list[Unit] = []
+    constituents: list[Unit] = []
 
     def walk(node: Node, start: int) -> int:
         if node.word is not None:
@@ -63,13 +63,13 @@ def low_constituents(tree: str) -> list[Unit]:
         for child in node.children:
             end = walk(child, end)
         if all(child.word is not None for child in node.children):
-            found.append((start, end, node.label))
+            constituents.append((start, end, node.label))
         return end
 
     root = cleaned(parse(tree))  # without traces, as the row's words are
     if root is not None:
         walk(root, 0)
-    return found
+    return constituents
 
 
 def _tags(row: Row) -> list[Unit]:
@@ -246,10 +246,10 @@ def _unit_vectors(
 
     with evaluating(reader.encoder), torch.no_grad(), captured(reader.encoder, reduce, heads=reader.heads) as kept:
         for items, batch in batches(data, reader.budget, reader.device):
-            found = [(b, start, end, labels[name]) for b, i in enumerate(items) for start, end, name in units(rows[i])]
-            if not found:
+            spans = [(b, start, end, labels[name]) for b, i in enumerate(items) for start, end, name in units(rows[i])]
+            if not spans:
                 continue
-            *where, number = torch.tensor(found, device=reader.device).T
+            *where, number = torch.tensor(spans, device=reader.device).T
             whole = torch.zeros(1, device=reader.device)
             for place, part in parts(_columns(batch, "word_of"), batch.get("window")):
                 kept.clear()
@@ -308,12 +308,12 @@ def relations(
     with evaluating(reader.encoder), torch.no_grad(), eager(reader.encoder) as maps:
         for items, batch in batches(data, budget, reader.device):
             to, rooted = _looks(maps, batch, reader.heads), bool((batch["word_of"][:, 0] < 0).all())
-            found = [
+            edges = [
                 (b, *relation[:3], labels[relation[3]]) for b, i in enumerate(items) for relation in asked(rows[i])
             ]
-            found = [relation for relation in found if rooted or relation[3] >= 0]
-            if found:
-                b, start, end, head, number = torch.tensor(found, device=reader.device).T
+            edges = [relation for relation in edges if rooted or relation[3] >= 0]
+            if edges:
+                b, start, end, head, number = torch.tensor(edges, device=reader.device).T
                 tally.add(hits(to, b, start, end, head), number)
     root = "first token" if rooted else "not asked for"
     return tally.result(task, "attention", {"split": split, "attention": "eager", "root": root})
@@ -337,11 +337,11 @@ def _looks(maps: Maps, batch: Mapping[str, Tensor], heads: Heads) -> Tensor:
     whole: Tensor | None = None
     for place, part in parts(columns, batch.get("window")):
         word_of, full = (part.pop(name).masked_fill(place < 0, -1) for name in ("word_of", "full"))
-        found = arg_max(maps(**part), full, size, heads)
+        looks = arg_max(maps(**part), full, size, heads)
         if whole is None:
-            whole = found
+            whole = looks
         mine = (word_of[:, None] == torch.arange(size, device=word_of.device)[:, None]).any(-1)  # (B, W)
-        whole[:, 1:] = torch.where(mine[..., None, None], found[:, 1:], whole[:, 1:])
+        whole[:, 1:] = torch.where(mine[..., None, None], looks[:, 1:], whole[:, 1:])
     assert whole is not None
     return whole
 
@@ -354,16 +354,16 @@ def arg_max(maps: tuple[Tensor, ...], word_of_BT: Tensor, size: int, heads: Head
     slot_BT = torch.where(word_of_BT >= 0, word_of_BT + 1, size + 1)  # the last slot takes what is no word
     slot_BT[:, 0] = torch.where(word_of_BT[:, 0] < 0, 0, slot_BT[:, 0])
     absent = torch.ones_like(slot_BT[:, :1]).repeat(1, size + 2).scatter_(1, slot_BT, 0).bool()[:, :-1]
-    found: dict[int, Tensor] = {}
+    by_layer: dict[int, Tensor] = {}
     layers = range(len(maps)) if heads is None else [site.layer for site in attended(heads)]
     for layer, a_BHTT in zip(layers, maps, strict=True):
         queries = _grouped(a_BHTT, slot_BT, size)  # sums in place of means: the order of keys is the same
         between = _grouped(queries.transpose(2, 3), slot_BT, size)  # (B, H, keys, queries)
         between = between.masked_fill_(absent[:, None, :, None], -1).transpose(2, 3).contiguous()
         to = between.max(-1).indices.transpose(1, 2)
-        found[layer] = to if heads is None else _whole(to, heads.sites[layer].kept, heads.num_heads)
-    nothing = torch.zeros_like(next(iter(found.values())))
-    return torch.stack([found.get(i, nothing) for i in range(len(maps) if heads is None else heads.num_layers)], 2)
+        by_layer[layer] = to if heads is None else _whole(to, heads.sites[layer].kept, heads.num_heads)
+    nothing = torch.zeros_like(next(iter(by_layer.values())))
+    return torch.stack([by_layer.get(i, nothing) for i in range(len(maps) if heads is None else heads.num_layers)], 2)
 
 
 def _grouped(rows_BHTN: Tensor, slot_BT: Tensor, size: int) -> Tensor:

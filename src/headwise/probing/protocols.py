@@ -40,9 +40,9 @@ def sklearn(
     vectors = vectors.standardized() if standardize else vectors
     if folds is not None:
         return _folded(vectors, labels, l2, folds, seed)
-    found = _solved(vectors.train, labels.on("train", vectors.train.device)[None], l2, labels.classes)
-    dev, test = (_scores(found, x, labels)[:, 0] for x in (vectors.dev, vectors.test))
-    return replace(_chosen(dev, test, labels, l2), unsettled=_unsettled(found))
+    linear = _solved(vectors.train, labels.on("train", vectors.train.device)[None], l2, labels.classes)
+    dev, test = (_scores(linear, x, labels)[:, 0] for x in (vectors.dev, vectors.test))
+    return replace(_chosen(dev, test, labels, l2), unsettled=_unsettled(linear))
 
 
 @protocols("control")
@@ -63,10 +63,10 @@ def control(
     shuffled = [{side: generator.permutation(getattr(labels, side)) for side in SIDES} for _ in range(controls)]
     every = [labels, *(replace(labels, **sides) for sides in shuffled)]
     train = torch.stack([each.on("train", device) for each in every])
-    found = _solved(vectors.train, train, l2, labels.classes)
-    dev, test = _scores(found, vectors.dev, labels), _scores(found, vectors.test, labels)
+    linear = _solved(vectors.train, train, l2, labels.classes)
+    dev, test = _scores(linear, vectors.dev, labels), _scores(linear, vectors.test, labels)
     fits = [_chosen(dev[:, t], test[:, t], each, l2) for t, each in enumerate(every)]
-    return replace(fits[0].beyond(tuple(fits[1:])), unsettled=_unsettled(found))
+    return replace(fits[0].beyond(tuple(fits[1:])), unsettled=_unsettled(linear))
 
 
 @protocols("mdl")
@@ -143,13 +143,13 @@ def _solved(x: Tensor, y_TN: Tensor, l2: tuple[float, ...], classes: int, weight
     return logistic(x, y_TN, list(l2), classes, weight) if classes else ridge(x, y_TN, list(l2), weight)
 
 
-def _unsettled(found: Linear) -> int:
-    return int((~found.settled).sum())
+def _unsettled(linear: Linear) -> int:
+    return int((~linear.settled).sum())
 
 
-def _scores(found: Linear, x: Tensor, labels: Labels) -> Tensor:
+def _scores(linear: Linear, x: Tensor, labels: Labels) -> Tensor:
     """Answers ``(P, T, K, N)``: classes, or grades."""
-    return found.at(x)[..., 0, :] if labels.graded else found.classes(x)
+    return linear.at(x)[..., 0, :] if labels.graded else linear.classes(x)
 
 
 def judged(answers: Tensor, gold: Tensor, graded: bool) -> Tensor:
@@ -193,11 +193,11 @@ def _folded(vectors: Vectors, labels: Labels, l2: tuple[float, ...], folds: int,
     numbers = torch.from_numpy(fold_numbers(y, folds, seed, labels.classes)).to(x.device)
     gold = torch.from_numpy(y).to(x.device)
     weight = torch.stack([numbers != fold for fold in [*range(folds), -1]]).to(x)
-    found = _solved(x, gold.expand(folds + 1, -1), l2, labels.classes, weight)
-    answers = _scores(found, x, labels)
+    linear = _solved(x, gold.expand(folds + 1, -1), l2, labels.classes, weight)
+    answers = _scores(linear, x, labels)
     held = [judged(answers[:, f][..., numbers == f], gold[numbers == f], labels.graded) for f in range(folds)]
-    test = _scores(found, vectors.test, labels)[:, -1]
-    return replace(_chosen(test, test, labels, l2, torch.stack(held).mean(0)), unsettled=_unsettled(found))
+    test = _scores(linear, vectors.test, labels)[:, -1]
+    return replace(_chosen(test, test, labels, l2, torch.stack(held).mean(0)), unsettled=_unsettled(linear))
 
 
 def _descended(vectors: Vectors, labels: Labels, l2: tuple[float, ...], rule: Rule) -> tuple[Tensor, Tensor]:
@@ -205,8 +205,8 @@ def _descended(vectors: Vectors, labels: Labels, l2: tuple[float, ...], rule: Ru
     device = vectors.train.device
     train, dev = labels.on("train", device), labels.on("dev", device)
     target = Grades(train, dev) if labels.graded else Classes(train, dev, labels.classes)
-    found = descend(vectors.train, vectors.dev, target, list(l2), rule)
-    linear = Linear(found.weight[:, None], found.bias[:, None], torch.ones(0))
+    trained = descend(vectors.train, vectors.dev, target, list(l2), rule)
+    linear = Linear(trained.weight[:, None], trained.bias[:, None], torch.ones(0))
     scores = [linear.at(x)[:, 0] for x in (vectors.dev, vectors.test)]
     dev_scores, test_scores = ((expected_grade(s) if labels.graded else s.argmax(-2)) for s in scores)
     return dev_scores, test_scores

@@ -89,8 +89,8 @@ def splits(task: Any, *, limit: int | None = None, shared: str = "drop", seed: i
         "train": sample(rows["train"], limit),
         **{s: sample(rows[s], limit and -(-limit // 5)) for s in ("dev", "test")},
     }
-    rows, found = _apart(task.name, rows, shared)
-    made = Splits(task, rows, tuple([*notes, *found]))
+    rows, repeated = _apart(task.name, rows, shared)
+    made = Splits(task, rows, tuple([*notes, *repeated]))
     return Splits(task, rows, (*made.notes, *_doubts(made)))
 
 

@@ -54,14 +54,14 @@ def utilize(probe: Probe, n: int | None = None, resamples: int = 1000, seed: int
     """Compare the n best heads (default: as many as a layer has) with the last and the best layer.
 
     Example:
-        >>> print(table([utilize(found) for found in probes]))  # doctest: +SKIP
+        >>> print(table([utilize(probe) for probe in probes]))  # doctest: +SKIP
     """
     n = probe.shape[1] if n is None else n
     heads, layer = probe.best(n), probe.best_layer()
     layers = probe.layer_fit.predictions.numpy()
     answers = {"last": layers[-1], "best": layers[layer], "top": _together(probe, heads).predictions[0].numpy()}
     metric, gold = metrics[probe.metric], probe.bench.labels.test.tolist()
-    counts = {name: metric.counts(found, gold) for name, found in answers.items()}
+    counts = {name: metric.counts(answer, gold) for name, answer in answers.items()}
     scores = {name: bootstrap(each, metric.value, resamples, seed) for name, each in counts.items()}
     against = {
         other: paired_bootstrap(counts["top"], counts[other], metric.value, resamples, seed)
@@ -74,19 +74,19 @@ def _together(probe: Probe, heads: list[tuple[int, int]]) -> Fit:
     return probe.bench.fit(probe.bench.together(heads))
 
 
-def table(found: Sequence[Utilization]) -> str:
+def table(utilizations: Sequence[Utilization]) -> str:
     """One line per task, as Tables 3 and 5 of Jo and Myaeng 2020, with the medians of the relative gains."""
     lines = [f"{'task':32} {'last':>7} {'best layer':>16} {'top heads':>22} {'95 %':>16}"]
-    for each in found:
+    for each in utilizations:
         last, best, top = (100 * float(each.scores[name].value) for name in INPUTS)
         gains = [100 * each.gain(name) for name in ("best", "top")]
         layer, heads = f"{best:.1f} ({gains[0]:+.1f}) z{each.layer}", f"{top:.1f} ({gains[1]:+.1f}) n={each.n}"
         span = f"{100 * float(each.scores['top'].low):.1f} - {100 * float(each.scores['top'].high):.1f}"
         lines.append(f"{each.task:32} {last:7.1f} {layer:>16} {heads:>22} {span:>16}")
-    over = {name: 100 * median(each.gain(over=name) for each in found) for name in ("last", "best")}
-    wins = sum(float(each.against["best"].value) > 0 for each in found)
+    over = {name: 100 * median(each.gain(over=name) for each in utilizations) for name in ("last", "best")}
+    wins = sum(float(each.against["best"].value) > 0 for each in utilizations)
     gains = f"{over['last']:+.1f} % over the last layer, {over['best']:+.1f} % over the best"
-    lines.append(f"median gain of the top heads: {gains}; better than the best layer on {wins} of {len(found)}")
+    lines.append(f"median gain of the top heads: {gains}; better than the best layer on {wins} of {len(utilizations)}")
     return "\n".join(lines)
 
 
@@ -139,9 +139,9 @@ class Tuned:
 
     def __str__(self) -> str:
         names = {"last": "last layer", "best": f"layer {self.layer}", "top": f"top {self.n} heads"}
-        found = ", ".join(f"{names[name]} {100 * self.median(name):.2f}" for name in self.scores)
+        medians = ", ".join(f"{names[name]} {100 * self.median(name):.2f}" for name in self.scores)
         seeds = len(next(iter(self.scores.values())))
-        return f"{self.task} fine-tuned, median {self.metric} on {self.split} over {seeds} seeds: {found}"
+        return f"{self.task} fine-tuned, median {self.metric} on {self.split} over {seeds} seeds: {medians}"
 
 
 def fine_tune(
@@ -188,8 +188,8 @@ def fine_tune(
             scores[name].append(evaluate(model, task.name, split=split).value)
             log(f"{task.name}: {name}, seed {seed}: {scores[name][-1]:.4f}")
             models += [model] if keep and seed == seeds[-1] else []
-    found = {name: tuple(values) for name, values in scores.items()}
-    return Tuned(task.name, task.metric, split, n, probe.best_layer(), found, models)
+    final = {name: tuple(values) for name, values in scores.items()}
+    return Tuned(task.name, task.metric, split, n, probe.best_layer(), final, models)
 
 
 def _model(probe: Probe, name: str, n: int, seed: int) -> MultiTaskModel:

@@ -35,7 +35,7 @@ def least_needed(scores: Mapping[str, torch.Tensor], fraction: float, kv_heads: 
     Absolute, because scores may be negative (closing a head can help) and a negative sum would reverse the order.
     Groups are ranked by the sum of their heads; ranked alone, whole groups are rarely among the lowest.
     """
-    total = torch.stack([found / (found.abs().nansum() or 1) for found in scores.values()]).sum(0)
+    total = torch.stack([each / (each.abs().nansum() or 1) for each in scores.values()]).sum(0)
     groups = total.unflatten(1, (kv_heads, -1))
     return bottom(groups.sum(-1), fraction).repeat_interleave(groups.shape[-1], 1)
 
@@ -70,15 +70,15 @@ def trials(
     fractions = (0.0, *fractions)
     masks = [_cuttable(model, scores, fraction, heads.num_kv_heads) for fraction in fractions]
     gates = torch.stack([(~mask).float() for mask in masks])
-    found = {task: evaluate(model, task, gates, limit=limit) for task in scores}
+    results = {task: evaluate(model, task, gates, limit=limit) for task in scores}
     kept = [int((heads.alive & ~mask).sum()) for mask in masks]
-    rows = _rows(found, fractions, kept)
+    rows = _rows(results, fractions, kept)
     for row, mask in zip(rows, masks):
         row |= _speed(model, heads, mask, row["fraction"] > 0) if heads.cuttable else {}
     number = cheapest(rows, tasks)
     if not number:
         return {"rows": rows, "chosen": None, "held out": {}}
-    held_out = _nested(found, fractions, kept, tasks)
+    held_out = _nested(results, fractions, kept, tasks)
     for task in (task for task in scores if {"dev", "test"} <= set(model.tasks[task].splits)):
         whole, cut = evaluate(model, task, gates[[0, number]], split="test", limit=limit)
         held_out[task] = _change(cut, whole) | {"split": "test"}
@@ -93,9 +93,13 @@ def cheapest(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str] | None = No
     return max(cuts, key=lambda i: rows[i]["fraction"], default=0)
 
 
-def _rows(found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int]) -> list[dict[str, Any]]:
+def _rows(results: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int]) -> list[dict[str, Any]]:
     return [
-        {"fraction": fraction, "kept": count, "task scores": {task: scores[i].value for task, scores in found.items()}}
+        {
+            "fraction": fraction,
+            "kept": count,
+            "task scores": {task: scores[i].value for task, scores in results.items()},
+        }
         for i, (fraction, count) in enumerate(zip(fractions, kept))
     ]
 
@@ -108,20 +112,20 @@ def _speed(model: Subject, heads: Heads, mask: torch.Tensor, cut: bool) -> dict[
 
 
 def _nested(
-    found: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int], tasks: Sequence[str] | None
+    results: Mapping[str, list[Score]], fractions: Sequence[float], kept: Sequence[int], tasks: Sequence[str] | None
 ) -> dict[str, Any]:
     """Each task's change under nested folds: every fifth of its rows is cut as the other rows choose."""
-    folds = {task: _folds(scores[0].examples) for task, scores in found.items() if scores[0].examples > 1}
-    answers = {task: list(found[task][0].predictions) for task in folds}
+    folds = {task: _folds(scores[0].examples) for task, scores in results.items() if scores[0].examples > 1}
+    answers = {task: list(results[task][0].predictions) for task in folds}
     for fold in range(FOLDS):
-        others = {t: [_part(s, folds[t] != fold) for s in found[t]] if t in folds else found[t] for t in found}
+        others = {t: [_part(s, folds[t] != fold) for s in results[t]] if t in folds else results[t] for t in results}
         rows = _rows(others, fractions, kept)
         chosen = cheapest(rows, tasks)
         for task, numbers in folds.items():
             for row in np.flatnonzero(numbers == fold):
-                answers[task][row] = found[task][chosen].predictions[row]
-    cut = {task: replace(found[task][0], predictions=answers[task]) for task in folds}
-    return {task: _change(cut[task], found[task][0]) | {"split": "dev"} for task in folds}
+                answers[task][row] = results[task][chosen].predictions[row]
+    cut = {task: replace(results[task][0], predictions=answers[task]) for task in folds}
+    return {task: _change(cut[task], results[task][0]) | {"split": "dev"} for task in folds}
 
 
 def _folds(rows: int) -> np.ndarray:

@@ -35,26 +35,26 @@ def card(study: Mapping, name: str, beside: Mapping | None = None, alike: int = 
     """
     data = checked(study)
     layer, head = where(name, data["model"])
-    found: dict[str, Any] = {"head": f"{layer}.{head}", "importance": _importance(data, layer, head)}
-    found["owner"] = _owner(data, layer, head)
+    facts: dict[str, Any] = {"head": f"{layer}.{head}", "importance": _importance(data, layer, head)}
+    facts["owner"] = _owner(data, layer, head)
     if data.get("probes"):
         measures = ("accuracy", "chance", "metric")
-        found["probes"] = {
+        facts["probes"] = {
             n: {m: p[m][layer][head] if m == "accuracy" else p.get(m) for m in measures}
             for n, p in data["probes"].items()
         }
     if data.get("gates"):
-        found["gates"] = {task: gates[layer][head] for task, gates in data["gates"].items()}
-    if looks := (data.get("attention") or {}).get(found["head"]):
-        found["looks"] = looks
-    if held := ((data.get("roles") or {}).get("heads") or {}).get(found["head"]):
-        found["roles"] = {each["role"]: each["score"] for each in held}
-    found["alike"] = _alike(data, layer, head, alike)
+        facts["gates"] = {task: gates[layer][head] for task, gates in data["gates"].items()}
+    if looks := (data.get("attention") or {}).get(facts["head"]):
+        facts["looks"] = looks
+    if held := ((data.get("roles") or {}).get("heads") or {}).get(facts["head"]):
+        facts["roles"] = {each["role"]: each["score"] for each in held}
+    facts["alike"] = _alike(data, layer, head, alike)
     if beside is not None:
         other = checked(beside)
         where(name, other["model"])
-        found["beside"] = _importance(other, layer, head)
-    return found
+        facts["beside"] = _importance(other, layer, head)
+    return facts
 
 
 def where(name: str, model: Mapping[str, Any]) -> tuple[int, int]:
@@ -73,14 +73,14 @@ def _importance(data: dict[str, Any], layer: int, head: int) -> dict[str, Any]:
     A pruned head has none of them.
     """
     out = {}
-    for task, found in data["importance"].items():
-        scores = _array(found["scores"])
+    for task, entry in data["importance"].items():
+        scores = _array(entry["scores"])
         score = scores[layer, head]
         there, highest = not np.isnan(score), np.nanmax(scores, initial=0.0)
         row: dict[str, Any] = {"score": float(score) if there else None}
         row |= {"rank": int((scores > score).sum()) + 1 if there else None, "of": int((~np.isnan(scores)).sum())}
         row["share"] = float(score / highest) if there and highest > 0 else None
-        out[task] = row | ({"stderr": found["stderr"][layer][head]} if found.get("stderr") else {})
+        out[task] = row | ({"stderr": entry["stderr"][layer][head]} if entry.get("stderr") else {})
     return out
 
 
@@ -93,7 +93,7 @@ def _owner(data: dict[str, Any], layer: int, head: int) -> str | None:
 
 def _alike(data: dict[str, Any], layer: int, head: int, count: int) -> list[dict[str, Any]]:
     """Nearest heads by their standardized profile over all measures, as on the page."""
-    measures = [found["scores"] for found in data["importance"].values()]
+    measures = [entry["scores"] for entry in data["importance"].values()]
     measures += [probe["accuracy"] for probe in (data.get("probes") or {}).values()]
     measures += list((data.get("gates") or {}).values())
     if not measures:

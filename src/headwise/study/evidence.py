@@ -109,7 +109,7 @@ def _curves(study: Study, fractions: tuple[float, ...], scores: Mapping[str, Any
     from headwise.dissociation.lesions import lesion_curve
     from headwise.dissociation.significance import FEWEST
 
-    s, found = study.settings, {}
+    s, curves = study.settings, {}
     for close in s.close:
         config = {"by": s.by, "examples": s.examples, "fractions": fractions, "dev": s.dev}
         config |= {"random": s.random, "close": close}
@@ -119,8 +119,8 @@ def _curves(study: Study, fractions: tuple[float, ...], scores: Mapping[str, Any
             how = {"close": close, "random": max(1, random), "limit": s.dev, "log": study.log}
             return lesion_curve(study.model, task, values, fractions, **how).to_record()
 
-        found[close] = study.recorded("curve", config, work)
-    return {"curves": found, "tables": [_curve_table(found)]}
+        curves[close] = study.recorded("curve", config, work)
+    return {"curves": curves, "tables": [_curve_table(curves)]}
 
 
 def _curve_table(curves: Mapping[str, Data]) -> Data:

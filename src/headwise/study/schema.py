@@ -265,11 +265,11 @@ def nearest(fractions: list[float], wanted: float) -> int:
 
 def lesion_columns(part: dict[str, Any]) -> dict[str, list[int]]:
     """The lesions by name with their positions; random lesions are one column."""
-    found: dict[str, list[int]] = {}
+    columns: dict[str, list[int]] = {}
     for position, lesion in enumerate(part["lesions"]):
         random = lesion.startswith("random ") and lesion not in part["tasks"]
-        found.setdefault("random" if random else lesion, []).append(position)
-    return found
+        columns.setdefault("random" if random else lesion, []).append(position)
+    return columns
 
 
 def relative(part: dict[str, Any], fraction: int, field: str = "performance") -> list[list[float | None]]:

@@ -142,9 +142,9 @@ def _pairs(
         lists[PAIRS[kind_of(pair, null, without)]].append(_and((pair["a"], pair["b"])))
     over = f", Holm-corrected over {len(pairs)} pairs" if len(pairs) > 1 else ""
     against = f" (one-sided p < {LEVEL} against {NULLS.get(null or '')}{over}; {rows})"
-    for words, found in lists.items():
-        if found:
-            yield f"{words}: {'; '.join(found)}{against if words == PAIRS['significant'] else ''}."
+    for words, named in lists.items():
+        if named:
+            yield f"{words}: {'; '.join(named)}{against if words == PAIRS['significant'] else ''}."
 
 
 def _rows(d: Mapping[str, Any]) -> str:
@@ -197,11 +197,11 @@ def _array(scores: Sequence[Sequence[float | None]]) -> np.ndarray:
 
 def _sharing(study: Mapping[str, Any], alpha: float) -> list[str]:
     entries = {task: e for task, e in study.get("importance", {}).items() if task not in _unlearned(study)}
-    found = {task: entry for task, entry in entries.items() if not tied(entry["scores"], alpha)}
-    if len(found) < 2:
+    untied = {task: entry for task, entry in entries.items() if not tied(entry["scores"], alpha)}
+    if len(untied) < 2:
         return []
-    masks = {task: top_mask(entry["scores"], alpha) for task, entry in found.items()}
-    alive = np.any([~np.isnan(_array(entry["scores"])) for entry in found.values()], axis=0)
+    masks = {task: top_mask(entry["scores"], alpha) for task, entry in untied.items()}
+    alive = np.any([~np.isnan(_array(entry["scores"])) for entry in untied.values()], axis=0)
     tests = {pair: overlap_test(masks[pair[0]], masks[pair[1]], alive) for pair in combinations(masks, 2)}
     size, living = int(next(iter(masks.values())).sum()), int(alive.sum())
     pruned = f", {living} of which remain" if living < alive.size else ""
@@ -318,11 +318,11 @@ def _warnings(study: Mapping[str, Any]) -> list[str]:
         lines.append("Warning: heads were found by name, unverified: no forward showed that closing them works.")
     if trust.get("collapsed"):
         lines.append(f"Warning: all predictions fall into one class for {'; '.join(trust['collapsed'])}.")
-    found = {name: _overlap(worst) for name, worst in trust.get("worst_overlap", {}).items()}
-    if "leakage" in found:
-        lines.append(f"Warning: training and evaluation share texts: {found['leakage']}.")
-    if "shared" in found:
-        lines.append(f"Evaluations share texts, which is not a leak: {found['shared']}.")
+    overlaps = {name: _overlap(worst) for name, worst in trust.get("worst_overlap", {}).items()}
+    if "leakage" in overlaps:
+        lines.append(f"Warning: training and evaluation share texts: {overlaps['leakage']}.")
+    if "shared" in overlaps:
+        lines.append(f"Evaluations share texts, which is not a leak: {overlaps['shared']}.")
     return lines
 
 

@@ -139,10 +139,10 @@ function drawScores(view, data) {
 
 /* Every p with the null it is over. */
 function tests(data, score) {
-  const found = data.null
+  const values = data.null
     ? [[score.p_holm ?? score.p, `against ${data.random || ""} random head sets of the same size${known(score.p_holm) ? ", Holm-corrected" : ""}`], [score.p_layers, "against sets matched by layer"], [score.p_rows, "over rows"]]
     : [[score.p, "over rows"]];
-  return found.filter(([p]) => known(p)).map(([p, over]) => `${chance(p)} ${over}`).join("; ") || "not tested";
+  return values.filter(([p]) => known(p)).map(([p, over]) => `${chance(p)} ${over}`).join("; ") || "not tested";
 }
 
 function scoreDomain(entries) {
