@@ -67,7 +67,7 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
     from headwise.heads.gates import Heads, stacks_of
 
     encoder, _ = plain_encoder(model)
-    found = [Heads.of(encoder, stack=name) for name in ([stack] if stack else stacks_of(encoder))]
+    stacks = [Heads.of(encoder, stack=name) for name in ([stack] if stack else stacks_of(encoder))]
     rows = [
         {
             "stack": h.stack,
@@ -84,7 +84,7 @@ def heads(model: ModelArg, stack: StackOption = None, as_json: JsonOption = Fals
             "alive": h.alive.tolist(),
             "output_projections": [site.name for site in h.sites if site.module is not None],
         }
-        for h in found
+        for h in stacks
     ]
     print(machine(rows)) if as_json else Screen().head_maps(model, rows)
 
@@ -250,15 +250,15 @@ def probe(
     encoder = encoder.to(default_device(device))
     how: dict[str, Any] = {"protocol": protocol, "at": position, "limit": limit, "select_on": select_on}
     how |= {"precision": precision, "cache": cache, "seed": seed}
-    found = {}
+    probes = {}
     for one in chosen:
-        found[one.name] = measure(encoder, one, tokenizer=tokenizer, log=screen.say, **how)
-        screen.say(str(found[one.name]))
+        probes[one.name] = measure(encoder, one, tokenizer=tokenizer, log=screen.say, **how)
+        screen.say(str(probes[one.name]))
     for one in free:
         split = "test" if "test" in one.splits else "dev"
-        found[one.name] = unlearnt(encoder, one, tokenizer=tokenizer, split=split, limit=limit)
-        screen.say(str(found[one.name]))
-    made = {name: result.to_record() for name, result in found.items()}
+        probes[one.name] = unlearnt(encoder, one, tokenizer=tokenizer, split=split, limit=limit)
+        screen.say(str(probes[one.name]))
+    made = {name: result.to_record() for name, result in probes.items()}
     h = Heads.of(encoder)
     about = {"name": name_of(model), "layers": h.num_layers, "heads": h.num_heads}
     page = write_probes(made, about, out) if out else None
@@ -284,5 +284,5 @@ def head(
 
     if Path(name).exists():
         raise HeadwiseError(f"{name} in place of a head", "layer.head first", f"headwise head {study.name} {name}")
-    found = card(read_study(study), name, read_study(beside) if beside else None)
-    print(machine(found)) if as_json else Screen().card(found)
+    details = card(read_study(study), name, read_study(beside) if beside else None)
+    print(machine(details)) if as_json else Screen().card(details)

@@ -215,30 +215,30 @@ def metatest(
         raise unknown("way to learn", how, HOW)
     screen, numbers = Screen(quiet=as_json), tuple(int(n) for n in names_in(shots))
     starts = {name: trained_model(path, [], data, device) for name, path in _named(models).items()}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for new in chosen_tasks(tasks, task, data):
         if how == "adapt":
             options = {"steps": steps, "rates": rate, "limit": limit, "prune": prune}
-            found[new.name] = _adapted(screen, starts, _named(models), new, numbers, draws, settings, options)
+            results[new.name] = _adapted(screen, starts, _named(models), new, numbers, draws, settings, options)
         elif steps is not None or rate is not None or settings or prune:
             raise HeadwiseError(
                 "--steps, --rate, --prune or --set with --how fine-tune", "the default way", "--how adapt"
             )
         else:
-            found[new.name] = _fine_tuned(screen, starts, new, numbers, draws, limit)
+            results[new.name] = _fine_tuned(screen, starts, new, numbers, draws, limit)
     if as_json:
-        print(machine(found))
+        print(machine(results))
 
 
 def _named(models: list[str]) -> dict[str, Path]:
     """Folders by name; a folder without a name has its own."""
-    found = {}
+    folders = {}
     for given in models:
         name, mark, folder = given.rpartition("=")
-        found[name if mark else given] = Path(folder)
-    if len(found) < len(models):
+        folders[name if mark else given] = Path(folder)
+    if len(folders) < len(models):
         raise HeadwiseError(f"models {', '.join(models)}", "a name for each", "plain=runs/a/model iat=runs/b/model")
-    return found
+    return folders
 
 
 def _adapted(
@@ -266,9 +266,9 @@ def _fine_tuned(screen: Screen, starts: Any, new: Any, shots: Any, draws: int, l
     """Few-shot transfer of every start (Li et al. 2023, Table 6)."""
     from headwise.papers.specialization.transfer import transfer
 
-    found = transfer(starts, new, shots, draws, limit=limit)
-    screen.say(str(found))
-    return found.to_record()
+    result = transfer(starts, new, shots, draws, limit=limit)
+    screen.say(str(result))
+    return result.to_record()
 
 
 @app.command()
@@ -302,30 +302,32 @@ def similarity(
     for name in chosen:
         if name not in able:
             raise unknown(f"measure of {'--scores' if scores else 'models'}", name, able)
-    found = []
+    similarities = []
     if scores:
         from headwise.heads.selection import top
 
         maps = head_scores(scores)
         inputs = {"rank": maps, "overlap": {task: top(one, fraction) for task, one in maps.items()}}
-        found = [measures[name](inputs[name]) for name in chosen]
+        similarities = [measures[name](inputs[name]) for name in chosen]
     else:
         vectors = _vectors(models, _sentences(texts, count, data), data, device)
-        found = [measures[name](vectors) for name in chosen]
-    print(machine([one.to_record() for one in found])) if as_json else Screen().say("\n\n".join(map(str, found)))
+        similarities = [measures[name](vectors) for name in chosen]
+    print(machine([one.to_record() for one in similarities])) if as_json else Screen().say(
+        "\n\n".join(map(str, similarities))
+    )
 
 
 def _vectors(models: list[str], sentences: list[str], data: Path | None, device: str | None) -> dict[str, Any]:
     """Each task's vectors of the same sentences."""
     from headwise.measuring.evaluate import sentence_vectors
 
-    found = {}
+    vectors = {}
     for name, folder in _named(models).items():
         model = trained_model(folder, [], data, device)
         if len(model.tasks) > 1:
             raise HeadwiseError(f"{folder} has the tasks {', '.join(model.tasks)}", "a model of one task")
-        found[name if name != str(folder) else next(iter(model.tasks))] = sentence_vectors(model, sentences)
-    return found
+        vectors[name if name != str(folder) else next(iter(model.tasks))] = sentence_vectors(model, sentences)
+    return vectors
 
 
 def _sentences(texts: str | None, count: int, data: Path | None) -> list[str]:

@@ -84,16 +84,16 @@ class Answers:
     @torch.no_grad()
     def under(self, ask: Ask) -> dict[str, Any]:
         """Every task's answer under the gates, or why it cannot answer this text."""
-        asked, found = self.question(ask), {}
+        asked, answers = self.question(ask), {}
         for group in asked.groups:
             with self.subject.gated(self.gates(ask), self.reference(ask, group), heads=self.heads):
                 for one, batch, scores in scores_of(self.subject, group):
-                    found[one.task] = answer(one, batch, scores)
+                    answers[one.task] = answer(one, batch, scores)
         if asked.ids is not None:
-            found[NEXT] = self._next(ask, asked.ids)
+            answers[NEXT] = self._next(ask, asked.ids)
         problems = {name: {"problem": problem} for name, problem in asked.problems.items()}
-        return {name: found.get(name) or problems[name] for name in self.subject.tasks} | {
-            name: value for name, value in found.items() if name == NEXT
+        return {name: answers.get(name) or problems[name] for name in self.subject.tasks} | {
+            name: value for name, value in answers.items() if name == NEXT
         }
 
     def _next(self, ask: Ask, ids: Sequence[int]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _fitting(scores: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
 
 def _roles(path: Path, study: Mapping[str, Any] | None, subject: Subject) -> dict[str, list[tuple[int, int]]]:
     """Heads by role, from ``roles.json`` or the study, otherwise by where most of their attention goes."""
-    file, found = path / "roles.json", {}
+    file, by_role = path / "roles.json", {}
     if file.is_file():
         roles = next(
             (each for each in named_records(read_json(file)) if each.score.shape[1:] == subject.attention.shape), None
@@ -109,14 +109,14 @@ def _roles(path: Path, study: Mapping[str, Any] | None, subject: Subject) -> dic
             raise HeadwiseError(
                 f"{file} holds roles of another model", "{} layers of {} heads".format(*subject.attention.shape)
             )
-        found = {n: [(int(i), int(j)) for i, j in np.argwhere(held)] for n, held in zip(roles.names, roles.holds())}
-    for head, held in (((study or {}).get("roles") or {}).get("heads") or {}).items() if not found else ():
+        by_role = {n: [(int(i), int(j)) for i, j in np.argwhere(held)] for n, held in zip(roles.names, roles.holds())}
+    for head, held in (((study or {}).get("roles") or {}).get("heads") or {}).items() if not by_role else ():
         for each in held:
-            found.setdefault(each["role"], []).append(_place(head))
-    for key, name in ROLES.items() if not found else ():
+            by_role.setdefault(each["role"], []).append(_place(head))
+    for key, name in ROLES.items() if not by_role else ():
         seen = ((head, part.get(key)) for head, part in ((study or {}).get("attention") or {}).items())
-        found[name] = [_place(head) for head, value in seen if value is not None and value > MOSTLY]
-    return {name: heads for name, heads in found.items() if heads}
+        by_role[name] = [_place(head) for head, value in seen if value is not None and value > MOSTLY]
+    return {name: heads for name, heads in by_role.items() if heads}
 
 
 def _place(head: str) -> tuple[int, int]:

@@ -40,11 +40,11 @@ class Graph(nn.Module):
 
     def __init__(self, model: MultiTaskModel, tasks: list[str]):
         super().__init__()
-        self.model, self.tasks, self.found = model, tasks, model.attention
+        self.model, self.tasks, self.heads = model, tasks, model.attention
 
     def forward(self, input_ids: torch.Tensor, gates: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mask = torch.ones_like(input_ids)
-        with gated(self.model.encoder, gates, heads=self.found):
+        with gated(self.model.encoder, gates, heads=self.heads):
             states = self.model.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
         pooled = pool(states, mask, self.model.pooling)
         return tuple(self._scores(task, states, pooled) for task in self.tasks)

@@ -16,9 +16,9 @@ function drawAnswers() {
   }));
 }
 
-function showAnswers(found) {
+function showAnswers(answers) {
   for (const [task, row] of Object.entries(rows)) {
-    const [before, after] = [found.before[task], found.after[task]];
+    const [before, after] = [answers.before[task], answers.after[task]];
     row.root.classList.toggle("off", Boolean(!after || after.problem));
     row.root.classList.toggle("flipped", changed(before, after));
     row.before.replaceChildren(...shownAnswer(before, "before", null));
@@ -31,8 +31,8 @@ const key = (answer) => JSON.stringify(answer?.label ?? answer?.tags ?? answer?.
 const changed = (before, after) => Boolean(before && after && !before.problem && !after.problem && key(before) !== key(after));
 const chanceOf = (answer) => {
   if (Array.isArray(answer.probabilities) && answer.form === "tagged") return sum(answer.probabilities) / Math.max(1, answer.probabilities.length);
-  const found = Array.isArray(answer.probabilities) ? Object.fromEntries(answer.probabilities) : answer.probabilities;
-  return found ? found[answer.label] : answer.form === "next" ? answer.words[0][1] : null;
+  const chances = Array.isArray(answer.probabilities) ? Object.fromEntries(answer.probabilities) : answer.probabilities;
+  return chances ? chances[answer.label] : answer.form === "next" ? answer.words[0][1] : null;
 };
 
 /* A bar, a word, a number; the word is set in a box where it is another one than before. */
@@ -75,14 +75,14 @@ function plainText(answer) {
 }
 
 /* Development scores: a bar that fills, its interval, a tick where it stands with all heads. */
-function showScore(found) {
-  const row = rows[found.task];
+function showScore(score) {
+  const row = rows[score.task];
   if (!row) return;
-  if (found.problem) { row.dev.replaceChildren(el("span", { class: "quiet" }, found.problem)); return; }
+  if (score.problem) { row.dev.replaceChildren(el("span", { class: "quiet" }, score.problem)); return; }
   const at = (value) => `${100 * clamp(value)}%`;
   row.dev.replaceChildren(
-    el("span", { class: "meter score" }, el("i", { style: { width: at(found.value) } }), el("u", { style: { left: at(found.low), width: at(found.high - found.low) } }), el("s", { style: { left: at(found.intact) } })),
-    el("span", { class: "value", title: `${found.metric}, 95 % CI ${found.low.toFixed(3)} to ${found.high.toFixed(3)}; with all heads ${found.intact.toFixed(3)}` }, el("b", {}, found.value.toFixed(3)), known(found.change[0]) ? ` ${points(found.change[0])}` : "",
-      el("small", {}, ` ${known(found.change[1]) ? `${points(found.change[1])} to ${points(found.change[2])}` : ""}`)),
-    el("small", { class: "quiet" }, `${found.metric.replaceAll("_", " ")}, n = ${found.n}${found.n < found.of ? ` of ${found.of}` : ""}`));
+    el("span", { class: "meter score" }, el("i", { style: { width: at(score.value) } }), el("u", { style: { left: at(score.low), width: at(score.high - score.low) } }), el("s", { style: { left: at(score.intact) } })),
+    el("span", { class: "value", title: `${score.metric}, 95 % CI ${score.low.toFixed(3)} to ${score.high.toFixed(3)}; with all heads ${score.intact.toFixed(3)}` }, el("b", {}, score.value.toFixed(3)), known(score.change[0]) ? ` ${points(score.change[0])}` : "",
+      el("small", {}, ` ${known(score.change[1]) ? `${points(score.change[1])} to ${points(score.change[2])}` : ""}`)),
+    el("small", { class: "quiet" }, `${score.metric.replaceAll("_", " ")}, n = ${score.n}${score.n < score.of ? ` of ${score.of}` : ""}`));
 }

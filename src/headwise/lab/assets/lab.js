@@ -22,9 +22,9 @@ async function fetchAnswers() {
   if (!state.text.trim()) { showAnswers({ before: {}, after: {} }); return; }
   const start = performance.now();
   try {
-    const found = await ask("answers", asked());
-    look.answers = found;
-    showAnswers(found);
+    const answers = await ask("answers", asked());
+    look.answers = answers;
+    showAnswers(answers);
     say(null);
     put("time", `${Math.round(performance.now() - start)} ms`);
   } catch (error) { if (!(error instanceof Unheard)) say(error.message); }
@@ -47,12 +47,12 @@ async function measure() {
   const button = document.querySelector('[data-do="measure"]'), flips = {};
   button.textContent = "Stop measuring";
   try {
-    for await (const found of stream("scores", asked())) {
-      showScore(found);
-      if (found.problem) continue;
-      look.scores[found.task] = found;
-      flips[found.task] = found;
-      put("measured", `${found.n} of ${found.of} examples`);
+    for await (const score of stream("scores", asked())) {
+      showScore(score);
+      if (score.problem) continue;
+      look.scores[score.task] = score;
+      flips[score.task] = score;
+      put("measured", `${score.n} of ${score.of} examples`);
       drawFlips(flips);
     }
     put("measured", "measured");
@@ -63,8 +63,8 @@ async function measure() {
 }
 
 /* Development examples whose answer this mask changes. */
-function drawFlips(found) {
-  const some = Object.values(found).flatMap((one) => one.examples.slice(0, 2).map((example) => [one.task, example])).slice(0, 4);
+function drawFlips(scores) {
+  const some = Object.values(scores).flatMap((one) => one.examples.slice(0, 2).map((example) => [one.task, example])).slice(0, 4);
   put("flips", some.length ? "changed by this mask: " : null, some.map(([task, example]) =>
     el("button", { type: "button", class: "link", title: example.text, on: { click: () => useExample(task, example) } }, `${shortName(task)} ${example.at}`)));
 }
@@ -82,9 +82,9 @@ async function showExample(move) {
   if (!about?.rows) return;
   look.example = (look.example + move + about.rows) % about.rows;
   try {
-    const found = await ask("examples", { task, start: look.example });
-    useExample(task, found.rows[0]);
-    put("example-note", `${look.example + 1} of ${found.of}${found.rows[0].label ? `, labelled ${found.rows[0].label}` : ""}`);
+    const page = await ask("examples", { task, start: look.example });
+    useExample(task, page.rows[0]);
+    put("example-note", `${look.example + 1} of ${page.of}${page.rows[0].label ? `, labelled ${page.rows[0].label}` : ""}`);
   } catch (error) { if (!(error instanceof Unheard)) say(error.message); }
 }
 

@@ -39,20 +39,20 @@ async function scoresOf(ids, gates) {
 }
 
 async function answersTo(text, gates) {
-  const whole = encode(text), split = encodeWords(text.split(/\s+/).filter(Boolean)), found = {};
+  const whole = encode(text), split = encodeWords(text.split(/\s+/).filter(Boolean)), answers = {};
   const long = (ids) => ids.length > words.max_length && { problem: `longer than ${words.max_length} sub-words` };
   const same = whole.join() === split.ids.join();
   const one = long(whole) ? null : await scoresOf(whole, gates);
   const two = long(split.ids) || !split.words.length ? null : same ? one : await scoresOf(split.ids, gates);
   lab.tasks.forEach((task, number) => {
     const tags = task.kind === "tag", from = tags ? two : one;
-    if (!from) { found[task.name] = long(tags ? split.ids : whole) || { problem: "no text" }; return; }
+    if (!from) { answers[task.name] = long(tags ? split.ids : whole) || { problem: "no text" }; return; }
     const scores = from[`scores_${number}`];
-    if (tags) found[task.name] = tagged(task, split, scores);
-    else if (task.kind === "regress") found[task.name] = { form: "graded", value: task.low + scores.data[0] * (task.high - task.low) };
-    else found[task.name] = labelled(task, [...scores.data]);
+    if (tags) answers[task.name] = tagged(task, split, scores);
+    else if (task.kind === "regress") answers[task.name] = { form: "graded", value: task.low + scores.data[0] * (task.high - task.low) };
+    else answers[task.name] = labelled(task, [...scores.data]);
   });
-  return found;
+  return answers;
 }
 
 function softmax(values) {
@@ -83,29 +83,29 @@ const CHINESE = /[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u{20000}-\u{2a6df}\u{2
 const PUNCTUATION = /[!-/:-@[-`{-~\p{P}]/u;
 
 function normalized(text) {
-  let found = text.replace(/[\u0000\ufffd]/g, "").replace(/[\t\n\r]/g, " ").replace(/[\p{Cc}\p{Cf}\p{Cn}\p{Co}]/gu, "").replace(/\p{Zs}/gu, " ");
-  if (words.chinese) found = found.replace(CHINESE, " $& ");
-  if (words.strip) found = found.normalize("NFD").replace(/\p{Mn}/gu, "");
-  return words.lowercase ? found.toLowerCase() : found;
+  let cleaned = text.replace(/[\u0000\ufffd]/g, "").replace(/[\t\n\r]/g, " ").replace(/[\p{Cc}\p{Cf}\p{Cn}\p{Co}]/gu, "").replace(/\p{Zs}/gu, " ");
+  if (words.chinese) cleaned = cleaned.replace(CHINESE, " $& ");
+  if (words.strip) cleaned = cleaned.normalize("NFD").replace(/\p{Mn}/gu, "");
+  return words.lowercase ? cleaned.toLowerCase() : cleaned;
 }
 
 function pieces(text) {
-  const found = [];
+  const ids = [];
   for (const part of normalized(text).split(/\s+/u).filter(Boolean)) {
     let word = "";
     for (const letter of part) {
       if (!PUNCTUATION.test(letter)) { word += letter; continue; }
-      if (word) found.push(...wordPieces(word));
-      found.push(...wordPieces(letter));
+      if (word) ids.push(...wordPieces(word));
+      ids.push(...wordPieces(letter));
       word = "";
     }
-    if (word) found.push(...wordPieces(word));
+    if (word) ids.push(...wordPieces(word));
   }
-  return found;
+  return ids;
 }
 
 function wordPieces(word) {
-  const letters = [...word], found = [], id = (text) => (Object.hasOwn(words.vocab, text) ? words.vocab[text] : undefined);
+  const letters = [...word], ids = [], id = (text) => (Object.hasOwn(words.vocab, text) ? words.vocab[text] : undefined);
   if (letters.length > words.longest) return [id(words.unknown)];
   for (let start = 0; start < letters.length;) {
     let end = letters.length, piece;
@@ -114,21 +114,21 @@ function wordPieces(word) {
       if (piece !== undefined) break;
     }
     if (end === start) return [id(words.unknown)];
-    found.push(piece);
+    ids.push(piece);
     start = end;
   }
-  return found;
+  return ids;
 }
 
 /* Special tokens written out in a text are those tokens. */
 function within(text) {
-  const found = [];
+  const ids = [];
   for (let rest = text; rest;) {
     const [at, token] = words.special.map((one) => [rest.indexOf(one), one]).filter(([place_]) => place_ >= 0).sort((a, b) => a[0] - b[0] || b[1].length - a[1].length)[0] || [rest.length, ""];
-    found.push(...pieces(rest.slice(0, at)), ...(token ? [words.vocab[token]] : []));
+    ids.push(...pieces(rest.slice(0, at)), ...(token ? [words.vocab[token]] : []));
     rest = rest.slice(at + token.length);
   }
-  return found;
+  return ids;
 }
 
 const encode = (text) => [words.ends[0], ...within(text), words.ends[1]];

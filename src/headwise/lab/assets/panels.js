@@ -2,12 +2,12 @@
 async function showWhy() {
   const task = look.task;
   await attempt("why", async () => {
-    const found = await ask("why", { ...asked(), task });
-    look.effects = { task, values: found.effects.flat() };
+    const reason = await ask("why", { ...asked(), task });
+    look.effects = { task, values: reason.effects.flat() };
     look.mode = "effect";
     const order = living().filter((i) => known(look.effects.values[i])).sort((a, b) => Math.abs(look.effects.values[b]) - Math.abs(look.effects.values[a])).slice(0, 8);
     const most = Math.abs(look.effects.values[order[0]]) || 1;
-    put("why", el("p", {}, `The answer of ${shortName(task)} is ahead by `, el("b", {}, found.margin.toFixed(2)), ". To first order, closing a head takes this from it:"),
+    put("why", el("p", {}, `The answer of ${shortName(task)} is ahead by `, el("b", {}, reason.margin.toFixed(2)), ". To first order, closing a head takes this from it:"),
       el("ol", { class: "bars" }, order.map((i) => el("li", {}, el("button", { type: "button", class: "link", on: { click: () => cells[i].focus() } }, nameOf(i)),
         el("span", { class: "meter" }, el("i", { class: look.effects.values[i] < 0 ? "minus" : "", style: { width: `${(100 * Math.abs(look.effects.values[i])) / most}%` } })), el("span", {}, signed(look.effects.values[i]))))),
       el("p", { class: "quiet" }, "+ supports the answer, − speaks against it; the map shows all heads."));
@@ -95,10 +95,10 @@ async function takeAway(what) {
   await attempt("export", async () => {
     const name = (place("name").value.trim() || `mask-${closedHeads().length}`).replace(/[^A-Za-z0-9_-]+/g, "-");
     if (what === "model") put("export", el("p", { class: "quiet" }, "Writing, opening and comparing …"));
-    const found = await ask("masks", { ...asked(), what, name, form: place("form").value });
-    if (what === "file") save(found.text, `${name}.json`);
-    if (what === "model") put("export", el("p", {}, `${found.form} model without ${found.heads} heads, ${found.checked}: `, el("code", {}, found.path)));
-    else put("export", el("pre", {}, found.text), el("button", { type: "button", on: { click: (event) => copyText(found.text, event.target) } }, "Copy"));
+    const written = await ask("masks", { ...asked(), what, name, form: place("form").value });
+    if (what === "file") save(written.text, `${name}.json`);
+    if (what === "model") put("export", el("p", {}, `${written.form} model without ${written.heads} heads, ${written.checked}: `, el("code", {}, written.path)));
+    else put("export", el("pre", {}, written.text), el("button", { type: "button", on: { click: (event) => copyText(written.text, event.target) } }, "Copy"));
   });
 }
 

@@ -23,9 +23,9 @@ async function reply(name, body) {
 
 async function ask(name, body) {
   const response = await reply(name, body);
-  const found = await response.json().catch(() => { throw new Unheard(); });
-  if (!response.ok) throw new Error(found.error || `the lab answered ${response.status}`);
-  return found;
+  const result = await response.json().catch(() => { throw new Unheard(); });
+  if (!response.ok) throw new Error(result.error || `the lab answered ${response.status}`);
+  return result;
 }
 
 /* Results as they come, one line of JSON each. */
@@ -41,9 +41,9 @@ async function* stream(name, body) {
       const lines = (rest + value).split("\n");
       rest = lines.pop();
       for (const line of lines) {
-        const found = JSON.parse(line);
-        if (found.error) throw found.error.startsWith("replaced by a newer request") ? new Unheard() : new Error(found.error);
-        yield found;
+        const result = JSON.parse(line);
+        if (result.error) throw result.error.startsWith("replaced by a newer request") ? new Unheard() : new Error(result.error);
+        yield result;
       }
     }
   } catch (error) {

@@ -18,8 +18,8 @@ async function fetchAttention() {
   if (!ABLE.attention || !state.text.trim()) { seen = null; put("words"); return; }
   const layer = Math.floor(look.at / lab.heads);
   try {
-    const found = await ask("attention", { ...asked(), layer });
-    seen = { layer, tokens: found.tokens, weights: Uint8Array.from(atob(found.weights), (c) => c.charCodeAt(0)) };
+    const map = await ask("attention", { ...asked(), layer });
+    seen = { layer, tokens: map.tokens, weights: Uint8Array.from(atob(map.weights), (c) => c.charCodeAt(0)) };
     drawArcs();
   } catch (error) {
     if (error instanceof Unheard) return;
