@@ -18,8 +18,14 @@ from headwise.probing.utilization import EffectOfN
 
 def _claims(records: Records) -> Part:
     gaps = tables.control_gaps(records)
-    rows = [each for model, found in gaps.items() for each in _over(model, found, "random heads", "mixed layers")]
-    best = [each for model, found in gaps.items() for each in _over(model, found, "best layer", "best layer, mean")]
+    rows = [
+        each for model, by_control in gaps.items() for each in _over(model, by_control, "random heads", "mixed layers")
+    ]
+    best = [
+        each
+        for model, by_control in gaps.items()
+        for each in _over(model, by_control, "best layer", "best layer, mean")
+    ]
     axis = "points by which the chosen heads are better, mean over tasks (standardized, converged probes)"
     chosen = f"Heads chosen for a property, as wide as a layer together: better than {_sure(rows)}."
     less = f"The same heads against the best layer: better than {_sure(best)}."
@@ -39,20 +45,20 @@ def _other(row: Row) -> str:
     return row.what.partition(": over ")[2]
 
 
-def _over(model: str, found: dict[str, list[float]], *names: str) -> list[Row]:
+def _over(model: str, gaps: dict[str, list[float]], *names: str) -> list[Row]:
     kinds = ("measured", "control")
-    return [e for name, kind in zip(names, kinds) for e in row(f"{model}: over {name}", kind, found[name], "tasks")]
+    return [e for name, kind in zip(names, kinds) for e in row(f"{model}: over {name}", kind, gaps[name], "tasks")]
 
 
 def _inventory(records: Records) -> Part:
-    found = [tables.model_table(records), tables.task_table(records)]
+    entries = [tables.model_table(records), tables.task_table(records)]
     text = "What was probed, and for what. Published numbers stand beside ours throughout."
-    return Part("Models and tasks", text, [each for each in found if each])
+    return Part("Models and tasks", text, [each for each in entries if each])
 
 
 def _probes(records: Records) -> Part:
-    found = [tables.probing_table(records, *bench, way) for bench in records.benches() for way in (False, True)]
-    found = [each for each in (*found, tables.selection_table(records)) if each]
+    entries = [tables.probing_table(records, *bench, way) for bench in records.benches() for way in (False, True)]
+    entries = [each for each in (*entries, tables.selection_table(records)) if each]
     text = (
         "A linear probe on the last layer, on the best layer and on as many of the best heads as a layer has, side by "
     )
@@ -60,12 +66,12 @@ def _probes(records: Records) -> Part:
     text += f"is shown. {sentence(ERRATA['appendix A.2'])}. The published rule stops a probe when development accuracy "
     text += "no longer rises; converged probes are at the optimum of their regularised loss, its strength chosen on "
     text += "development data."
-    return Part("Heads against layers", text, found)
+    return Part("Heads against layers", text, entries)
 
 
 def _controls(records: Records) -> Part:
     benches = dict.fromkeys((model, suite_of(task)) for model, task in records.controlled)
-    found = [tables.controls_table(records, *bench) for bench in benches]
+    entries = [tables.controls_table(records, *bench) for bench in benches]
     text = (
         "The same comparison with an instrument that does not depend on scale: features standardized on the training "
     )
@@ -73,7 +79,7 @@ def _controls(records: Records) -> Part:
         "rows, probes at their optimum, and beside the best heads as many random ones, as many random values of all "
     )
     text += "layers, and the mean of all tokens in place of one."
-    return Part("Heads against controls", text, [each for each in found if each])
+    return Part("Heads against controls", text, [each for each in entries if each])
 
 
 def _maps(records: Records) -> Part:
@@ -82,36 +88,36 @@ def _maps(records: Records) -> Part:
         maps = {property_of(task): scores for task, scores in records.maps(model, suite).items()}
         drawn[f"heads {model} {suite}"] = partial(figures.heat_maps, maps, ordered=None)
     for suite in dict.fromkeys(suite for _, suite in records.benches()):
-        points = {model: found for (model, other), found in tables.scatters(records).items() if other == suite}
+        points = {model: scatter for (model, other), scatter in tables.scatters(records).items() if other == suite}
         if points:
             drawn[f"syntactic and semantic {suite}"] = partial(figures.scatters, points)
-    found = [tables.roles_table(records), tables.depth_table(records)]
+    entries = [tables.roles_table(records), tables.depth_table(records)]
     text = "The accuracy of a probe on every single head, the first layer at the bottom: heads of a layer sorted as in "
     text += (
         "Figures 3 and 6, and in their own order as in Figure 7; syntactic against semantic accuracy as in Figure 5."
     )
-    return Part("What each head encodes", text, [each for each in found if each], drawn)
+    return Part("What each head encodes", text, [each for each in entries if each], drawn)
 
 
 def _effect(records: Records) -> Part:
-    found = [tables.effect_table(records, *bench) for bench in records.benches()]
+    entries = [tables.effect_table(records, *bench) for bench in records.benches()]
     by_suite: dict[str, dict[str, list[EffectOfN]]] = {}
     for model, suite in records.benches():
         by_suite.setdefault(suite, {})[model] = records.effects(model, suite)
     drawn = {f"effect of n {suite}": partial(figures.curves, effects) for suite, effects in by_suite.items()}
     text = "From one head to all of them: how many heads to put side by side."
-    return Part("How many heads", text, found, drawn)
+    return Part("How many heads", text, entries, drawn)
 
 
 AFTER = {"before": "before", "after": "fine-tuned", "after_top": "with top heads"}
 
 
 def _tuning(records: Records) -> Part:
-    found = [tables.tuning_table(records), tables.change_table(records), tables.along_table(records)]
+    entries = [tables.tuning_table(records), tables.change_table(records), tables.along_table(records)]
     drawn, columns = {}, dict[str, int]()
     for model in dict.fromkeys(model for model, _ in records.along):
         points = {task: tables.along_maps(record) for (other, task), record in records.along.items() if other == model}
-        maps = {f"{task}, {fraction:.0%}": found for task, each in points.items() for fraction, found in each}
+        maps = {f"{task}, {fraction:.0%}": scores for task, each in points.items() for fraction, scores in each}
         width = max(map(len, points.values()))
         drawn[f"along a training {model}"] = partial(figures.heat_maps, maps, ordered=True, columns=width)
     tuned: dict[str, dict[str, Any]] = {}
@@ -127,7 +133,7 @@ def _tuning(records: Records) -> Part:
         "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "
     )
     text += f"probed before and after (Figure 4, first seed, one colour range a task). {sentence(ERRATA['table 4'])}."
-    return Part("Fine-tuning", text, [each for each in found if each], drawn)
+    return Part("Fine-tuning", text, [each for each in entries if each], drawn)
 
 
 def _printed(records: Records) -> Part:

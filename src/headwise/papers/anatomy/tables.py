@@ -41,8 +41,8 @@ class Records:
             if record.work == "anatomy.inventory":
                 self.inventory[c["model"]] = record
             elif record.work == "anatomy.probed":
-                found = self.converged if c["protocol"] == "sklearn" else self.probed
-                found[c["model"], c["task"]] = record
+                group = self.converged if c["protocol"] == "sklearn" else self.probed
+                group[c["model"], c["task"]] = record
             elif record.work == "anatomy.controlled":
                 self.controlled[c["model"], c["task"]] = record
             elif record.work == "anatomy.along":
@@ -59,8 +59,8 @@ class Records:
     def tasks(self, model: str, suite: str, converged: bool = False) -> list[str]:
         """Its tasks in the paper's order."""
         order, probed = list(PRINTED), self.converged if converged else self.probed
-        found = [task for other, task in probed if (other, suite_of(task)) == (model, suite)]
-        return sorted(found, key=lambda task: order.index(property_of(task)) if property_of(task) in order else 99)
+        names = [task for other, task in probed if (other, suite_of(task)) == (model, suite)]
+        return sorted(names, key=lambda task: order.index(property_of(task)) if property_of(task) in order else 99)
 
     def utilization(self, model: str, task: str, side: str = "dev", converged: bool = False) -> dict[str, Any]:
         return (self.converged if converged else self.probed)[model, task].result["utilization"][side]
@@ -70,15 +70,15 @@ class Records:
         return {t: score_map(self.probed[model, t].arrays[name]) for t in self.tasks(model, suite)}
 
     def effects(self, model: str, suite: str) -> list[EffectOfN]:
-        found = [self.probed[model, task].result["effect"] for task in self.tasks(model, suite)]
-        return [EffectOfN(e["task"], tuple(e["sizes"]), tuple(e["dev"]), tuple(e["test"])) for e in found]
+        entries = [self.probed[model, task].result["effect"] for task in self.tasks(model, suite)]
+        return [EffectOfN(e["task"], tuple(e["sizes"]), tuple(e["dev"]), tuple(e["test"])) for e in entries]
 
     def tunings(self) -> dict[tuple[str, str], list[Record]]:
         """Fine-tunings by model and task, over seeds."""
-        found: dict[tuple[str, str], list[Record]] = {}
+        tunings: dict[tuple[str, str], list[Record]] = {}
         for (model, task, _), record in sorted(self.tuned.items()):
-            found.setdefault((model, task), []).append(record)
-        return found
+            tunings.setdefault((model, task), []).append(record)
+        return tunings
 
     def real(self, suite: str) -> bool:
         """Whether the sentences are natural: only then are published numbers shown."""
@@ -137,11 +137,11 @@ def probing_table(records: Records, model: str, suite: str, converged: bool = Fa
         return None
     known = paper.TABLE_5[beside(model, paper.TABLE_5)] if records.real(suite) else {}
     for task in tasks:
-        found = records.utilization(model, task, converged=converged)
-        scores = [100 * found["scores"][name]["value"] for name in INPUTS]
-        top, gain = found["scores"]["top"], [100 * (score / scores[0] - 1) for score in scores[1:]]
-        spread = [100 * top["low"], 100 * top["high"], found["against"]["best"]["p"]]
-        rows.append([property_of(task), *scores, *gain, *spread, found["layer"], found["n"]])
+        used = records.utilization(model, task, converged=converged)
+        scores = [100 * used["scores"][name]["value"] for name in INPUTS]
+        top, gain = used["scores"]["top"], [100 * (score / scores[0] - 1) for score in scores[1:]]
+        spread = [100 * top["low"], 100 * top["high"], used["against"]["best"]["p"]]
+        rows.append([property_of(task), *scores, *gain, *spread, used["layer"], used["n"]])
         printed = known.get(PRINTED.get(property_of(task), ""))
         gains = [paper.gain(printed, 1), paper.gain(printed)] if printed else [None, None]
         published.append([None, *(printed or (None,) * 3), *gains, *[None] * 5])
@@ -204,24 +204,24 @@ def recomputed_table() -> Table:
 
 def controls_table(records: Records, model: str, suite: str) -> Table | None:
     """Chosen heads compared with layers and controls; all probes standardized and converged."""
-    found = {task: r for (name, task), r in records.controlled.items() if (name, suite_of(task)) == (model, suite)}
-    if not found:
+    by_task = {task: r for (name, task), r in records.controlled.items() if (name, suite_of(task)) == (model, suite)}
+    if not by_task:
         return None
     rows, order = [], list(PRINTED)
-    for task in sorted(found, key=lambda task: order.index(property_of(task))):
-        c = found[task].result["controls"]
-        last = found[task].result["utilization"]["scores"]["last"]["value"]
+    for task in sorted(by_task, key=lambda task: order.index(property_of(task))):
+        c = by_task[task].result["controls"]
+        last = by_task[task].result["utilization"]["scores"]["last"]["value"]
         draws = [float(np.mean(c[name])) for name in ("random", "mixed")]
         scores = (last, c["best_layer"], c["mean_last"], c["mean_best"], *draws, c["top"])
         rows.append([property_of(task), *(100 * score for score in scores), c["p_random"], c["p_mixed"]])
     columns = ["task", "last layer", "best layer", "last layer, mean", "best layer, mean", "random heads"]
     columns += ["mixed layers", "top heads", "p against random", "p against mixed"]
     tops = np.array([row[7] for row in rows])
-    told = [f"{name} {_over(tops - [row[place] for row in rows])}" for place, name in enumerate(columns[2:7], 2)]
+    gains = [f"{name} {_over(tops - [row[place] for row in rows])}" for place, name in enumerate(columns[2:7], 2)]
     note = (
-        f"Top heads over the tasks, in points: above {'; '.join(told)}. p: the share of {len(c['random'])} draws, and "
+        f"Top heads over the tasks, in points: above {'; '.join(gains)}. p: the share of {len(c['random'])} draws, and "
     )
-    train, test = ([found[task].result["sizes"][side] for task in found] for side in ("train", "test"))
+    train, test = ([by_task[task].result["sizes"][side] for task in by_task] for side in ("train", "test"))
     note += f"the top heads, that do as well (one-sided). Rows: {_range(train)} to train, {_range(test)} to test. "
     note += "Random heads and mixed values of all layers are as wide as "
     note += "the top heads, and their means are shown."
@@ -234,7 +234,7 @@ def _range(sizes: list[int]) -> str:
 
 def control_gaps(records: Records) -> dict[str, dict[str, list[float]]]:
     """How far the top heads are above each control, in points: model to control to tasks."""
-    found: dict[str, dict[str, list[float]]] = {}
+    gaps: dict[str, dict[str, list[float]]] = {}
     for (model, _), record in records.controlled.items():
         c = record.result["controls"]
         others = {"best layer": c["best_layer"], "best layer, mean": c["mean_best"]}
@@ -242,29 +242,29 @@ def control_gaps(records: Records) -> dict[str, dict[str, list[float]]]:
             name: float(np.mean(c[key])) for name, key in (("random heads", "random"), ("mixed layers", "mixed"))
         }
         for name, value in others.items():
-            found.setdefault(model, {}).setdefault(name, []).append(100 * (c["top"] - value))
-    return found
+            gaps.setdefault(model, {}).setdefault(name, []).append(100 * (c["top"] - value))
+    return gaps
 
 
 def _over(gaps: np.ndarray) -> str:
     """The mean over tasks with Student's interval and p."""
     if len(gaps) < 2:
         return f"{gaps.mean():+.1f}"
-    found = paired_t(gaps, np.zeros(len(gaps)))
-    return f"{found.value:+.1f} [{found.low:.1f}, {found.high:.1f}], p = {found.p:.2g}"
+    test = paired_t(gaps, np.zeros(len(gaps)))
+    return f"{test.value:+.1f} [{test.low:.1f}, {test.high:.1f}], p = {test.p:.2g}"
 
 
 def tuning_table(records: Records) -> Table | None:
     """Table 4."""
     rows, published = [], []
-    for (model, task), found in records.tunings().items():
-        for metric in next(iter(found[0].result["scores"].values())):
-            middle = medians(found, metric)
+    for (model, task), runs in records.tunings().items():
+        for metric in next(iter(runs[0].result["scores"].values())):
+            middle = medians(runs, metric)
             name = f"{LABELS.get(task, task)} ({METRICS.get(metric, metric)})"
-            scores = [{r.config["plan"]["seed"]: r.result["scores"][w][metric] for r in found} for w in INPUTS]
+            scores = [{r.config["plan"]["seed"]: r.result["scores"][w][metric] for r in runs} for w in INPUTS]
             tests = [over_seeds(scores[2], other) for other in scores[:2]]
             cells = [*(100 * middle[what] for what in INPUTS), *(test.p if test else None for test in tests)]
-            rows.append([model, name, *cells, found[0].result["split"], len(found)])
+            rows.append([model, name, *cells, runs[0].result["split"], len(runs)])
             known = paper.TABLE_4[beside(model, paper.TABLE_4)].get(name, (None,) * 3)
             published.append([None, None, *known, *[None] * 4])
     if not rows:
@@ -285,11 +285,11 @@ def tuning_table(records: Records) -> Table | None:
 def change_table(records: Records) -> Table | None:
     """Figure 4 in numbers: heads probed for the task before and after fine-tuning on it."""
     rows = []
-    for (model, task), found in records.tunings().items():
-        each = [change(r.arrays["test_before"], r.arrays["test_after"]) for r in found]
+    for (model, task), runs in records.tunings().items():
+        each = [change(r.arrays["test_before"], r.arrays["test_after"]) for r in runs]
         means = [np.mean([getattr(one, name) for one in each]) for name in ("mean", "raised", "moved_up")]
         pattern = np.mean([one.pattern.r for one in each])
-        top = [change(a["test_before"], a["test_after_top"]).mean for r in found if "test_after_top" in (a := r.arrays)]
+        top = [change(a["test_before"], a["test_after_top"]).mean for r in runs if "test_after_top" in (a := r.arrays)]
         with_top = 100 * float(np.mean(top)) if top else None
         rows.append([model, task, 100 * means[0], 100 * means[1], pattern, means[2], with_top, len(each)])
     if not rows:
@@ -306,10 +306,10 @@ def along_table(records: Records) -> dict[str, Any] | None:
     for (model, task), record in records.along.items():
         maps = along_maps(record)
         first, last = maps[0][1], maps[-1][1]
-        for fraction, found in maps:
-            since, to_end = change(first, found), change(found, last)
-            top = overlap(first, found)
-            values = [100 * float(np.nanmean(found)), 100 * since.mean, since.pattern.r, to_end.pattern.r, 100 * top]
+        for fraction, scores in maps:
+            since, to_end = change(first, scores), change(scores, last)
+            top = overlap(first, scores)
+            values = [100 * float(np.nanmean(scores)), 100 * since.mean, since.pattern.r, to_end.pattern.r, 100 * top]
             rows.append([model, task, f"{fraction:.0%}", *values, since.moved_up])
     if not rows:
         return None
@@ -356,10 +356,10 @@ def roles_table(records: Records) -> Table | None:
     """Figure 5 in numbers, and the kinds of heads."""
     rows = []
     for (model, suite), points in scatters(records).items():
-        maps, found = records.maps(model, suite), points.fit
+        maps, fit = records.maps(model, suite), points.fit
         kinds = profiles(maps, kinds=min(6, next(iter(maps.values())).size))
         sizes = ", ".join(str(int((kinds.cluster == k).sum())) for k in range(kinds.cluster.max() + 1))
-        r = [found.r, found.low, found.high, found.p, within_layers(points)]
+        r = [fit.r, fit.low, fit.high, fit.p, within_layers(points)]
         rows.append([model, suite, *r, len(kinds.heads), sizes])
     if not rows:
         return None
@@ -384,9 +384,9 @@ def depth_table(records: Records) -> Table | None:
     rows = []
     for suite in dict.fromkeys(suite for _, suite in records.benches()):
         models = [model for model, other in records.benches() if other == suite]
-        found = {model: across({model: records.maps(model, suite)}) for model in models}
-        for task in dict.fromkeys(task for one in found.values() for task in one.tasks):
-            for model, one in found.items():
+        by_model = {model: across({model: records.maps(model, suite)}) for model in models}
+        for task in dict.fromkeys(task for one in by_model.values() for task in one.tasks):
+            for model, one in by_model.items():
                 if task in one.tasks:
                     t = one.tasks.index(task)
                     rows.append([suite, property_of(task), model, 100 * one.best[0, t], one.depth[0, t]])

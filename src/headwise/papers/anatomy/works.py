@@ -38,31 +38,31 @@ def inventory(place: Place) -> dict[str, Any]:
     heads = Heads.of(encoder)
     sizes = {}
     for name in place.config["tasks"]:
-        found = splits(place.task(name), limit=place.config["limit"])
-        sizes[name] = {"classes": found.classes, "chance": found.chance, **found.sizes}
+        data = splits(place.task(name), limit=place.config["limit"])
+        sizes[name] = {"classes": data.classes, "chance": data.chance, **data.sizes}
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     return {"layers": heads.num_layers, "heads": heads.num_heads, "parameters": parameters, "tasks": sizes}
 
 
 def probed(place: Place) -> Made:
     """All heads and layers of a model probed for a task; the best of them put to work, chosen on dev and on test."""
-    found = _probe(place, place.config)
-    ways = {side: utilize(replace(found, select_on=side)).to_record() for side in ("dev", "test")}
-    result = {"utilization": ways, "effect": effect_of_n(found).to_record(), "chance": found.chance}
-    about = {"sizes": found.about["sizes"], "notes": found.about["notes"], "best": list(found.best(1)[0])}
-    arrays = _maps(found) | {"centroid": nearest_centroid(found)}
-    return plain({**result, **about, "metric": found.metric}), arrays
+    measured = _probe(place, place.config)
+    ways = {side: utilize(replace(measured, select_on=side)).to_record() for side in ("dev", "test")}
+    result = {"utilization": ways, "effect": effect_of_n(measured).to_record(), "chance": measured.chance}
+    about = {"sizes": measured.about["sizes"], "notes": measured.about["notes"], "best": list(measured.best(1)[0])}
+    arrays = _maps(measured) | {"centroid": nearest_centroid(measured)}
+    return plain({**result, **about, "metric": measured.metric}), arrays
 
 
 def controlled(place: Place) -> Made:
     """Standardized probes: the best heads beside layers, random heads, mixed layers and mean pooling."""
-    found = _probe(place, place.config, means=True)
+    measured = _probe(place, place.config, means=True)
     return {
-        "controls": controls(found, draws=place.config["draws"]).to_record(),
-        "utilization": utilize(found).to_record(),
-        "chance": found.chance,
-        "metric": found.metric,
-    } | {name: found.about[name] for name in ("sizes", "notes")}, _maps(found)
+        "controls": controls(measured, draws=place.config["draws"]).to_record(),
+        "utilization": utilize(measured).to_record(),
+        "chance": measured.chance,
+        "metric": measured.metric,
+    } | {name: measured.about[name] for name in ("sizes", "notes")}, _maps(measured)
 
 
 def tuned(place: Place) -> Made:
@@ -100,8 +100,8 @@ class Along(Method):
             name = f"test.{number}"
             if name not in self.maps and round(fraction * run.total) == step:
                 with torch.random.fork_rng(devices=[]):
-                    found = self.look(copy.deepcopy(run.model.encoder))
-                self.maps |= {f"{side}.{number}": torch.from_numpy(found[side]) for side in ("test", "dev")}
+                    accuracies = self.look(copy.deepcopy(run.model.encoder))
+                self.maps |= {f"{side}.{number}": torch.from_numpy(accuracies[side]) for side in ("test", "dev")}
 
     def state(self) -> dict[str, torch.Tensor]:
         return dict(self.maps)
@@ -120,9 +120,9 @@ def along(place: Place) -> Made:
     metric = []
 
     def look(encoder: nn.Module) -> dict[str, np.ndarray]:
-        found = probe(encoder, task, tokenizer=model.tokenizer, log=place.log, **_options(c))
-        metric[:] = [found.metric]
-        return _maps(found)
+        measured = probe(encoder, task, tokenizer=model.tokenizer, log=place.log, **_options(c))
+        metric[:] = [measured.metric]
+        return _maps(measured)
 
     method = Along(look, c["fractions"])
     model = model.to(default_device(place.device))
@@ -134,8 +134,8 @@ def along(place: Place) -> Made:
 
 
 def _scores(model: MultiTaskModel, task: str, split: str) -> dict[str, float]:
-    found = evaluate(model, task, split=split)
-    return {name: found.on(name).value for name in SECOND.get(task, (found.metric,))}
+    score = evaluate(model, task, split=split)
+    return {name: score.on(name).value for name in SECOND.get(task, (score.metric,))}
 
 
 def _probe(place: Place, c: Mapping[str, Any], **more: Any) -> Probe:
@@ -152,6 +152,11 @@ def _options(c: Mapping[str, Any]) -> dict[str, Any]:
     return given | ({"at": c["at"]} if c["at"] else {}) | options
 
 
-def _maps(found: Probe) -> dict[str, np.ndarray]:
-    tensors = {"test": found.accuracy, "dev": found.dev, "layers": found.layers, "layers_dev": found.layers_dev}
+def _maps(measured: Probe) -> dict[str, np.ndarray]:
+    tensors = {
+        "test": measured.accuracy,
+        "dev": measured.dev,
+        "layers": measured.layers,
+        "layers_dev": measured.layers_dev,
+    }
     return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}

@@ -32,9 +32,9 @@ def _table_one(records: Records) -> Part:
 
 
 def _in_short(records: Records) -> Part:
-    found = shown.groups_table(records)
+    groups = shown.groups_table(records)
     rows = []
-    for model, between, value, low, high, _, _, _, seeds in found["rows"] if found else []:
+    for model, between, value, low, high, _, _, _, seeds in groups["rows"] if groups else []:
         kind = "measured" if between == "tasks" else "control"
         rows.append(Row(f"{model}: between {between}", kind, value, low, high, f"{seeds} seeds"))
     says = "Heads belong to tasks rather than to languages: closing a task's heads costs its own pairs more, closing a "
@@ -56,9 +56,9 @@ def _recovery(records: Records) -> Part:
 def _meta_tests(records: Records) -> Part:
     tables, drawn = [], {}
     for model in records.models():
-        found = _kept([shown.meta_table(records, model, what) for what in WHAT])
-        tables += [*found, *_kept([shown.beyond_table(records, model, what) for what in WHAT])]
-        if found:
+        tested = _kept([shown.meta_table(records, model, what) for what in WHAT])
+        tables += [*tested, *_kept([shown.beyond_table(records, model, what) for what in WHAT])]
+        if tested:
             drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)
     text = (
         "Pairs held out from training are learned from a handful of examples, from starts that were trained in several "

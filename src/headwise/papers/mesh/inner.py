@@ -108,8 +108,8 @@ class HeadGates(nn.Module):
             made.reads.data.copy_(self.reads.detach())
         if self.logits is not None and made.logits is not None:
             alike = key(task, self.each) in self.sets
-            found = self.logits[self.sets.index(key(task, self.each))] if alike else self.logits.mean(0)
-            made.logits.data.copy_(found.detach())
+            logits = self.logits[self.sets.index(key(task, self.each))] if alike else self.logits.mean(0)
+            made.logits.data.copy_(logits.detach())
         kin = [n for n, own in self.tasks.items() if key(own, self.masked_by) == key(task, self.masked_by)]
         made.open[0] = torch.stack([self.open[self._place(name)] for name in kin or self.keys]).amax(0)
         return made
@@ -209,8 +209,8 @@ def adapt(
     path: list[Tensor] = []
     for _ in range(steps):
         loss = functional_call(learner, fast, (task, batch)).mean()
-        found = torch.autograd.grad(loss, list(fast.values()), create_graph=second, materialize_grads=True)
-        grads = [masked[n](g) if masked and n in masked else g for n, g in zip(fast, found)]
+        gradients = torch.autograd.grad(loss, list(fast.values()), create_graph=second, materialize_grads=True)
+        grads = [masked[n](g) if masked and n in masked else g for n, g in zip(fast, gradients)]
         speed = list(torch._foreach_add(grads, speed, alpha=momentum)) if momentum and speed else grads
         fast = _stepped(fast, dict(zip(fast, speed)), moves, rates)
         if whole_path:
@@ -222,7 +222,7 @@ def adapt(
 
 def _stepped(fast: Parameters, speed: Parameters, moves: Mapping[str, Parameters], rates: Rates) -> Parameters:
     """φ - r v, group by group; one call for all tensors of a group where its rate is a plain number."""
-    found: Parameters = {}
+    moved: Parameters = {}
     for group, names in moves.items():
         if names:
             rate, old, way = rates[group], [fast[n] for n in names], [speed[n] for n in names]
@@ -230,5 +230,5 @@ def _stepped(fast: Parameters, speed: Parameters, moves: Mapping[str, Parameters
                 new = [p - rate * v for p, v in zip(old, way)]
             else:
                 new = torch._foreach_sub(old, way, alpha=rate)
-            found |= dict(zip(names, new))
-    return found
+            moved |= dict(zip(names, new))
+    return moved

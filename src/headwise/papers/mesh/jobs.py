@@ -38,13 +38,13 @@ def held(languages: Sequence[str] = LANGUAGES, source: str = "published") -> dic
     """
     pairs, new = pairs_of(languages, source), f"_{languages[-1]}"
     old, pa = (tuple(p for p in pairs if not p.endswith(new)), tuple(p for p in pairs if p.startswith("pa_")))
-    found = {
+    splits = {
         "a new pair": (tuple(p for p in pairs if p != f"nli{new}"), (f"nli{new}",)),
         "a new language": (old, (f"nli{new}", f"ner{new}")),
         "a new task": (tuple(p for p in pairs if p not in pa), pa),
         "a new task and language": (tuple(p for p in old if p not in pa), (f"pa{new}",)),
     }
-    there = {what: (trained, tuple(p for p in out if p in pairs)) for what, (trained, out) in found.items()}
+    there = {what: (trained, tuple(p for p in out if p in pairs)) for what, (trained, out) in splits.items()}
     return {what: (trained, out) for what, (trained, out) in there.items() if trained and out}
 
 
@@ -174,12 +174,12 @@ class Build(recipe.Build):
         base, plan = self._row("multi-task"), self.size.plan.with_(**self.size.recovery)
         trims = [{"prune": f, "prune_by": by} for by in self.size.prune_by for f in self.size.pruned]
         trims += [{"prune": self.size.thirds, "where": where} for where in ("bottom", "middle", "top")]
-        found = []
+        jobs = []
         for trim in trims:
             name = " ".join(str(value) for value in trim.values())
             method = {"algorithm": "multitask", "trim": self._trim(**trim, delta=1.0)}
-            found.append(self._train("recovery", name, self.pairs, plan, method, start=base))
-        return found
+            jobs.append(self._train("recovery", name, self.pairs, plan, method, start=base))
+        return jobs
 
     def meta_tests(self) -> list[Job]:
         """Every starting point with every choice of held-out pairs."""
@@ -190,7 +190,7 @@ class Build(recipe.Build):
         return self._from({"multi-task": STARTS["multi-task"], **BEYOND}, self.size.beyond)
 
     def _from(self, starts: Mapping[str, Mapping[str, Any]], ways: Sequence[str]) -> list[Job]:
-        found = []
+        jobs = []
         out = held(self.size.languages, self.size.source)
         for what in (what for what in ways if what in out):
             pairs, new = out[what]
@@ -200,8 +200,8 @@ class Build(recipe.Build):
                     settings["trim"] = self._trim(**settings["trim"], delta=self.size.delta)
                 few = settings.pop("support", {})
                 method = {**self.size.inner, **settings}
-                found.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=new, few=few))
-        return found
+                jobs.append(self._train("meta", f"{what}: {name}", pairs, self.size.outer, method, held=new, few=few))
+        return jobs
 
     def apart(self) -> list[Job]:
         """Languages and tasks, in the model trained on all pairs."""
@@ -212,10 +212,10 @@ class Build(recipe.Build):
 
     def retrieval(self) -> list[Job]:
         """XTREME's sentence retrieval, where its files lie in the data folder."""
-        found = translations(self.at.get("data"), self.size.languages)
-        if not found:
+        translated = translations(self.at.get("data"), self.size.languages)
+        if not translated:
             return []
-        rows = {each.name: each.digest for each in found}
+        rows = {each.name: each.digest for each in translated}
         config = {"model": self.model, "weights": weights_of(self.model, self.at), "data": rows, "seed": self.seed}
         config |= {"languages": list(self.size.languages), "max_length": self.size.max_length}
         return [self.job("retrieved", f"retrieval {self.model} seed {self.seed}", config)]

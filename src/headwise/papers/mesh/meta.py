@@ -220,11 +220,11 @@ class Meta(Method):
         stream = run.streams[task]
         assert isinstance(stream, Episodes)
         support, query = (self._batch(run, task, items) for items in stream.parts)
-        found = self.adapt(self.learner, task, support)
-        loss = functional_call(self.learner, found.parameters, (task, query)).mean()
+        adapted = self.adapt(self.learner, task, support)
+        loss = functional_call(self.learner, adapted.parameters, (task, query)).mean()
         if self.algorithm == "reptile":
             own = dict(self.learner.named_parameters())
-            way = torch.stack([(own[name] * step.detach()).sum() for name, step in found.path.items()]).sum()
+            way = torch.stack([(own[name] * step.detach()).sum() for name, step in adapted.path.items()]).sum()
             loss = loss + (way - way.detach())  # adds nothing but the path to the gradient
         return loss.expand(len(next(iter(batch.values()))))
 
@@ -352,9 +352,9 @@ class Meta(Method):
             return self._living(run)
         gates.requires_grad_(False)  # importance leaves gradients in parameters that require them
         with self.learner.gated():
-            found = choose_heads(run, lambda run, task: self._importance(run, task, trim))
+            scores = choose_heads(run, lambda run, task: self._importance(run, task, trim))
         gates.requires_grad_(True)
-        return found
+        return scores
 
     def _importance(self, run: Run, task: str, trim: Trim) -> Tensor:
         return importance(run.model, task, trim.by, examples=trim.examples, data=run.data[task]).scores
@@ -367,10 +367,10 @@ class Meta(Method):
 
 
 def _rates(rates: float | Mapping[str, float]) -> dict[str, float]:
-    found = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else dict(rates)
-    if set(found) - set(GROUPS):
-        raise unknown("group of inner rates", next(iter(set(found) - set(GROUPS))), GROUPS)
-    missing = [group for group in GROUPS if group not in found]
-    if missing or not all(rate > 0 for rate in found.values()):
-        raise HeadwiseError(f"inner rates {found}", "a number above 0 for each of encoder, heads and gates", "0.01")
-    return found
+    by_group = {group: float(rates) for group in GROUPS} if isinstance(rates, int | float) else dict(rates)
+    if set(by_group) - set(GROUPS):
+        raise unknown("group of inner rates", next(iter(set(by_group) - set(GROUPS))), GROUPS)
+    missing = [group for group in GROUPS if group not in by_group]
+    if missing or not all(rate > 0 for rate in by_group.values()):
+        raise HeadwiseError(f"inner rates {by_group}", "a number above 0 for each of encoder, heads and gates", "0.01")
+    return by_group

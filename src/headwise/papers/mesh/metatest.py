@@ -144,8 +144,8 @@ def meta_test(
         prune: fraction of heads to close, those that matter least to the pair's own support set.
 
     Example:
-        >>> found = meta_test(model, method, tasks.get("corpus.entailment.es"), shots=(8, 32), steps=10)
-        >>> print(found)
+        >>> result = meta_test(model, method, tasks.get("corpus.entailment.es"), shots=(8, 32), steps=10)
+        >>> print(result)
     """
     if seeds < 1 or not shots or min(shots) < 1 or (steps is not None and steps < 0):
         raise HeadwiseError(

@@ -37,10 +37,10 @@ class Records:
     """The recipe's records by kind."""
 
     def __init__(self, results: Results):
-        found = [record for record in results if record.work in ("mesh.train", "mesh.apart", "mesh.retrieved")]
-        self.trained = [record for record in found if record.work == "mesh.train"]
-        self.retrieved = [record for record in found if record.work == "mesh.retrieved"]
-        self.apart = [record for record in found if record.work == "mesh.apart"]
+        own = [record for record in results if record.work in ("mesh.train", "mesh.apart", "mesh.retrieved")]
+        self.trained = [record for record in own if record.work == "mesh.train"]
+        self.retrieved = [record for record in own if record.work == "mesh.retrieved"]
+        self.apart = [record for record in own if record.work == "mesh.apart"]
 
     def models(self) -> list[str]:
         return list(dict.fromkeys(record.config["model"] for record in self.trained))
@@ -48,15 +48,15 @@ class Records:
     def part(self, model: str, part: str, name: str | None = None) -> list[Record]:
         """The trainings of a part of the recipe, one for each name and seed: the newest where data changed since."""
         wanted = {"model": model, "part": part} | ({"name": name} if name else {})
-        found = [r for r in self.trained if all(r.config[k] == v for k, v in wanted.items())]
-        newest = {(record.config["name"], record.config["plan"]["seed"]): record for record in found}
+        matching = [r for r in self.trained if all(r.config[k] == v for k, v in wanted.items())]
+        newest = {(record.config["name"], record.config["plan"]["seed"]): record for record in matching}
         return sorted(newest.values(), key=lambda record: record.config["plan"]["seed"])
 
     def starts(self, model: str) -> list[Record]:
         """The multi-task trainings from which a model's recoveries started, one for each seed."""
         keys = {record.config.get("start") for record in self.part(model, "recovery")}
-        found = [r for r in self.trained if r.key in keys] or self.part(model, "table", "multi-task")
-        return sorted(found, key=lambda record: record.config["plan"]["seed"])
+        runs = [r for r in self.trained if r.key in keys] or self.part(model, "table", "multi-task")
+        return sorted(runs, key=lambda record: record.config["plan"]["seed"])
 
     def sources(self, model: str) -> str:
         """The source of the rows, for every table's note."""
@@ -69,8 +69,8 @@ def _percent(records: Sequence[Record], pairs: Sequence[str], key: str = "scores
     """Scores (seeds, pairs) in percent."""
 
     def one(record: Record, pair: str) -> float:
-        found = record.result[key].get(pair, np.nan)
-        return 100 * (found["value"] if isinstance(found, Mapping) else found)
+        score = record.result[key].get(pair, np.nan)
+        return 100 * (score["value"] if isinstance(score, Mapping) else score)
 
     return np.array([[one(record, pair) for pair in pairs] for record in records])
 
@@ -82,15 +82,15 @@ def scored_pairs(records: Sequence[Record]) -> list[str]:
 
 def pairs_table(records: Records, model: str) -> Table | None:
     """Table II: what every pair was trained and measured on, and how the model's tokenizer reads it."""
-    found = records.part(model, "table")
-    if not found:
+    runs = records.part(model, "table")
+    if not runs:
         return None
     rows, published = [], []
-    for pair, about in found[0].result["pairs"].items():
+    for pair, about in runs[0].result["pairs"].items():
         pieces, lost = about.get("pieces"), about.get("unknown")
         rows.append([label(pair), about["note"], about["rows"], about["measured"], about["metric"], pieces])
         rows[-1].append(None if lost is None else 100 * lost)
-        theirs = paper.TABLE_2.get(pair) if found[0].config["source"] != "corpus" else None
+        theirs = paper.TABLE_2.get(pair) if runs[0].config["source"] != "corpus" else None
         published.append([None, None, theirs, *[None] * 4])
     columns = ["pair", "rows", "training rows", "measured rows", "metric", "pieces a word", "unknown, %"]
     note = "Above three pieces a word the tokenizer spells a language rather than reads it. A plan may train on fewer."
@@ -109,13 +109,13 @@ def table_one(records: Records, model: str) -> Table | None:
     base, pairs = records.part(model, "table", "multi-task"), scored_pairs(records.part(model, "table"))
     rows, published = [], []
     for name in ROWS:
-        found = records.part(model, "table", name)
-        if not found:
+        runs = records.part(model, "table", name)
+        if not runs:
             continue
-        scores = _percent(found, pairs)
+        scores = _percent(runs, pairs)
         mean, sd = mean_sd(scores.mean(1))
-        rows.append([name, *scores.mean(0), mean, sd, *_gain(found, base, name), len(found)])
-        known = paper.TABLE_1.get(name) if found[0].config["source"] != "corpus" else None
+        rows.append([name, *scores.mean(0), mean, sd, *_gain(runs, base, name), len(runs)])
+        known = paper.TABLE_1.get(name) if runs[0].config["source"] != "corpus" else None
         theirs: dict[str, Any] = dict(zip(paper.PAIRS, known or ()))
         mean_of = np.mean(known) if known and set(pairs) == set(theirs) else None
         published.append([None, *(theirs.get(pair) for pair in pairs), mean_of, *[None] * 4])
@@ -130,10 +130,10 @@ def table_one(records: Records, model: str) -> Table | None:
     return table(f"Table I, {model}", columns, rows, note, published)
 
 
-def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[float | None, float | None]:
+def _gain(runs: Sequence[Record], base: Sequence[Record], name: str) -> tuple[float | None, float | None]:
     ours, theirs = (
-        {r.config["plan"]["seed"]: float(_percent([r], scored_pairs(found)).mean()) for r in side}
-        for side in (found, base)
+        {r.config["plan"]["seed"]: float(_percent([r], scored_pairs(runs)).mean()) for r in side}
+        for side in (runs, base)
     )
     both = [seed for seed in ours if seed in theirs]
     if name == "multi-task" or not both:
@@ -143,8 +143,8 @@ def _gain(found: Sequence[Record], base: Sequence[Record], name: str) -> tuple[f
 
 def _chance(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
     """Two-sided p of the difference over seeds; None for a single one."""
-    found = over_seeds(ours, theirs)
-    return found.p if found else None
+    test = over_seeds(ours, theirs)
+    return test.p if test else None
 
 
 # -- pruning and recovery
@@ -152,31 +152,33 @@ def _chance(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Any:
 
 def recovered(records: Records, model: str) -> dict[tuple[str, str, float], list[Record]]:
     """The recoveries of a model: (which heads, in which layers, their fraction) -> one record for each seed."""
-    found: dict[tuple[str, str, float], list[Record]] = {}
+    recoveries: dict[tuple[str, str, float], list[Record]] = {}
     for record in records.part(model, "recovery"):
         trim = record.config["method"]["trim"]
         key = (trim.get("prune_by", "least"), trim.get("where", "all"), trim["prune"])
-        found.setdefault(key, []).append(record)
+        recoveries.setdefault(key, []).append(record)
     order = ["least", "random", "most"]
-    return dict(sorted(found.items(), key=lambda item: (item[0][1] != "all", order.index(item[0][0]), item[0][1:])))
+    return dict(
+        sorted(recoveries.items(), key=lambda item: (item[0][1] != "all", order.index(item[0][0]), item[0][1:]))
+    )
 
 
-def seeds_of(found: Mapping[Any, Sequence[Record]]) -> str:
+def seeds_of(runs: Mapping[Any, Sequence[Record]]) -> str:
     """The number of trainings behind each of these: 3, or 1 or 3."""
-    return " or ".join(str(number) for number in sorted({len(each) for each in found.values()}))
+    return " or ".join(str(number) for number in sorted({len(each) for each in runs.values()}))
 
 
 def recovery_table(records: Records, model: str) -> Table | None:
     """Heads closed in the trained model: mean scores of both languages before and after recovery."""
-    found, base = recovered(records, model), records.starts(model)
-    if not found or not base:
+    recoveries, base = recovered(records, model), records.starts(model)
+    if not recoveries or not base:
         return None
     pairs = scored_pairs(base)
     languages = list(dict.fromkeys(pair.partition("_")[2] for pair in pairs))
     sides = {language: [p for p in pairs if p.endswith(f"_{language}")] for language in languages}
     whole = [float(_percent(base, pairs).mean()) for pairs in sides.values()]
     rows: list[list[Any]] = [["none", "", 0, *(one for one in whole for _ in range(2)), None, len(base)]]
-    for (by, where, share), each in found.items():
+    for (by, where, share), each in recoveries.items():
         cells = [float(_percent(each, pairs, key).mean()) for pairs in sides.values() for key in ("cut", "scores")]
         rows.append([by, where, round(100 * share), *cells, _kept(base, each), len(each)])
     columns = ["heads closed", "layers", "%"]
@@ -201,15 +203,17 @@ def same_seeds(records: Sequence[Record], others: Sequence[Record]) -> list[Reco
 
 def models_table(records: Records) -> Table | None:
     """What models keep of their scores after recovery, side by side: a multilingual one against the others."""
-    models = {model: found for model in records.models() if (found := recovered(records, model))}
+    models = {model: recoveries for model in records.models() if (recoveries := recovered(records, model))}
     if len(models) < 2:
         return None
     bases = {model: records.starts(model) for model in models}
     rows = []
-    for key in dict.fromkeys(key for found in models.values() for key in found):
-        kept = [_kept(bases[model], found[key]) if key in found else None for model, found in models.items()]
+    for key in dict.fromkeys(key for recoveries in models.values() for key in recoveries):
+        kept = [
+            _kept(bases[model], recoveries[key]) if key in recoveries else None for model, recoveries in models.items()
+        ]
         rows.append([key[0], key[1], round(100 * key[2]), *kept])
-    seeds = ", ".join(f"{model} {seeds_of(found)}" for model, found in models.items())
+    seeds = ", ".join(f"{model} {seeds_of(recoveries)}" for model, recoveries in models.items())
     note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {seeds}."
     return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
 
@@ -221,8 +225,8 @@ def beyond_table(records: Records, model: str, what: str) -> Table | None:
     """The same for what is not the paper's, beside what it is set against."""
     if not any(records.part(model, "meta", f"{what}: {start}") for start in BEYOND if start not in STARTS):
         return None
-    found = meta_table(records, model, what, ("multi-task", *BEYOND), f"Beyond the paper, {what}, {model}")
-    return found and {**found, "note": f"{found['note']} {BY}"}
+    shown = meta_table(records, model, what, ("multi-task", *BEYOND), f"Beyond the paper, {what}, {model}")
+    return shown and {**shown, "note": f"{shown['note']} {BY}"}
 
 
 BY = "Pruned by support: the 30 % of heads with the least effect on the new pair's own examples are closed before it "
@@ -237,9 +241,9 @@ def meta_table(
     for pair in dict.fromkeys(pair for record in made for pair in record.result["tests"]):
         base = records.part(model, "meta", f"{what}: multi-task")
         for start in starts:
-            found = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
-            if found:
-                rows.append([label(pair), start, *_shots(found, pair), *_better(found, base, pair), len(found)])
+            runs = [r for r in records.part(model, "meta", f"{what}: {start}") if pair in r.result["tests"]]
+            if runs:
+                rows.append([label(pair), start, *_shots(runs, pair), *_better(runs, base, pair), len(runs)])
     if not rows:
         return None
     shots = [entry["shots"] for entry in found_shots(records, model, what)]
@@ -265,15 +269,15 @@ def found_shots(records: Records, model: str, what: str) -> list[Mapping[str, An
     return tests[0]["shots"] if tests else []
 
 
-def _shots(found: Sequence[Record], pair: str) -> list[float | None]:
-    each = [[entry["value"] for entry in record.result["tests"][pair]["shots"]] for record in found]
+def _shots(runs: Sequence[Record], pair: str) -> list[float | None]:
+    each = [[entry["value"] for entry in record.result["tests"][pair]["shots"]] for record in runs]
     return [mean_sd([100 * v for v in column if v is not None])[0] for column in zip(*each)]
 
 
-def _better(found: Sequence[Record], base: Sequence[Record], pair: str) -> list[Any]:
+def _better(runs: Sequence[Record], base: Sequence[Record], pair: str) -> list[Any]:
     """The mean gain over the multi-task starts of the same seeds at the most shots; interval, p and p over seeds."""
     others = {record.config["plan"]["seed"]: record for record in base if pair in record.result["tests"]}
-    both = [(r, others[s]) for r in found if (s := r.config["plan"]["seed"]) in others and r is not others[s]]
+    both = [(r, others[s]) for r in runs if (s := r.config["plan"]["seed"]) in others and r is not others[s]]
     if not both:
         return [None] * 5
     test = both[0][0].result["tests"][pair]
@@ -303,9 +307,9 @@ def retrieval_table(records: Records) -> Table | None:
     """XTREME's sentence retrieval by untouched vectors, whole and with heads closed."""
     rows = []
     for model in dict.fromkeys(r.config["model"] for r in records.retrieved):
-        found = [r for r in records.retrieved if r.config["model"] == model]
-        for name in dict.fromkeys(name for r in found for name in r.result):
-            each = [r.result[name] for r in found if name in r.result]
+        runs = [r for r in records.retrieved if r.config["model"] == model]
+        for name in dict.fromkeys(name for r in runs for name in r.result):
+            each = [r.result[name] for r in runs if name in r.result]
             pair, way = name.split(" ", 1)
             rows.append([model, pair, way, each[0]["metric"], *mean_sd([100 * one["value"] for one in each])])
             rows[-1] += [each[0]["n"], len(each)]
@@ -321,9 +325,9 @@ def groups_table(records: Records) -> Table | None:
     """D between languages and between tasks: are there language heads?"""
     rows = []
     for model in records.models():
-        found = [r for r in records.apart if r.config["model"] == model]
+        runs = [r for r in records.apart if r.config["model"] == model]
         for by in ("language", "task"):
-            for names, entries in _by_names([r.result[by] for r in found if by in r.result]).items():
+            for names, entries in _by_names([r.result[by] for r in runs if by in r.result]).items():
                 mean = [entry["mean"] for entry in entries if entry["mean"]["value"] is not None]
                 values = 100 * np.array([m["value"] for m in mean])
                 above = sum((m["low"] or 0) > 0 for m in mean)
@@ -348,9 +352,9 @@ def _entry(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return record["D"][place]
 
 
-def _by_names(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
+def _by_names(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], list[Mapping[str, Any]]]:
     out: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for one in found:
+    for one in entries:
         out.setdefault(tuple(_entry(one)["tasks"]), []).append(_entry(one))
     return out
 
@@ -359,15 +363,15 @@ def relations_table(records: Records) -> Table | None:
     """Pairs against pairs: D and shared heads, by what two pairs have in common."""
     rows = []
     for model in records.models():
-        found = [r for r in records.apart if r.config["model"] == model]
+        runs = [r for r in records.apart if r.config["model"] == model]
         for what in RELATIONS:
             d = [
                 100 * p["d"]
-                for r in found
+                for r in runs
                 for p in _entry(r.result["pairs"])["pairs"]
                 if relation(p["a"], p["b"]) == what
             ]
-            shared = [100 * v for r in found for pair, v in shared_heads(r).items() if relation(*pair) == what]
+            shared = [100 * v for r in runs for pair, v in shared_heads(r).items() if relation(*pair) == what]
             (mean, sd), (heads, _) = mean_sd(d), mean_sd(shared)
             if d:
                 rows.append([model, what, mean, sd, heads, len(d)])

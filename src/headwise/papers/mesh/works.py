@@ -117,19 +117,19 @@ def _tested(place: Place, model: MultiTaskModel, method: Meta) -> tuple[dict[str
 
 def _described(model: MultiTaskModel, method: Meta) -> dict[str, dict[str, Any]]:
     """The training data of each pair, and how the tokenizer splits it."""
-    found = {}
+    described = {}
     for name, task in model.tasks.items():
         about = {"rows": len(task.rows("train")), "measured": len(task.rows("dev")), "note": task.note}
         cover = method.coverage.get(name)
         pieces = {"pieces": cover.pieces_per_word, "unknown": cover.unknown_rate} if cover else {}
-        found[name] = {**about, "metric": task.metric, "language": task.language, **pieces}
-    return found
+        described[name] = {**about, "metric": task.metric, "language": task.language, **pieces}
+    return described
 
 
 def retrieved(place: Place) -> dict[str, Any]:
     """Translations found by the untouched encoder's vectors, whole and without a third of its heads at random."""
     c = place.config
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for pooling in ("cls", "mean"):
         made = MultiTaskModel.from_pretrained(
             place.encoder(c["model"]), [], pooling=pooling, max_length=c["max_length"]
@@ -138,9 +138,9 @@ def retrieved(place: Place) -> dict[str, Any]:
         shape = Heads.of(made.encoder).shape
         cut = (~random_heads(shape, 0.3, c["seed"])).float()
         for data in translations(place.at.get("data"), c["languages"]):
-            found[f"{data.name} {pooling}"] = retrieve(made, data)
-            found[f"{data.name} {pooling}, 30 % of heads closed"] = retrieve(made, data, cut)
-    return found
+            scores[f"{data.name} {pooling}"] = retrieve(made, data)
+            scores[f"{data.name} {pooling}, 30 % of heads closed"] = retrieve(made, data, cut)
+    return scores
 
 
 def apart(place: Place) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def apart(place: Place) -> dict[str, Any]:
     made = opened(place, c["training"], c["of"])
     base_scores = {n: evaluate(made, n, limit=c["dev"]).value for n in made.tasks}
     kept = [n for n, value in base_scores.items() if value > 0]  # a score of zero cannot fall
-    found = {n: importance(made, n, examples=c["examples"], seed=c["seed"]) for n in kept}
+    scores = {n: importance(made, n, examples=c["examples"], seed=c["seed"]) for n in kept}
     how: dict[str, Any] = {"random": c["random"], "limit": c["dev"], "seed": c["seed"], "log": place.log}
     by = {"language": {n: made.tasks[n].language for n in kept}, "task": {n: base(made.tasks[n]) for n in kept}}
     result: dict[str, Any] = {"left_out": [n for n in made.tasks if n not in kept]}
-    result["importance"] = {n: one.to_record() | {"split_half": one.split_half()} for n, one in found.items()}
-    result["pairs"] = dissociate(made, found, c["fractions"], **how).to_record()
+    result["importance"] = {n: one.to_record() | {"split_half": one.split_half()} for n, one in scores.items()}
+    result["pairs"] = dissociate(made, scores, c["fractions"], **how).to_record()
     for name, groups in ((n, g) for n, g in by.items() if len(set(g.values())) > 1):
-        result[name] = dissociate_groups(made, found, groups, c["fractions"], **how).to_record()
+        result[name] = dissociate_groups(made, scores, groups, c["fractions"], **how).to_record()
     return result

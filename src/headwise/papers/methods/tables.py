@@ -52,9 +52,9 @@ def method_table(records: Records, model: str, split: str, title: str = "Tuned m
     for method in scores:
         for column in (*tasks, "mean"):
             mine, base = records.contrast(model, method, PLAIN, column, split)
-            found = over_seeds(mine, base) if method != PLAIN else None
-            rows.append([method, column, *mean_sd(mine.values()), *_cells(found), len(mine)])
-            tests.append(np.nan if found is None else float(np.asarray(found.p)))
+            test = over_seeds(mine, base) if method != PLAIN else None
+            rows.append([method, column, *mean_sd(mine.values()), *_cells(test), len(mine)])
+            tests.append(np.nan if test is None else float(np.asarray(test.p)))
     for row, p in zip(rows, adjust(np.array(tests))):
         row.insert(-1, finite(float(p)))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
@@ -67,17 +67,17 @@ def method_table(records: Records, model: str, split: str, title: str = "Tuned m
     return table(f"{title} on {split} rows: {model}", columns, rows, note)
 
 
-def _cells(found: Any) -> list[Any]:
-    return [None] * 4 if found is None else [found.value, found.low, found.high, found.p]
+def _cells(test: Any) -> list[Any]:
+    return [None] * 4 if test is None else [test.value, test.low, test.high, test.p]
 
 
 def untouched_table(records: Records) -> Table | None:
     """Trained models beside the cosine of the untouched encoder."""
     rows = []
     for model, record in records.untrained.items():
-        for name, found in record.result.items():
+        for name, score in record.result.items():
             pooling, split = name.split()
-            rows.append([model, split, f"untouched, cosine, {pooling} pooling", 100 * found["spearman"], None, 1])
+            rows.append([model, split, f"untouched, cosine, {pooling} pooling", 100 * score["spearman"], None, 1])
         task = record.config["task"]
         for (other, method, split), scores in records.scores.items():
             values = [row[task] for row in scores.values() if task in row]
@@ -112,8 +112,12 @@ def drawn(records: Records) -> Any:
 
 def _similarities(axis: Any, records: Records, model: str, split: str, task: str) -> None:
     """Every method's seeds and their mean in a row of its own."""
-    found = {method: each for (other, method, side), each in records.scores.items() if (other, side) == (model, split)}
-    shown = {method: values for method, e in found.items() if (values := [r[task] for r in e.values() if task in r])}
+    by_method = {
+        method: each for (other, method, side), each in records.scores.items() if (other, side) == (model, split)
+    }
+    shown = {
+        method: values for method, e in by_method.items() if (values := [r[task] for r in e.values() if task in r])
+    }
     for place, values in enumerate(shown.values()):
         axis.plot(values, [place] * len(values), "o", color=RAMP[3], markersize=2.5, alpha=0.4)
         axis.plot([np.mean(values)], [place], "o", color=RAMP[3], markersize=4.5)

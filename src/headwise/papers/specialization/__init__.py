@@ -155,10 +155,10 @@ WORDS = {
 
 def _claims(records: Records) -> Part:
     every = apart.encoders(records)
-    found = {model: training.method_gaps(records, model) for model in records.alike_on_glue()}
+    by_model = {model: training.method_gaps(records, model) for model in records.alike_on_glue()}
 
     def gaps(name: str) -> list[float]:
-        return [gap for each in found.values() for gap in each.get(name, [])]
+        return [gap for each in by_model.values() for gap in each.get(name, [])]
 
     frozen = {model: records.five(model, frozen=True) for model in every}
     rows = row("trained encoders", "measured", [apart.mean_d(one) for one in every.values()], "models")
@@ -173,14 +173,16 @@ def _claims(records: Records) -> Part:
     own = row("per head and task", "measured", gaps(name), "trainings")
     own += row("per layer and task", "control", gaps("a factor per layer and task, faster"), "trainings")
     own += row("per head, all tasks alike", "control", gaps("a factor per head, faster"), "trainings")
-    told = "Learned factors of heads raise GLUE where gradients are not clipped and the base is not tuned; against a "
-    told += "tuned base see methods."
+    factors = (
+        "Learned factors of heads raise GLUE where gradients are not clipped and the base is not tuned; against a "
+    )
+    factors += "tuned base see methods."
     axis = "points of GLUE's mean against plain training"
     return in_short(
         [
             Claim(says, "D, percent of the whole score", rows if len(every) > 1 else []),
             Claim("Training only important heads at the end does not raise GLUE here.", axis, held),
-            Claim(told, axis, own),
+            Claim(factors, axis, own),
         ]
     )
 
@@ -210,7 +212,7 @@ def _pairs(records: Records) -> Part:
 
 def _five(records: Records) -> Part:
     tables: list[dict[str, Any] | None] = []
-    five = {model: found for model in records.models() if (found := records.five(model))}
+    five = {model: lesioned for model in records.models() if (lesioned := records.five(model))}
     for model in records.models():
         tables += [apart.five_table(records, model), apart.five_table(records, model, frozen=True)]
         tables += [make(records, model) for make in (apart.mutual_table, apart.share_table)]
@@ -247,8 +249,8 @@ def _glue(records: Records) -> Part:
         tables += [*sweeps.sweep_tables(records, model), sweeps.grid_table(records, model)]
         tables.append(sweeps.glue_d_table(records, model))
         base, swept = sweeps.sweep_points(records, model)
-        if len(found := training.method_gaps(records, model)) > 2:
-            drawn[f"methods {model}"] = partial(figures.gains, found)
+        if len(gaps := training.method_gaps(records, model)) > 2:
+            drawn[f"methods {model}"] = partial(figures.gains, gaps)
         if swept:
             drawn[f"sweeps {model}"] = partial(figures.sweeps, base, swept)
     if raised := {model: d for model in records.models() if (d := sweeps.on_glue(records, model))}:
@@ -258,9 +260,9 @@ def _glue(records: Records) -> Part:
 
 
 def _few_shot(records: Records) -> Part:
-    found = {model: training.few_shot(records, model) for model in records.models()}
-    drawn = {f"few-shot {model}": partial(figures.shots, one) for model, one in found.items() if one}
-    return _part("Few-shot transfer", [training.few_shot_table(records, model) for model in found], drawn)
+    by_model = {model: training.few_shot(records, model) for model in records.models()}
+    drawn = {f"few-shot {model}": partial(figures.shots, one) for model, one in by_model.items() if one}
+    return _part("Few-shot transfer", [training.few_shot_table(records, model) for model in by_model], drawn)
 
 
 def _estimators(records: Records) -> Part:

@@ -20,15 +20,15 @@ Table = dict[str, Any]
 
 def estimator_table(records: Records, model: str) -> Table | None:
     """Every importance estimator: agreement with Eq. 4, cost, and what closing its heads does."""
-    found: dict[str, list[Record]] = {}
+    by_estimator: dict[str, list[Record]] = {}
     for record in records.of("estimator"):
         if record.config["model"] == model:
-            found.setdefault(record.config["by"], []).append(record)
-    if "gradient" not in found:
+            by_estimator.setdefault(record.config["by"], []).append(record)
+    if "gradient" not in by_estimator:
         return None
-    reference = {r.config["seed"]: r.result["tasks"] for r in found["gradient"]}
+    reference = {r.config["seed"]: r.result["tasks"] for r in by_estimator["gradient"]}
     rows = []
-    for by, ones in found.items():
+    for by, ones in by_estimator.items():
         cells = [(r, t) for r in ones for t in r.result["tasks"] if r.config["seed"] in reference]
         pairs = [(r.result["tasks"][t]["scores"], reference[r.config["seed"]][t]["scores"]) for r, t in cells]
         if not cells:
@@ -40,7 +40,7 @@ def estimator_table(records: Records, model: str) -> Table | None:
         compared = {r.config["seed"] for r, _ in cells}
         rows.append([by, agree, cost, 100 * np.nanmean(area), mean_sd(apart)[0], len(compared)])
     rows.sort(key=lambda row: row[3])
-    examples = found["gradient"][0].config["examples"]
+    examples = by_estimator["gradient"][0].config["examples"]
     note = (
         f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
     )
@@ -71,10 +71,10 @@ def _agreement(maps: Sequence[Any]) -> np.ndarray:
     """Spearman correlations of every two maps of scores; NaN for those that are not there."""
     have = [i for i, one in enumerate(maps) if one is not None]
     scores = np.array([np.ravel(maps[i]) for i in have], float)
-    found = np.full((len(maps), len(maps)), np.nan)
+    agreement = np.full((len(maps), len(maps)), np.nan)
     with np.errstate(invalid="ignore"):  # equal scores have no order: NaN
-        found[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
-    return found
+        agreement[np.ix_(have, have)] = np.corrcoef(rankdata(scores[:, ~np.isnan(scores).any(0)], axis=1))
+    return agreement
 
 
 def _area(fractions: Sequence[float], curve: Sequence[float]) -> float:
@@ -99,11 +99,11 @@ def permutation_table(records: Records) -> Table | None:
 
 def closing_table(records: Records) -> Table | None:
     """D by what closed heads return, beside zero: does a gentler lesion show what chance level hides?"""
-    found: dict[str, list[Record]] = {}
+    by_model: dict[str, list[Record]] = {}
     for record in records.of("closings"):
-        found.setdefault(record.config["model"], []).append(record)
+        by_model.setdefault(record.config["model"], []).append(record)
     rows = []
-    for model, ones in found.items():
+    for model, ones in by_model.items():
         d = {
             how: {r.config["seed"]: 100 * r.result["closed"][how]["D"] for r in ones}
             for how in ones[0].config["closes"]
@@ -140,15 +140,15 @@ def most_table(records: Records, model: str) -> Table | None:
 
 def _rounds_table(records: Records, model: str, first: str) -> Table | None:
     every = [r for r in records.of("rounds") if r.config["model"] == model]
-    found = [r for r in every if r.config.get("first", "least") == first]
-    if not found:
+    runs = [r for r in every if r.config.get("first", "least") == first]
+    if not runs:
         return None
     rows = []
-    for task in found[0].result["curve"]:
-        anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(found)} for at in (0, 1))
+    for task in runs[0].result["curve"]:
+        anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(runs)} for at in (0, 1))
         means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
         rows.append([label(task), *means, *against(anew, once)])
-    note = f"Mean performance in percent over shares pruned, {first} important first, {seeds(len(found))}; in rounds, "
+    note = f"Mean performance in percent over shares pruned, {first} important first, {seeds(len(runs))}; in rounds, "
     note += "importance is estimated anew after every tenth. P: paired t test over seeds, two-sided, not corrected."
     title = f"Pruning in rounds{', most important first' * (first == 'most')}, {model}"
     return table(title, ["task", "in rounds", "scored once", "difference", "p"], rows, note)
@@ -159,11 +159,11 @@ LEVEL = 0.05
 
 def head_set_table(records: Records) -> dict[str, Any] | None:
     """Each task's D with its tests over random sets of as many heads, and over sets with as many of each layer."""
-    found = {model: records.head_sets(model) for model in records.models()}
-    rows = [row for model, lesioned in found.items() if lesioned for row in _rows(model, lesioned)]
+    by_model = {model: records.head_sets(model) for model in records.models()}
+    rows = [row for model, lesioned in by_model.items() if lesioned for row in _rows(model, lesioned)]
     if not rows:
         return None
-    drawn = sorted({str(one.result["dissociation"]["random"]) for lesioned in found.values() for one in lesioned})
+    drawn = sorted({str(one.result["dissociation"]["random"]) for lesioned in by_model.values() for one in lesioned})
     note = (
         f"In percent, α = 0.3, by the tasks' own metrics; {', '.join(drawn)} random sets. P, one-sided: how often "
         "random sets of as many heads, dealt to the tasks, give such a D; by layer: sets with as many heads of each "

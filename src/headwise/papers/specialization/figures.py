@@ -75,7 +75,7 @@ def _models(names: Sequence[str], xlabel: str, ylabel: str) -> tuple[Figure, dic
 
 def _colours(five: Mapping[str, Sequence[Lesioned]]) -> dict[str, str]:
     """One colour per task in all panels."""
-    tasks = [task for found in five.values() for task in found[0].trained.tasks]
+    tasks = [task for lesioned in five.values() for task in lesioned[0].trained.tasks]
     return dict(zip(in_order(list(dict.fromkeys(tasks))), TASKS))
 
 
@@ -105,9 +105,9 @@ def encoders(every: Mapping[str, Sequence[Lesioned]]) -> Figure:
     tasks = in_order(next(iter(every.values()))[0].trained.tasks)
     figure, (axis,) = _sheet(1, 5.0, 0.7 + 0.32 * len(every))
     axis.axvline(0, color=INK, linewidth=0.6)
-    for place, found in enumerate(every.values()):
+    for place, lesioned in enumerate(every.values()):
         for number, (task, colour) in enumerate(zip(tasks, TASKS)):
-            each = [d for one in found if (d := one.on_accuracy(task)) is not None]
+            each = [d for one in lesioned if (d := one.on_accuracy(task)) is not None]
             at, shown = place + 0.13 * (number - (len(tasks) - 1) / 2), label(task) if not place else None
             axis.plot(each, [at] * len(each), "|", color=colour, markersize=5, alpha=0.6)
             if each:
@@ -168,42 +168,42 @@ def sweeps(base: Mapping[int, float], swept: Mapping[Axis, Mapping[float, Mappin
     """Figures 9 and 10: GLUE's mean against plain training over δ and over α: means with 95 % intervals, and seeds."""
     figure, axes = _sheet(len(swept), 2.8, 2.3)
     for axis, (one, points) in zip(axes, swept.items()):
-        each = {value: found for value, scores in points.items() if (found := gaps(scores, base))}
+        each = {value: differences for value, scores in points.items() if (differences := gaps(scores, base))}
         axis.axhline(0, color=INK, linewidth=0.6)
-        for value, found in each.items():
-            axis.plot([value] * len(found), found, "o", color=RAMP[3], markersize=2.5, alpha=0.4)
-            axis.plot([value], [np.mean(found)], "o", color=RAMP[3], markersize=4.5)
-            axis.plot([value] * 2, _interval(found), color=RAMP[3], linewidth=1.2)
+        for value, differences in each.items():
+            axis.plot([value] * len(differences), differences, "o", color=RAMP[3], markersize=2.5, alpha=0.4)
+            axis.plot([value], [np.mean(differences)], "o", color=RAMP[3], markersize=4.5)
+            axis.plot([value] * 2, _interval(differences), color=RAMP[3], linewidth=1.2)
         axis.set_title(one.beside)
         axis.set_xlabel(SWEPT[one.sign])
     axes[0].set_ylabel("GLUE's mean against plain, points")
     return figure
 
 
-def _interval(found: Sequence[float]) -> list[float]:
+def _interval(values: Sequence[float]) -> list[float]:
     """Student's interval of the mean over seeds; not drawn for one seed."""
-    return [np.nan if end is None else end for end in student(found)]
+    return [np.nan if end is None else end for end in student(values)]
 
 
-def gains(found: Mapping[str, Sequence[float]]) -> Figure:
+def gains(by_method: Mapping[str, Sequence[float]]) -> Figure:
     """GLUE's mean against plain training that was not tuned: means with 95 % intervals, and seeds; orange is ours."""
-    figure, (axis,) = _sheet(1, 6.0, 0.6 + 0.21 * len(found))
-    for place, (name, each) in enumerate(found.items()):
+    figure, (axis,) = _sheet(1, 6.0, 0.6 + 0.21 * len(by_method))
+    for place, (name, each) in enumerate(by_method.items()):
         colour = TASKS[1] if name.startswith(OURS) else RAMP[3]
         axis.plot(each, [place] * len(each), "o", color=colour, markersize=2.5, alpha=0.4)
         axis.plot([np.mean(each)], [place], "o", color=colour, markersize=4.5)
         axis.plot(_interval(each), [place] * 2, color=colour, linewidth=1.2)
     axis.axvline(0, color=INK, linewidth=0.6)
-    axis.set_yticks(range(len(found)), [SHOWN.get(name, name) for name in found])
+    axis.set_yticks(range(len(by_method)), [SHOWN.get(name, name) for name in by_method])
     axis.invert_yaxis()
     axis.set_xlabel("points of GLUE's mean above plain multi-task training of the same seeds, gradients not clipped")
     return figure
 
 
-def shots(found: Mapping[str, Transfer]) -> Figure:
+def shots(by_task: Mapping[str, Transfer]) -> Figure:
     """Few-shot scores of every starting point, with their spread over seeds."""
-    figure, axes = _sheet(len(found), 3.0, 2.3)
-    for axis, (task, one) in zip(axes, found.items()):
+    figure, axes = _sheet(len(by_task), 3.0, 2.3)
+    for axis, (task, one) in zip(axes, by_task.items()):
         x = np.arange(len(one.shots))
         for i, (start, colour) in enumerate(zip(one.starts, TASKS)):
             axis.errorbar(
@@ -212,7 +212,7 @@ def shots(found: Mapping[str, Transfer]) -> Figure:
         axis.set_xticks(x, [str(n) for n in one.shots])
         axis.set_title(label(task))
         axis.set_xlabel("training rows")
-    axes[0].set_ylabel(f"{next(iter(found.values())).metric}, %")
+    axes[0].set_ylabel(f"{next(iter(by_task.values())).metric}, %")
     _legend_beside(axes[-1])
     return figure
 
@@ -237,19 +237,19 @@ def pairs(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 def raised(models: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]]) -> Figure:
     """Figure 8: D of GLUE's tasks after plain training and after important-head training, a dot for each seed."""
     figure, axes = _sheet(1, 5.2, 2.4, len(models))
-    for axis, (model, found) in zip(axes, models.items()):
-        _raised(axis, found)
+    for axis, (model, by_method) in zip(axes, models.items()):
+        _raised(axis, by_method)
         axis.set_title(model)
     _legend_beside(axes[0])
     return figure
 
 
-def _raised(axis: Any, found: Mapping[str, Mapping[str, Mapping[int, float]]]) -> None:
+def _raised(axis: Any, by_method: Mapping[str, Mapping[str, Mapping[int, float]]]) -> None:
     axis.axhline(0, color=INK, linewidth=0.6)
-    names = [task for task in next(iter(found.values())) if any(one[task] for one in found.values())]
-    for number, (method, colour) in enumerate(zip(found, TASKS)):
+    names = [task for task in next(iter(by_method.values())) if any(one[task] for one in by_method.values())]
+    for number, (method, colour) in enumerate(zip(by_method, TASKS)):
         for place, task in enumerate(names):
-            each, at = list(found[method][task].values()), place + 0.36 * (number - 0.5)
+            each, at = list(by_method[method][task].values()), place + 0.36 * (number - 0.5)
             if each:
                 axis.bar(at, np.mean(each), width=0.34, color=colour, alpha=0.45, label=None if place else method)
                 axis.plot([at] * len(each), each, "o", color=colour, markersize=3)

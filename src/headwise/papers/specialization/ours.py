@@ -32,17 +32,17 @@ def own_tables(records: Records, model: str) -> list[Table]:
     """Methods of our own against plain training and IAT over all seeds, a table for every setting of the plan."""
     made = []
     for setting, _ in records.usual.get(model, Counter()).most_common():
-        found = by_method(records, model, "annealed", setting)
-        names = [name for name in OWN if name in found]
-        if "multi" in found and names:
+        scores = by_method(records, model, "annealed", setting)
+        names = [name for name in OWN if name in scores]
+        if "multi" in scores and names:
             suffix = "" if clipped(setting) == UNCLIPPED else f", gradients clipped at {clipped(setting)}"
-            made.append(table(f"Methods of our own{suffix}, {model}", *_own_rows(found, names)))
+            made.append(table(f"Methods of our own{suffix}, {model}", *_own_rows(scores, names)))
     return made
 
 
-def _own_rows(found: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[str], list[list[Any]], str]:
-    tasks, bases = columns_of(found["multi"]), ("multi", "iat")
-    means = {name: mean_scores(found[name], tasks) for name in (*bases, *names) if name in found}
+def _own_rows(scores: Mapping[str, Scores], names: Sequence[str]) -> tuple[list[str], list[list[Any]], str]:
+    tasks, bases = columns_of(scores["multi"]), ("multi", "iat")
+    means = {name: mean_scores(scores[name], tasks) for name in (*bases, *names) if name in scores}
     tests = [against(means[name], means.get(base, {})) for name in names for base in bases]
     level = after_holm(p for _, p in tests)
     rows = {name: [name, *mean_sd(list(one.values())), *[None] * 6, len(one)] for name, one in means.items()}
@@ -59,10 +59,10 @@ def direct_table(records: Records, model: str) -> Table | None:
     """The best of our own against what it is made of, against the others, and against clipping alone."""
     means: dict[tuple[str, str], dict[int, float]] = {}
     for setting in records.usual.get(model, {}):
-        found = by_method(records, model, "annealed", setting)
-        if BEST in found:
-            tasks, clip = columns_of(found[BEST]), clipped(setting)
-            means |= {(name, clip): mean_scores(found[name], tasks) for name in (BEST, *DIRECT) if name in found}
+        scores = by_method(records, model, "annealed", setting)
+        if BEST in scores:
+            tasks, clip = columns_of(scores[BEST]), clipped(setting)
+            means |= {(name, clip): mean_scores(scores[name], tasks) for name in (BEST, *DIRECT) if name in scores}
     pairs = [(a, b) for a in means for b in means if a[0] == BEST != b[0] and (a[1] == b[1] or b[0] == "multi")]
     tests = [(clip, b, means[name, clip], means[b]) for (name, clip), b in pairs]
     rows = [[clip, *b, *against(mine, other), len(gaps(mine, other))] for clip, b, mine, other in tests]
@@ -101,10 +101,10 @@ def _pooled(records: Records) -> dict[str, dict[str, dict[Any, float]]]:
     for model in records.models():
         for place, (setting, _) in enumerate(records.usual.get(model, Counter()).most_common()):
             usual += [] if place else [setting]
-            found = by_method(records, model, "annealed", setting if place else None)  # None has MT-DNN as well
-            if "multi" in found:
-                for name in (name for name in FIRST if name in found):
-                    means = mean_scores(found[name], columns_of(found["multi"]))
+            scores = by_method(records, model, "annealed", setting if place else None)  # None has MT-DNN as well
+            if "multi" in scores:
+                for name in (name for name in FIRST if name in scores):
+                    means = mean_scores(scores[name], columns_of(scores["multi"]))
                     pooled = made.setdefault(setting, {}).setdefault(name, {})
                     pooled |= {(model, seed): mean for seed, mean in means.items()}
     order = [setting for setting, _ in sum(records.usual.values(), Counter()).most_common() if setting in made]

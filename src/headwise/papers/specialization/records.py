@@ -166,11 +166,11 @@ class Records:
             if r.work == "lesions" and r.config["trained"] and r.config["by"] == "gradient":
                 measured.setdefault(trained(r.config["training"]), []).append(r)
         # Where a training was made and lesioned again, its first numbers stay in the tables.
-        found = [Lesioned(trained(r[0].config["training"]), r[0].result) for r in measured.values()]
+        lesioned = [Lesioned(trained(r[0].config["training"]), r[0].result) for r in measured.values()]
         self._newest = [Lesioned(trained(r[-1].config["training"]), r[-1].result) for r in measured.values()]
-        found = [one for one in found if self._usual(one.trained)]
-        self.lesioned = [one for one in found if not one.fell]
-        fell = [one.trained for one in found if one.fell]  # heads of a model that learned nothing would dilute D
+        lesioned = [one for one in lesioned if self._usual(one.trained)]
+        self.lesioned = [one for one in lesioned if not one.fell]
+        fell = [one.trained for one in lesioned if one.fell]  # heads of a model that learned nothing would dilute D
         fell += [trained(r.config) for r in self.all if r.work == "train" and _fell(r.result["scores"])]
         self.fell = list(dict.fromkeys(fell))
 
@@ -186,7 +186,7 @@ class Records:
     def _branched(self) -> list[Trained]:
         """Trainings with plain training's own losses until they branch off: no noise of retraining is in a gap."""
         made = {trained(r.config): r for r in self.all if r.work == "train" and not _fell(r.result["scores"])}
-        found = []
+        branched = []
         for one, record in made.items():
             if isinstance((record.config["method"] or {}).get("delta"), str):
                 continue  # where it begins is not known before
@@ -194,8 +194,8 @@ class Records:
             until = record.result["steps"] * (1 - delta)
             losses = _losses(record, until)
             if losses and base and losses == _losses(base, until):
-                found.append(one)
-        return found
+                branched.append(one)
+        return branched
 
     def same_start(self, model: str, sampling: str, method: str, setting: tuple | None = None) -> int:
         """In how many seeds a method branched off from the plain training it is set against."""
@@ -228,9 +228,9 @@ class Records:
     def untuned(self, model: str) -> str:
         """What important-head training chose in place of α and δ, as a sentence."""
         made = (r.result.get("chosen") for r in self.all if r.work == "train" and r.config["model"] == model)
-        found = [chosen for chosen in made if chosen]
-        alphas = [alpha for chosen in found for alpha in chosen["alpha"].values()]
-        deltas = [chosen["delta"] for chosen in found]
+        choices = [chosen for chosen in made if chosen]
+        alphas = [alpha for chosen in choices for alpha in chosen["alpha"].values()]
+        deltas = [chosen["delta"] for chosen in choices]
         if not alphas:
             return ""
         chosen = [f"{name} from {min(all_):.2f} to {max(all_):.2f}" for name, all_ in (("α", alphas), ("δ", deltas))]
@@ -239,8 +239,8 @@ class Records:
     def values_of(self, model: str, name: str, fixed: Mapping[str, Any]) -> list[float]:
         """The values that a setting of a method has in a model's trainings where the method has these, in order."""
         used = [r.config.get("method") or {} for r in self.all if r.work == "train" and r.config["model"] == model]
-        found = {one[name] for one in used if name in one and fixed.items() <= one.items()}
-        return sorted(value for value in found if not isinstance(value, str))
+        values = {one[name] for one in used if name in one and fixed.items() <= one.items()}
+        return sorted(value for value in values if not isinstance(value, str))
 
     def models(self) -> list[str]:
         """Model names in the order in which they came."""
@@ -250,23 +250,23 @@ class Records:
     def five(self, model: str, method: str = "multi", frozen: bool = False) -> list[Lesioned]:
         """The lesions of all tasks trained together, one for each seed."""
         sets = [set(FIVE), set(CORPUS_FIVE)]
-        found = {
+        by_seed = {
             t.seed: lesioned
             for lesioned in self.lesioned
             if (t := lesioned.trained).model == model
             and set(t.tasks) in sets
             and (t.method, t.frozen) == (method, frozen)
         }
-        return list(found.values())
+        return list(by_seed.values())
 
     def on_glue(self, model: str, method: str = "multi") -> list[Lesioned]:
         """The lesions of all of GLUE's tasks trained together, one for each seed."""
-        sets, found = [set(GLUE), set(CORPUS_GLUE)], dict[int, Lesioned]()
+        sets, by_seed = [set(GLUE), set(CORPUS_GLUE)], dict[int, Lesioned]()
         for one in self.lesioned:
             t = one.trained
             if (t.model, t.method, t.sampling) == (model, method, "annealed") and set(t.tasks) in sets:
-                found[t.seed] = one
-        return list(found.values())
+                by_seed[t.seed] = one
+        return list(by_seed.values())
 
     def head_sets(self, model: str) -> list[Lesioned]:
         """The newest lesions of all tasks trained together that have tests over random head sets, one for each seed."""
@@ -275,16 +275,16 @@ class Records:
 
     def pairs(self, model: str, frozen: bool = False) -> dict[tuple[str, str], list[Lesioned]]:
         """The lesions of every two tasks trained together, by pair and seed."""
-        found: dict[tuple[str, str], dict[int, Lesioned]] = {}
+        by_pair: dict[tuple[str, str], dict[int, Lesioned]] = {}
         for one in self.lesioned:
             t = one.trained
             if t.model == model and len(t.tasks) == 2 and (t.frozen, t.method) == (frozen, "multi"):
-                found.setdefault((t.tasks[0], t.tasks[1]), {})[t.seed] = one
-        return {pair: list(seeds.values()) for pair, seeds in found.items()}
+                by_pair.setdefault((t.tasks[0], t.tasks[1]), {})[t.seed] = one
+        return {pair: list(seeds.values()) for pair, seeds in by_pair.items()}
 
     def glue(self, setting: tuple | None = None) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
         """Development scores under the usual setting, or another: (model, sampling, method) to seed to task."""
-        found: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+        by_method: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
         sets = [set(GLUE), set(CORPUS_GLUE)]
         other = {r.config["of"]: r.result["scores"] for r in self.of("mismatched")}
         own = {"mtdnn": "mt-dnn", "distilled": "distilled"}
@@ -296,22 +296,22 @@ class Records:
                     continue
                 scores = {**r.result["scores"], **other.get(r.key, {})}
                 sampling = "annealed" if name else t.sampling  # MT-DNN samples in its own way and is shown separately
-                found.setdefault((t.model, sampling, t.method), {})[t.seed] = _values(scores)
+                by_method.setdefault((t.model, sampling, t.method), {})[t.seed] = _values(scores)
         for (model, seed), scores in ({} if setting else self._singles(other)).items():
             if any(names <= set(scores) for names in sets):
-                found.setdefault((model, "annealed", "single"), {})[seed] = scores
-        return found
+                by_method.setdefault((model, "annealed", "single"), {})[seed] = scores
+        return by_method
 
     def _singles(self, other: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, float]]:
         """Scores of models trained on one task each, put together."""
-        found: dict[tuple[str, int], dict[str, float]] = {}
+        by_run: dict[tuple[str, int], dict[str, float]] = {}
         for r in self.all:
             if r.work == "train" and len(r.config["tasks"]) == 1 and not r.config["method"]:
                 t = trained(r.config)
                 if t.tasks[0] in (*GLUE, *CORPUS_GLUE) and self._usual(t):
                     scores = _values({**r.result["scores"], **other.get(r.key, {})})
-                    found.setdefault((t.model, t.seed), {}).update(scores)
-        return found
+                    by_run.setdefault((t.model, t.seed), {}).update(scores)
+        return by_run
 
 
 def _on_glue(tasks: Iterable[str]) -> bool:
@@ -320,10 +320,10 @@ def _on_glue(tasks: Iterable[str]) -> bool:
 
 def _settings(made: Iterable[Trained]) -> dict[str, Counter[tuple]]:
     """How often a model's trainings have each setting."""
-    found: dict[str, Counter[tuple]] = {}
+    counts: dict[str, Counter[tuple]] = {}
     for one in made:
-        found.setdefault(one.model, Counter())[one.setting] += 1
-    return found
+        counts.setdefault(one.model, Counter())[one.setting] += 1
+    return counts
 
 
 def _fell(scores: Mapping[str, Any]) -> bool:

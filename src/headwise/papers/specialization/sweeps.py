@@ -66,33 +66,33 @@ def sweep_tables(records: Records, model: str) -> list[Table]:
 
 def sweep_points(records: Records, model: str) -> tuple[dict[int, float], dict[Axis, dict[float, dict[int, float]]]]:
     """The mean scores of plain training, and of IAT by the values of each axis."""
-    found = by_method(records, model, "annealed")
-    if "multi" not in found:
+    scores = by_method(records, model, "annealed")
+    if "multi" not in scores:
         return {}, {}
-    tasks = columns_of(found["multi"])
+    tasks = columns_of(scores["multi"])
     swept = {}
     for axis in AXES:
         values = records.values_of(model, axis.name, {"name": "iat", axis.other: axis.value})
-        named = {value: name for value in values if (name := axis.method(value)) in found and name != "ticket-share"}
-        points = {value: mean_scores(found[name], tasks) for value, name in named.items()}
+        named = {value: name for value in values if (name := axis.method(value)) in scores and name != "ticket-share"}
+        points = {value: mean_scores(scores[name], tasks) for value, name in named.items()}
         if len(points) > 1:
             swept[axis] = points
-    return mean_scores(found["multi"], tasks), swept
+    return mean_scores(scores["multi"], tasks), swept
 
 
 def grid_points(records: Records, model: str) -> tuple[dict[int, float], dict[tuple[float, float], dict[int, float]]]:
     """The mean scores of plain training, and of IAT by δ and α where there are two or more values of both."""
-    found = by_method(records, model, "annealed")
-    if "multi" not in found:
+    scores = by_method(records, model, "annealed")
+    if "multi" not in scores:
         return {}, {}
-    tasks, points = columns_of(found["multi"]), dict[tuple[float, float], dict[int, float]]()
+    tasks, points = columns_of(scores["multi"]), dict[tuple[float, float], dict[int, float]]()
     for delta in records.values_of(model, "delta", {"name": "iat"}):
         for alpha in records.values_of(model, "alpha", {"name": "iat", "delta": delta}):
             name = method_name({"name": "iat", "alpha": alpha, "delta": delta})
-            if name in found and name != "ticket-share":
-                points[delta, alpha] = mean_scores(found[name], tasks)
+            if name in scores and name != "ticket-share":
+                points[delta, alpha] = mean_scores(scores[name], tasks)
     inner = {at: one for at, one in points.items() if _crossed(at, points)}
-    return mean_scores(found["multi"], tasks), inner
+    return mean_scores(scores["multi"], tasks), inner
 
 
 def _crossed(at: tuple[float, float], points: Mapping[tuple[float, float], object]) -> bool:
@@ -157,28 +157,28 @@ METHODS = ("multi", "iat")
 def on_glue(records: Records, model: str) -> dict[str, dict[str, dict[int, float]]]:
     """D of each of GLUE's tasks in percent, and their mean: method to task to seed; empty without both methods."""
     every = {method: records.on_glue(model, method) for method in METHODS}
-    return {method: _by_task(found) for method, found in every.items()} if all(every.values()) else {}
+    return {method: _by_task(lesioned) for method, lesioned in every.items()} if all(every.values()) else {}
 
 
-def _by_task(found: list[Lesioned]) -> dict[str, dict[int, float]]:
-    tasks: dict[str, dict[int, float]] = {task: {} for task in sorted(found[0].trained.tasks, key=ORDER.index)}
-    for one in found:
+def _by_task(lesioned: list[Lesioned]) -> dict[str, dict[int, float]]:
+    tasks: dict[str, dict[int, float]] = {task: {} for task in sorted(lesioned[0].trained.tasks, key=ORDER.index)}
+    for one in lesioned:
         entry = one.entry()
         for task in tasks:
             if (value := entry["tasks"][task]["value"]) is not None:
                 tasks[task][one.trained.seed] = 100 * value
-    defined = [task for task, seeds in tasks.items() if len(seeds) == len(found)]
-    seeds = [one.trained.seed for one in found]
+    defined = [task for task, seeds in tasks.items() if len(seeds) == len(lesioned)]
+    seeds = [one.trained.seed for one in lesioned]
     mean = {seed: sum(tasks[task][seed] for task in defined) / len(defined) for seed in seeds} if defined else {}
     return tasks | {"mean": mean}
 
 
 def glue_d_table(records: Records, model: str) -> Table | None:
     """Figure 8: D of GLUE's tasks after plain training and after important-head training."""
-    found = on_glue(records, model)
-    if not found:
+    d_values = on_glue(records, model)
+    if not d_values:
         return None
-    plain, held = (found[method] for method in METHODS)
+    plain, held = (d_values[method] for method in METHODS)
     rows = []
     for task in plain:
         both = [*mean_sd(plain[task].values()), *mean_sd(held[task].values())]
@@ -202,7 +202,7 @@ def raised_table(records: Records) -> Table | None:
         plain, held = ({one.trained.seed: one for one in records.five(model, m)} for m in ("multi", "iat"))
         common = [seed for seed in plain if seed in held]
         if common:
-            means = ({seed: found[seed].entry()["mean"]["value"] for seed in common} for found in (plain, held))
+            means = ({seed: by_seed[seed].entry()["mean"]["value"] for seed in common} for by_seed in (plain, held))
             a, b = ({seed: 100 * value for seed, value in one.items() if value is not None} for one in means)
             rows.append([model, *mean_sd(a.values()), *mean_sd(b.values()), *against(b, a), len(common)])
     columns = ["model", "D plain", "sd", "D with IAT", "sd", "difference", "p", "seeds"]

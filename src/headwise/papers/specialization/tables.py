@@ -40,29 +40,29 @@ def in_order(tasks: Sequence[str]) -> list[str]:
 # -- two tasks
 
 
-def pair_d(found: Sequence[Lesioned], on: str = "") -> dict[str, float | None]:
+def pair_d(lesioned: Sequence[Lesioned], on: str = "") -> dict[str, float | None]:
     """D_A, D_B and D of a pair over seeds, in percent, and the spread of D."""
-    each = [one.entry(on)["pairs"][0] for one in found if one.entry(on)]
+    each = [one.entry(on)["pairs"][0] for one in lesioned if one.entry(on)]
     kept = {name: [100 * e[name] for e in each if e[name] is not None] for name in ("d_a", "d_b", "d")}
     means = {name: mean_sd(values)[0] for name, values in kept.items()}
     return means | {"sd": mean_sd(kept["d"])[1], "n": float(len(kept["d"]))}
 
 
-def collapsed(found: Sequence[Lesioned]) -> str:
+def collapsed(lesioned: Sequence[Lesioned]) -> str:
     """The number of lesions after which all predictions are one class."""
-    marks = [one.cells("collapsed")[:, 1 : 1 + len(one.trained.tasks)] for one in found]
+    marks = [one.cells("collapsed")[:, 1 : 1 + len(one.trained.tasks)] for one in lesioned]
     count = sum(int(m.sum()) for m in marks)
     return f"{count} of {sum(m.size for m in marks)}"
 
 
 def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
     """Table 9: D of every two tasks after training them together."""
-    found = {pair: one for pair, one in records.pairs(model, frozen).items() if _of_five(pair)}
-    if not found:
+    by_pair = {pair: one for pair, one in records.pairs(model, frozen).items() if _of_five(pair)}
+    if not by_pair:
         return None
     rows, published = [], []
-    for a, b in combinations(in_order(list(dict.fromkeys(task for pair in found for task in pair))), 2):
-        one = found.get((a, b)) or found.get((b, a))
+    for a, b in combinations(in_order(list(dict.fromkeys(task for pair in by_pair for task in pair))), 2):
+        one = by_pair.get((a, b)) or by_pair.get((b, a))
         if not one:
             continue
         d, exact, lifted = pair_d(one), pair_d(one, "accuracy"), pair_d(one, "chance_corrected")
@@ -76,7 +76,7 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
     published.append([None, None, *_means(published, (2, 3, 4)), *[None] * 7])
     columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance"]
     columns += ["verdict", "p", "collapsed", "seeds"]
-    same = real(task for pair in found for task in pair)
+    same = real(task for pair in by_pair for task in pair)
     note = (
         "In percent, α = 0.3, means over seeds; the verdict is on the means. P: that both D_A and D_B are above zero, "
     )
@@ -89,16 +89,18 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
 
 def d_of_pairs(records: Records, model: str) -> dict[str, list[float]]:
     """D on accuracy of every pair and seed, in percent, by the pair's name."""
-    found = {pair: one for pair, one in records.pairs(model).items() if _of_five(pair)}
-    each = {pair: [(one.entry("accuracy") or one.entry())["pairs"][0]["d"] for one in found[pair]] for pair in found}
-    order = list(combinations(in_order(list(dict.fromkeys(task for pair in found for task in pair))), 2))
+    by_pair = {pair: one for pair, one in records.pairs(model).items() if _of_five(pair)}
+    each = {
+        pair: [(one.entry("accuracy") or one.entry())["pairs"][0]["d"] for one in by_pair[pair]] for pair in by_pair
+    }
+    order = list(combinations(in_order(list(dict.fromkeys(task for pair in by_pair for task in pair))), 2))
     known = [(a, b, [100 * d for d in each.get((a, b)) or each.get((b, a)) or [] if d is not None]) for a, b in order]
     return {f"{label(a)}–{label(b)}": values for a, b, values in known if values}
 
 
-def double_p(found: Sequence[Lesioned]) -> float:
+def double_p(lesioned: Sequence[Lesioned]) -> float:
     """The p-value over trainings of "not both D_A and D_B are above zero"; NaN for one training."""
-    each = [one.entry()["pairs"][0] for one in found]
+    each = [one.entry()["pairs"][0] for one in lesioned]
     known = [(pair["d_a"], pair["d_b"]) for pair in each if pair["d_a"] is not None and pair["d_b"] is not None]
     return max(float(over_trainings(np.array(values)).p) for values in zip(*known)) if known else math.nan  # type: ignore[arg-type]
 
@@ -143,8 +145,8 @@ def rise_table(records: Records) -> Table | None:
 
 def _pairs_d(records: Records, model: str, frozen: bool = False) -> dict[Pair, float]:
     """D of the pairs that have one."""
-    found = {pair: pair_d(one)["d"] for pair, one in records.pairs(model, frozen).items() if _of_five(pair)}
-    return {pair: d for pair, d in found.items() if d is not None}
+    by_pair = {pair: pair_d(one)["d"] for pair, one in records.pairs(model, frozen).items() if _of_five(pair)}
+    return {pair: d for pair, d in by_pair.items() if d is not None}
 
 
 def paradigm_table(records: Records) -> Table | None:
@@ -190,28 +192,28 @@ def paradigm_test(d: Mapping[Pair, float], two_texts: set[str]) -> tuple[float, 
 
 def five_table(records: Records, model: str, method: str = "multi", frozen: bool = False) -> Table | None:
     """Table 3: every task (columns) under every lesion (rows), and D."""
-    found = records.five(model, method, frozen)
-    if not found:
+    lesioned = records.five(model, method, frozen)
+    if not lesioned:
         return None
-    tasks = in_order(found[0].trained.tasks)
-    rows = [[name, *values] for name, values in _matrix(found, tasks).items()]
+    tasks = in_order(lesioned[0].trained.tasks)
+    rows = [[name, *values] for name, values in _matrix(lesioned, tasks).items()]
     for on, name in (("", "D"), ("accuracy", "D on accuracy"), ("chance_corrected", "D above chance")):
-        each = [_d(found, task, on) for task in tasks]
+        each = [_d(lesioned, task, on) for task in tasks]
         rows.append([name, *(e[0] for e in each)])
         if not on:
             rows += [[name, *(e[i] for e in each)] for i, name in enumerate(("sd of D", "low", "high", "above 0"), 1)]
-            rows.append(["p", *adjust(np.array([student_p(_values(found, task)) for task in tasks]))])
-            floors = [sum(one.floored(task) for one in found) for task in tasks]
-            rows.append(["at the floor", *(f"{count} of {len(found)}" for count in floors)])
+            rows.append(["p", *adjust(np.array([student_p(_values(lesioned, task)) for task in tasks]))])
+            floors = [sum(one.floored(task) for one in lesioned) for task in tasks]
+            rows.append(["at the floor", *(f"{count} of {len(lesioned)}" for count in floors)])
     lines = _table_3() if real(tasks) and method == "multi" and not frozen and of_base(model) else {}
     published = [[None, *lines.get(row[0], [None] * len(tasks))] for row in rows]
     note = (
-        f"In percent, α = 0.3, means over {seeds(len(found))}; low and high: Student's interval over seeds; above 0: "
-        "seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
+        f"In percent, α = 0.3, means over {seeds(len(lesioned))}; low and high: Student's interval over seeds; above "
+        "0: seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
         f"trainings (seeds), Holm-corrected over {len(tasks)} tasks; at the floor: seeds in which the task's own "
         "lesion leaves it within five points of chance or with one answer, so that D is cut off. "
     )
-    note += f"{collapsed(found)} lesions by tasks' heads leave one class only. " + (
+    note += f"{collapsed(lesioned)} lesions by tasks' heads leave one class only. " + (
         f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
     )
     kind = "frozen encoder" if frozen else {"multi": "plain training"}.get(method, method)
@@ -222,16 +224,16 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
 
 def encoders(records: Records) -> dict[str, list[Lesioned]]:
     """The lesions of all tasks trained together in every model that has them, the most heads first."""
-    every = {model: found for model in records.models() if (found := records.five(model))}
-    tasks = {model: set(found[0].trained.tasks) for model, found in every.items()}
+    every = {model: lesioned for model in records.models() if (lesioned := records.five(model))}
+    tasks = {model: set(lesioned[0].trained.tasks) for model, lesioned in every.items()}
     common = max(tasks.values(), key=list(tasks.values()).count, default=set())
     alike = [model for model in every if tasks[model] == common]
     return {model: every[model] for model in sorted(alike, key=lambda model: (-every[model][0].heads, model))}
 
 
-def mean_d(found: Sequence[Lesioned], off_the_floor: bool = False) -> float | None:
+def mean_d(lesioned: Sequence[Lesioned], off_the_floor: bool = False) -> float | None:
     """A model's mean D on accuracy over tasks and seeds, of all lesions or of those that are not at the floor."""
-    pairs = [(one, task) for one in found for task in one.trained.tasks if not (off_the_floor and one.floored(task))]
+    pairs = [(one, task) for one in lesioned for task in one.trained.tasks if not (off_the_floor and one.floored(task))]
     return mean_sd(one.on_accuracy(task) for one, task in pairs)[0]
 
 
@@ -240,13 +242,15 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     if len(every) < 2:
         return None
     tasks, rows = in_order(next(iter(every.values()))[0].trained.tasks), []
-    for model, found in every.items():
-        each = [[one.on_accuracy(task) for task in tasks] for one in found]  # seeds by tasks
+    for model, lesioned in every.items():
+        each = [[one.on_accuracy(task) for task in tasks] for one in lesioned]  # seeds by tasks
         means = [mean_sd(seed)[0] for seed in each]
         shown = [*(mean_sd(column)[0] for column in zip(*each)), mean_sd(means)[0], *student(means)]
-        above = _above_zero([one.entry()["tasks"][task] for one in found for task in tasks])
-        floor = f"{sum(one.floored(task) for one in found for task in tasks)} of {len(found) * len(tasks)}"
-        rows.append([model, found[0].heads, *shown, student_p(means), above, floor, mean_d(found, True), len(found)])
+        above = _above_zero([one.entry()["tasks"][task] for one in lesioned for task in tasks])
+        floor = f"{sum(one.floored(task) for one in lesioned for task in tasks)} of {len(lesioned) * len(tasks)}"
+        rows.append(
+            [model, lesioned[0].heads, *shown, student_p(means), above, floor, mean_d(lesioned, True), len(lesioned)]
+        )
     for row, joint in zip(rows, adjust(np.array([row[-5] for row in rows]))):
         row[-5] = joint
     columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0"]
@@ -262,10 +266,10 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     return table("D in all encoders", columns, rows, note)
 
 
-def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[float]]:
+def _matrix(lesioned: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[float]]:
     """Mean performance over seeds: lesion to tasks, in percent."""
     seen: dict[str, list[list[float]]] = {}
-    for one in found:
+    for one in lesioned:
         cells, own = 100 * one.cells(), list(one.trained.tasks)
         rows = cells[[own.index(task) for task in tasks]]
         for task in tasks:
@@ -275,19 +279,19 @@ def _matrix(found: Sequence[Lesioned], tasks: Sequence[str]) -> dict[str, list[f
     return {name: np.mean(values, 0).tolist() for name, values in seen.items()}
 
 
-def _d(found: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
+def _d(lesioned: Sequence[Lesioned], task: str, on: str = "") -> list[Any]:
     """D_i over seeds in percent: mean, spread, Student's interval; how many seeds' intervals over examples are > 0."""
-    each = _values(found, task, on)
+    each = _values(lesioned, task, on)
     return [
         *mean_sd(each),
         *student(each),
-        _above_zero([one.entry(on)["tasks"][task] for one in found if one.entry(on)]),
+        _above_zero([one.entry(on)["tasks"][task] for one in lesioned if one.entry(on)]),
     ]
 
 
-def _values(found: Sequence[Lesioned], task: str, on: str = "") -> list[float]:
+def _values(lesioned: Sequence[Lesioned], task: str, on: str = "") -> list[float]:
     """D_i of every seed that has one, in percent."""
-    cells = [one.entry(on)["tasks"][task] for one in found if one.entry(on)]
+    cells = [one.entry(on)["tasks"][task] for one in lesioned if one.entry(on)]
     return [100 * cell["value"] for cell in cells if cell["value"] is not None]
 
 
@@ -306,10 +310,10 @@ def _table_3() -> dict[str, list[float]]:
 
 def mutual_table(records: Records, model: str) -> Table | None:
     """Table 10: D_A against each other task B."""
-    found = records.five(model)
-    if not found:
+    lesioned = records.five(model)
+    if not lesioned:
         return None
-    tasks, d = in_order(found[0].trained.tasks), mutual(found)
+    tasks, d = in_order(lesioned[0].trained.tasks), mutual(lesioned)
     rows = [[label(b), *(None if (a, b) not in d else 100 * d[a, b] for a in tasks)] for b in tasks]
     known = paper.TABLE_10 if real(tasks) and of_base(model) else {}
     published = [[None, *known.get(row[0], [None] * len(tasks))] for row in rows]
@@ -319,10 +323,10 @@ def mutual_table(records: Records, model: str) -> Table | None:
     return table(f"D of every two tasks trained with all, {model}", ["B", *map(label, tasks)], rows, note, published)
 
 
-def mutual(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
+def mutual(lesioned: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
     """D_A(B) over the seeds in which it is defined, by (A, B); ``on`` as in `Lesioned.entry`."""
     seen: dict[Pair, list[float]] = {}
-    for one in found:
+    for one in lesioned:
         for pair in one.entry(on).get("pairs", ()):
             for a, b, d in ((pair["a"], pair["b"], pair["d_a"]), (pair["b"], pair["a"], pair["d_b"])):
                 if d is not None:
@@ -340,20 +344,20 @@ def fell_table(records: Records) -> Table | None:
 
 def overlap_table(records: Records, model: str) -> Table | None:
     """Table 11: how many of their top heads two tasks share."""
-    found = records.five(model)
-    if not found:
+    lesioned = records.five(model)
+    if not lesioned:
         return None
     rows, published = [], []
-    for a, b in combinations(in_order(found[0].trained.tasks), 2):
-        tests = [overlap_test(one.top(a), one.top(b)) for one in found]
-        size = int(found[0].top(a).sum())
+    for a, b in combinations(in_order(lesioned[0].trained.tasks), 2):
+        tests = [overlap_test(one.top(a), one.top(b)) for one in lesioned]
+        size = int(lesioned[0].top(a).sum())
         shares = [100 * test.shared / size for test in tests]
         more = np.mean([test.shared for test in tests]) >= tests[0].expected  # one tail for all seeds, and two of it
         worst = min(1.0, 2 * max(test.p_more if more else test.p_fewer for test in tests))
         rows.append([label(a), label(b), *mean_sd(shares), 100 * tests[0].expected / size, worst])
         printed = paper.TABLE_11.get((label(a), label(b))) if of_base(model) else None
         published.append([None, None, printed, *[None] * 3])
-    note = f"Percent of {size} heads, means over {seeds(len(found))}; p: hypergeometric, two-sided, "
+    note = f"Percent of {size} heads, means over {seeds(len(lesioned))}; p: hypergeometric, two-sided, "
     note += "the largest over seeds." + (f" {erratum('table 11')}" if any(row[2] for row in published) else "")
     columns = ["A", "B", "shared", "sd", "by chance", "p"]
     return table(f"Overlap of top heads, {model}", columns, rows, note, published)
@@ -361,10 +365,10 @@ def overlap_table(records: Records, model: str) -> Table | None:
 
 def share_table(records: Records, model: str) -> Table | None:
     """D against the share of heads closed."""
-    found = records.five(model)
-    if not found:
+    lesioned = records.five(model)
+    if not lesioned:
         return None
-    tasks, entries = in_order(found[0].trained.tasks), [one.result["dissociation"]["D"] for one in found]
+    tasks, entries = in_order(lesioned[0].trained.tasks), [one.result["dissociation"]["D"] for one in lesioned]
     rows = []
     for at, entry in enumerate(entries[0]):
         each = [[e[at]["tasks"][task]["value"] for e in entries] for task in tasks]
@@ -376,21 +380,19 @@ def share_table(records: Records, model: str) -> Table | None:
 
 def layer_table(records: Records, model: str) -> Table | None:
     """Figure 4: how many top heads each layer has, and how far tasks differ there."""
-    found = records.five(model)
-    if not found:
+    lesioned = records.five(model)
+    if not lesioned:
         return None
-    tasks = in_order(found[0].trained.tasks)
-    counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in found], 0)  # tasks by layers
+    tasks = in_order(lesioned[0].trained.tasks)
+    counts = np.mean([[one.top(task).sum(1) for task in tasks] for one in lesioned], 0)  # tasks by layers
     rows = [[i + 1, *column, column.mean(), column.std(ddof=1)] for i, column in enumerate(counts.T)]
-    note = (
-        f"Heads among the top 30 %, means over {seeds(len(found))}; σ over tasks. The paper: σ = 2.39 in layer 1 and "
-    )
-    note += "2.08 in layer 6 of BERT base, 3.6 heads a layer on average."
+    note = f"Heads among the top 30 %, means over {seeds(len(lesioned))}; σ over tasks. The paper: σ = 2.39 in layer 1 "
+    note += "and 2.08 in layer 6 of BERT base, 3.6 heads a layer on average."
     columns = ["layer", *map(label, tasks), "mean", "σ"]
     return table(f"Top heads per layer, {model}", columns, rows, note)
 
 
-def pairwise_d(found: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
+def pairwise_d(lesioned: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
     """D of each pair of tasks trained with all, over seeds; pairs with an undefined D are not there."""
-    d, pairs = mutual(found, on), combinations(in_order(found[0].trained.tasks), 2)
+    d, pairs = mutual(lesioned, on), combinations(in_order(lesioned[0].trained.tasks), 2)
     return {(a, b): (d[a, b] + d[b, a]) / 2 for a, b in pairs if {(a, b), (b, a)} <= set(d)}

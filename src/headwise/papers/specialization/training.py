@@ -44,15 +44,15 @@ CLIPPED, CLIPPED_BEST = "plain, clipped", "a factor per head and task, faster, c
 
 def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     """Table 13: development scores by method, and each method against plain training over the same seeds."""
-    found = by_method(records, model, sampling)
-    if "multi" not in found:
+    scores = by_method(records, model, sampling)
+    if "multi" not in scores:
         return None
-    tasks = columns_of(found["multi"])
-    rows = [_glue_row(name, found[name], found["multi"], tasks) for name in FIRST if name in found]
+    tasks = columns_of(scores["multi"])
+    rows = [_glue_row(name, scores[name], scores["multi"], tasks) for name in FIRST if name in scores]
     for row, holm in zip(rows, after_holm(row[-3] for row in rows)):
         row.insert(-2, holm)
     theirs = beside(model, paper.TABLE_13[sampling])
-    lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in found} if real(tasks) else {}
+    lines = {name: paper.TABLE_13[sampling].get((theirs, name)) for name in scores} if real(tasks) else {}
     published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
     columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
     columns += ["tasks better", "seeds"]
@@ -105,8 +105,8 @@ def gaps(mine: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
 
 def against(mine: Mapping[int, float], base: Mapping[int, float]) -> tuple[float | None, float | None]:
     """The mean difference over common seeds and its p-value (Student's, two-sided), which needs two and a spread."""
-    each, found = gaps(mine, base), over_seeds(mine, base)
-    p = np.nan if found is None else float(found.p)  # type: ignore[arg-type]
+    each, test = gaps(mine, base), over_seeds(mine, base)
+    p = np.nan if test is None else float(test.p)  # type: ignore[arg-type]
     return float(np.mean(each)) if each else None, finite(p)
 
 
@@ -117,11 +117,11 @@ def after_holm(ps: Iterable[float | None]) -> list[float]:
 
 def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
     """Every method against plain training, seed by seed."""
-    found = by_method(records, model, "annealed")
-    if "multi" not in found:
+    scores = by_method(records, model, "annealed")
+    if "multi" not in scores:
         return {}
-    tasks = columns_of(found["multi"])
-    means = {name: mean_scores(found[name], tasks) for name in FIRST if name in found}
+    tasks = columns_of(scores["multi"])
+    means = {name: mean_scores(scores[name], tasks) for name in FIRST if name in scores}
     means |= {name: mean_scores(one, tasks) for name, one in _clipped(records, model).items()}
     each = {name: gaps(one, means["multi"]) for name, one in means.items() if name != "multi"}
     return {name: differences for name, differences in each.items() if differences}
@@ -130,12 +130,12 @@ def method_gaps(records: Records, model: str) -> dict[str, list[float]]:
 def _clipped(records: Records, model: str) -> dict[str, Scores]:
     """Plain training and our own under the usual setting but for clipped gradients: what else explains a gain."""
     settings = [setting for setting, _ in records.usual.get(model, Counter()).most_common()]
-    found: dict[str, Scores] = {}
+    scores: dict[str, Scores] = {}
     for setting in settings[1:]:
         differs = [name for name, a, b in zip(SETTING, settings[0], setting) if a != b]
         made = by_method(records, model, "annealed", setting) if differs == ["clip"] else {}
-        found |= {name: made[method] for name, method in ((CLIPPED, "multi"), (CLIPPED_BEST, BEST)) if method in made}
-    return found
+        scores |= {name: made[method] for name, method in ((CLIPPED, "multi"), (CLIPPED_BEST, BEST)) if method in made}
+    return scores
 
 
 def _spread_out(line: Sequence[float] | None, tasks: Sequence[str]) -> list[float | None]:
@@ -160,14 +160,14 @@ def server_tables() -> list[Table]:
 
 def ablation_table(records: Records, model: str) -> Table | None:
     """Table 7: which heads to train, or to prune, in the last tenth."""
-    found = by_method(records, model, "annealed")
-    if "multi" not in found or "iat" not in found:
+    scores = by_method(records, model, "annealed")
+    if "multi" not in scores or "iat" not in scores:
         return None
-    tasks, rows, published = columns_of(found["multi"]), [], []
+    tasks, rows, published = columns_of(scores["multi"]), [], []
     names = ("multi", "prune least", "random heads", "bottom heads", "iat", "iat, gradients zeroed")
     for name in (*names, "iat, output rows held"):
-        if name in found:
-            row = _glue_row(name, found[name], found["multi"], tasks)
+        if name in scores:
+            row = _glue_row(name, scores[name], scores["multi"], tasks)
             alike = None if name == "multi" else records.same_start(model, "annealed", name)
             rows.append([name, *row[-6:], alike])
             line = (
@@ -183,12 +183,12 @@ def ablation_table(records: Records, model: str) -> Table | None:
 
 def released_table(records: Records, model: str) -> Table | None:
     """From the method as written to the released program, one departure after another; last, dropout off alone."""
-    found = by_method(records, model, "annealed")
+    scores = by_method(records, model, "annealed")
     names = ["iat", *(f"released: {name}" for name in RELEASED | CONTROLS)]
-    if "multi" not in found or not any(name in found for name in names[1:]):
+    if "multi" not in scores or not any(name in scores for name in names[1:]):
         return None
-    tasks = columns_of(found["multi"])
-    means = {name: mean_scores(found[name], tasks) for name in ("multi", *names) if name in found}
+    tasks = columns_of(scores["multi"])
+    means = {name: mean_scores(scores[name], tasks) for name in ("multi", *names) if name in scores}
     rows, before = [], dict[int, float]()
     for name in (name for name in names if name in means):
         mine, step_name = means[name], name.removeprefix("released: ")
@@ -198,7 +198,7 @@ def released_table(records: Records, model: str) -> Table | None:
         before = mine
     for row, holm in zip(rows, after_holm(row[4] for row in rows)):
         row.insert(5, holm)
-    rows[0][0] = "as the paper says" if "iat" in found else rows[0][0]
+    rows[0][0] = "as the paper says" if "iat" in scores else rows[0][0]
     note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
     note += (
         "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
@@ -213,14 +213,14 @@ def released_table(records: Records, model: str) -> Table | None:
 
 def unsaid_table(records: Records, model: str) -> Table | None:
     """Plain training and IAT under settings of the released program that the paper does not name."""
-    found = by_method(records, model, "annealed")
-    named = [name for name in UNSAID if f"multi: {name}" in found]
-    if "multi" not in found or not named:
+    scores = by_method(records, model, "annealed")
+    named = [name for name in UNSAID if f"multi: {name}" in scores]
+    if "multi" not in scores or not named:
         return None
-    tasks, rows = columns_of(found["multi"]), []
-    usual = mean_scores(found["multi"], tasks)
+    tasks, rows = columns_of(scores["multi"]), []
+    usual = mean_scores(scores["multi"], tasks)
     for name, plain, held in [("as the paper says", "multi", "iat"), *((n, f"multi: {n}", f"iat: {n}") for n in named)]:
-        a, b = (mean_scores(found.get(method, {}), tasks) for method in (plain, held))
+        a, b = (mean_scores(scores.get(method, {}), tasks) for method in (plain, held))
         gap = (None, None) if name == "as the paper says" else against(a, usual)
         rows.append([name, *mean_sd(a.values()), *gap, *mean_sd(b.values()), *against(b, a), len(gaps(b, a))])
     note = f"{MEAN}, annealed sampling; p: paired t tests over seeds, two-sided. Native: BERT's pretrained pooler, or "
@@ -242,10 +242,10 @@ def condition_table(records: Records, model: str) -> Table | None:
     """When does important-head training help? Plain against IAT under every setting that was tried."""
     rows = []
     for setting, _ in records.usual.get(model, {}).items():
-        found = by_method(records, model, "annealed", setting)
-        if "multi" in found and "iat" in found:
-            tasks = columns_of(found["multi"])
-            base, mine = (mean_scores(found[name], tasks) for name in ("multi", "iat"))
+        scores = by_method(records, model, "annealed", setting)
+        if "multi" in scores and "iat" in scores:
+            tasks = columns_of(scores["multi"])
+            base, mine = (mean_scores(scores[name], tasks) for name in ("multi", "iat"))
             said = dict(zip(SETTING, setting))
             rate = [f"{said['lr']:g}", said["schedule"], clipped(setting)]
             shown = [said["max_examples"], *rate, mean_sd(list(base.values()))[0]]
@@ -267,14 +267,14 @@ def few_shot(records: Records, model: str, averaged: bool = False) -> dict[str, 
     for record in records.of("few_shot"):
         if record.config["model"] == model:
             parts.setdefault(record.config["task"], {}).setdefault(record.config["start"], []).append(record)
-    found = {}
+    transfers = {}
     for task, starts in parts.items():
         read = [[Transfer.from_record(r.result) for r in rs] for rs in starts.values()]
         joined = [_joined([_averaged(one) for one in parts] if averaged else parts) for parts in read]
         joined.sort(key=lambda one: STARTS.index(one.starts[0]))
         whole = max((one.seeds for one in joined), key=len)
-        found[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
-    return found
+        transfers[task] = Transfer.side_by_side([one for one in joined if one.seeds == whole])
+    return transfers
 
 
 def _averaged(part: Transfer) -> Transfer:
@@ -294,17 +294,17 @@ def few_shot_table(records: Records, model: str) -> Table | None:
     """Tables 6 and 8: means, spreads and stars."""
     rows, published = [], []
     trained = few_shot(records, model, averaged=True)
-    for task, found in few_shot(records, model).items():
+    for task, transferred in few_shot(records, model).items():
         tests = {(t["start"], t["shots"]): t for t in trained[task].against()}
-        for i, start in enumerate(found.starts):
-            for j, shots in enumerate(found.shots):
+        for i, start in enumerate(transferred.starts):
+            for j, shots in enumerate(transferred.shots):
                 test = tests.get((start, shots), {})
                 gap = None if not test else 100 * test["difference"]
                 star = "*" if test.get("star") else ""
                 p = [None if test.get(name) != test.get(name) else test.get(name) for name in ("p", "holm")]
-                drawn = paired_bootstrap(found.scores[i, j], found.scores[0, j]).p if i else None
-                cells = [100 * found.mean[i, j], 100 * found.sd[i, j], gap, *p, star, drawn]
-                sizes = [len(found.seeds), len(trained[task].seeds), found.examples]
+                drawn = paired_bootstrap(transferred.scores[i, j], transferred.scores[0, j]).p if i else None
+                cells = [100 * transferred.mean[i, j], 100 * transferred.sd[i, j], gap, *p, star, drawn]
+                sizes = [len(transferred.seeds), len(trained[task].seeds), transferred.examples]
                 rows.append([label(task), shots, start, *cells, *sizes])
                 theirs = _table_6(label(task), shots, start) if of_base(model) else [None, None]
                 marks = paper.STARS_6 if of_base(model) and start == "iat" else ()
@@ -336,16 +336,18 @@ def _table_6(task: str, shots: int, start: str) -> list[float | None]:
 
 def inventory_tables(records: Records) -> list[Table]:
     """Tables 1 and 2: the tasks and models used here, beside the published ones."""
-    found = records.of("inventory")
-    if not found:
+    inventories = records.of("inventory")
+    if not inventories:
         return []
     rows, published = [], []
-    for name, one in found[-1].result["tasks"].items():
+    for name, one in inventories[-1].result["tasks"].items():
         rows.append([label(name), one["classes"], one["metric"], one["train"], one["dev"], one["origin"]])
         theirs = paper.TABLE_1.get(label(name), (None,) * 3)
         published.append([None, theirs[1], None, theirs[2], None, None])
     tasks = table("Tasks", ["task", "classes", "metric", "train", "dev", "from"], rows, "", published)
-    rows = [[r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in found]
+    rows = [
+        [r.config["model"], *(r.result["model"][k] for k in ("layers", "heads", "parameters"))] for r in inventories
+    ]
     there = {row[0] for row in rows}
     for model in (model for model in records.models() if model not in there):
         if lesioned := records.five(model):  # without an inventory

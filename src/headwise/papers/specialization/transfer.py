@@ -166,8 +166,8 @@ def transfer(
         log: called with a line for every starting point and number of shots.
 
     Example:
-        >>> found = transfer({"plain": "runs/plain/model", "IAT": "runs/iat/model"}, "scitail", seeds=30)
-        >>> print(found)
+        >>> result = transfer({"plain": "runs/plain/model", "IAT": "runs/iat/model"}, "scitail", seeds=30)
+        >>> print(result)
     """
     from headwise import tasks as catalog
 

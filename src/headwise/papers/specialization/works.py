@@ -64,9 +64,9 @@ def _other_rows(place: Place, made: MultiTaskModel, task: str, head: str) -> dic
         return {}
     own = made.tasks[head]
     made.tasks[head] = replace(place.task(task), name=head, kind=own.kind)
-    found = scored(made, head)
+    score = scored(made, head)
     made.tasks[head] = own
-    return {task: found}
+    return {task: score}
 
 
 def mtdnn(place: Place) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def _texts(place: Place, name: str, count: int) -> list[str]:
     task = place.task(name)
     split = "test" if name.startswith("xquad") else "dev"
     contexts = dict.fromkeys(row["context"] for row in task.rows(split))
-    found = [s.strip() for context in contexts for s in context.split(". ") if 20 < len(s) < 300]
-    chosen = np.random.default_rng(0).permutation(len(found))[:count]
-    return [found[i] for i in sorted(chosen)]
+    candidates = [s.strip() for context in contexts for s in context.split(". ") if 20 < len(s) < 300]
+    chosen = np.random.default_rng(0).permutation(len(candidates))[:count]
+    return [candidates[i] for i in sorted(chosen)]
 
 
 def onto(place: Place) -> Made:
@@ -175,7 +175,7 @@ def _right(score: Any) -> np.ndarray:
 def estimator(place: Place) -> dict[str, Any]:
     """One importance estimator on a trained model: scores, what they cost, how its lesions hurt, and D by them."""
     c = place.config
-    made, found = opened(place, c["training"], c["of"]), {}
+    made, measured = opened(place, c["training"], c["of"]), {}
     for name in made.tasks:
         data = encode(made.tasks[name], "train", made.tokenizer, made.max_length)
         began = time.perf_counter()
@@ -183,23 +183,23 @@ def estimator(place: Place) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         gates = torch.stack([(~top(scores, f)).float() for f in (0.0, *c["fractions"])])
         values = [score.value for score in evaluate(made, name, gates, limit=c["dev"])]
-        found[name] = {"scores": scores.tolist(), "seconds": seconds, "curve": values}
-    maps = {name: torch.tensor(one["scores"]) for name, one in found.items()}
+        measured[name] = {"scores": scores.tolist(), "seconds": seconds, "curve": values}
+    maps = {name: torch.tensor(one["scores"]) for name, one in measured.items()}
     apart = dissociate(made, maps, 0.3, random=0, matched=0, limit=c["dev"], seed=c["seed"], undefined="leave")
-    return short({"fractions": [0.0, *c["fractions"]], "tasks": found, "D": apart.mean()})
+    return short({"fractions": [0.0, *c["fractions"]], "tasks": measured, "D": apart.mean()})
 
 
 def closings(place: Place) -> dict[str, Any]:
     """D by what closed heads return: gentler closings show what chance level hides."""
-    c, found = place.config, {}
+    c, closed = place.config, {}
     made = opened(place, c["training"], c["of"])
     maps = {name: torch.tensor(one["scores"]) for name, one in place.before(c["lesions"]).result["importance"].items()}
     how = {"random": 0, "matched": 0, "limit": c["dev"], "seed": c["seed"], "undefined": "leave"}
     for close in c["closes"]:
         plain = dissociate(made, maps, c["fraction"], close=close, **how)
         exact = plain.on.get("accuracy", plain)
-        found[close] = {"D": exact.mean(), "accuracy": exact.performance[0].tolist()}
-    return short({"tasks": list(maps), "closed": found})
+        closed[close] = {"D": exact.mean(), "accuracy": exact.performance[0].tolist()}
+    return short({"tasks": list(maps), "closed": closed})
 
 
 def relabelling(place: Place) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def rounds(place: Place) -> dict[str, Any]:
     made = opened(place, c["training"], c["of"])
     how: dict[str, Any] = {"step": c["step"], "until": c["until"], "examples": c["examples"], "limit": c["dev"]}
     how |= {"first": c.get("first", "least")}
-    found = cut_in_rounds(made, list(made.tasks), c["by"], **how, log=place.log)
-    return found.to_record() | {"area": {name: list(found.area(name)) for name in found.curve}}
+    pruned = cut_in_rounds(made, list(made.tasks), c["by"], **how, log=place.log)
+    return pruned.to_record() | {"area": {name: list(pruned.area(name)) for name in pruned.curve}}
 
 
 def submission(place: Place) -> dict[str, Any]:

@@ -44,18 +44,18 @@ def _named(rows: list[Row], sign: int) -> str:
 
 
 def _scores(records: Records) -> Part:
-    found = [tables.score_table(records, model, *way) for model in records.models() for way in tables.WAYS]
-    found += [make(records, model) for model in records.models() for make in (tables.equal_table, tables.each_table)]
+    entries = [tables.score_table(records, model, *way) for model in records.models() for way in tables.WAYS]
+    entries += [make(records, model) for model in records.models() for make in (tables.equal_table, tables.each_table)]
     text = "POS, NER, DEP, CON and SRL, each trained alone, beside every other one, and with all. The paper found that "
     text += "joint training loses on every task; its table of scores is not to be had, so nothing stands beside ours. "
     text += "The last row of each table is that comparison, and joint training has five times the updates in it: it "
     text += "tests the paper's claim only where alone has as many (Equal updates)"
     text += "." if any(one.times > 1 for one in records.trained) else ", which was registered and not run."
-    return Part("Scores", text, [each for each in found if each])
+    return Part("Scores", text, [each for each in entries if each])
 
 
 def _kept(records: Records) -> Part:
-    found = [tables.kept_table(records, model) for model in records.models()]
+    entries = [tables.kept_table(records, model) for model in records.models()]
     drawn = {}
     for model in records.models():
         ways = {tasks.upper(): tasks for tasks in TASKS[:1]} | {"all five": ALL}
@@ -64,11 +64,11 @@ def _kept(records: Records) -> Part:
     text = "Hard-concrete gates learn which heads a task needs: with the encoder trained beside them (dynamic), with "
     text += "the encoder at rest (static), and, as a control, on an encoder with random weights. "
     text += f"{sentence(ERRATA['gates'])}; ours start open at the sizes smoke and small."
-    return Part("Heads kept", text, [each for each in found if each], drawn)
+    return Part("Heads kept", text, [each for each in entries if each], drawn)
 
 
 def _claims(records: Records) -> Part:
-    found = [tables.stem_table(records), *(tables.correlation_table(records, model) for model in records.models())]
+    entries = [tables.stem_table(records), *(tables.correlation_table(records, model) for model in records.models())]
     drawn = {}
     for model in records.models():
         claims, every = records.claims(model), tables.with_joint(records, model)
@@ -79,7 +79,7 @@ def _claims(records: Records) -> Part:
     text = "Stem cells are heads claimed by most tasks. Tasks that like the same layers share heads by chance, so "
     text += "claims are dealt anew within layers as well as over all heads. Of the published figure, "
     text += f"{ERRATA['15 models average']}; ours has all of them."
-    return Part("Which tasks claim which heads", text, [each for each in found if each], drawn)
+    return Part("Which tasks claim which heads", text, [each for each in entries if each], drawn)
 
 
 def _static(records: Records) -> Part:

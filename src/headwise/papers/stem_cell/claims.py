@@ -279,8 +279,8 @@ def shifts(stages: Mapping[str, Any]) -> dict[tuple[str, str], Shift]:
     """What changes from each stage to every later one, from profiles ``(K, L, H)`` in the order of training.
 
     Example:
-        >>> found = shifts({"pretrained": static, "single": single, "joint": joint})
-        >>> print(found["single", "joint"].gain())
+        >>> changes = shifts({"pretrained": static, "single": single, "joint": joint})
+        >>> print(changes["single", "joint"].gain())
     """
     arrays = {name: np.asarray(value, float) for name, value in stages.items()}
     shapes = {name: array.shape for name, array in arrays.items()}

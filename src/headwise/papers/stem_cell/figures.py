@@ -100,8 +100,8 @@ def layers(profile: Profile, most: int = 12) -> Figure:
 
 def against_single(profiles: Mapping[str, Mapping[int, Profile]], most: int = 10) -> Figure:
     """The change of each label's best head against training its task alone: pretrained, in pairs, with all five."""
-    found = {stage: best_heads(each) for stage, each in profiles.items() if stage != "random"}
-    single = found.pop(STAGES[1])
+    by_stage = {stage: best_heads(each) for stage, each in profiles.items() if stage != "random"}
+    single = by_stage.pop(STAGES[1])
     figure, axes = sheet(len(TASKS), width=2.3, height=3.0)
     for axis, task in zip(axes, TASKS):
         part = single.of_task(task)
@@ -109,7 +109,7 @@ def against_single(profiles: Mapping[str, Mapping[int, Profile]], most: int = 10
         base = {part.labels[i]: float(part.best[i]) for i in chosen}
         axis.axvline(0, color=INK, linewidth=0.6)
         for stage, marker, colour in ((STAGES[0], "o", COLOURS[0]), ("pair", "|", COLOURS[1]), (STAGES[2], "D", INK)):
-            _changes(axis, _stage(found, stage, task), base, marker, colour, stage)
+            _changes(axis, _stage(by_stage, stage, task), base, marker, colour, stage)
         axis.set_yticks(range(len(base)), list(base), fontsize=6)
         axis.set_title(task.upper())
         axis.set_xlabel("points")
@@ -119,10 +119,10 @@ def against_single(profiles: Mapping[str, Mapping[int, Profile]], most: int = 10
     return figure
 
 
-def _stage(found: Mapping[str, Profile], stage: str, task: str) -> list[Profile]:
+def _stage(by_stage: Mapping[str, Profile], stage: str, task: str) -> list[Profile]:
     if stage != "pair":
-        return [found[stage].of_task(task)] if stage in found else []
-    return [each.of_task(task) for name, each in found.items() if name.count("+") == 1 and task in name.split("+")]
+        return [by_stage[stage].of_task(task)] if stage in by_stage else []
+    return [each.of_task(task) for name, each in by_stage.items() if name.count("+") == 1 and task in name.split("+")]
 
 
 def _changes(

@@ -35,7 +35,7 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
 
     def chance(sets: list[str]) -> list[Any]:
         pairs = [over_seeds(scores.get((s, t), {}), scores.get((t, t), {})) for s, t in zip(sets, TASKS)]
-        return [found.p if found else None for found in pairs]
+        return [test.p if test else None for test in pairs]
 
     every, blank = [ALL] * 5, [None] * 5
     alone, together = cells(list(TASKS)), cells(every)
@@ -46,7 +46,7 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
         rows += [[f"with {other.upper()}", *row, *chance(sets)]] if any(v is not None for v in row) else []
     rows += [["all five", *together, *blank], ["  sd over seeds", *cells(every, 1), *blank]]
     rows.append(["all five - alone", *map(less, together, alone), *chance(every)])
-    seeds = max(len(found) for found in scores.values())
+    seeds = max(len(each) for each in scores.values())
     note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}. p: against "
     note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
     columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
@@ -314,12 +314,12 @@ def every_table(records: Records, model: str, fit_on: str = "test") -> Table | N
         return None
     rows, published = [], []
     for task in TASKS:
-        pairs = {name: found for name, found in profiles.items() if name != ALL and task in name.split("+")}
+        pairs = {name: profile for name, profile in profiles.items() if name != ALL and task in name.split("+")}
         means = {stage: _means(profiles.get(stage, {}), task) for stage in STAGES}
         if not means[STAGES[0]]:
             continue
         static, single, joint = (mean_sd(means[stage].values())[0] for stage in STAGES)
-        both = mean_sd(v for found in pairs.values() for v in _means(found, task).values())[0]
+        both = mean_sd(v for each in pairs.values() for v in _means(each, task).values())[0]
         falls, number = _falls(profiles, task)
         test = over_seeds(means[STAGES[2]], means[STAGES[1]])
         shifts = [less(single, static), less(joint, single), falls, test.p if test else None]

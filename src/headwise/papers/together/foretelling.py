@@ -91,13 +91,13 @@ def foretold(models: Sequence[Model], names: Sequence[str], leave: str) -> list[
     """
     xs = [np.stack([_standard(m.column(name)) for name in names], 1) for m in models]
     ys = [_standard(m.gain[tuple(m.apart)]) for m in models]
-    found = [np.full(len(y), np.nan) for y in ys]
+    predictions = [np.full(len(y), np.nan) for y in ys]
     if leave == "model":
         for i in range(len(models)):
             others = [j for j in range(len(models)) if j != i]
             weights = _ridge(np.concatenate([xs[j] for j in others]), np.concatenate([ys[j] for j in others]))
-            found[i] = xs[i] @ weights
-        return found
+            predictions[i] = xs[i] @ weights
+        return predictions
     for task in dict.fromkeys(task for m in models for task in m.tasks):
         names_of = [np.array(m.tasks)[m.apart] for m in models]  # (2, n)
         with_it = [(each == task).any(0) for each in names_of]
@@ -105,23 +105,23 @@ def foretold(models: Sequence[Model], names: Sequence[str], leave: str) -> list[
             np.concatenate([x[~gone] for x, gone in zip(xs, with_it)]),
             np.concatenate([y[~gone] for y, gone in zip(ys, with_it)]),
         )
-        for x, each, out in zip(xs, names_of, found):
+        for x, each, out in zip(xs, names_of, predictions):
             own = each[0] == task
             out[own] = x[own] @ weights
-    return found
+    return predictions
 
 
 def held_out(
     models: Sequence[Model], names: Sequence[str], leave: str, draws: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
     """Spearman's correlation of foretold and measured gains, mean over models, with an interval over tasks."""
-    found = foretold(models, names, leave)
+    predictions = foretold(models, names, leave)
     gains = [m.gain[tuple(m.apart)] for m in models]
-    values = [_spearman(f, g) for f, g in zip(found, gains)]
+    values = [_spearman(f, g) for f, g in zip(predictions, gains)]
     generator, means = np.random.default_rng([seed, 2]), []
     for _ in range(draws):  # tasks are drawn again: pairs that share one are not independent
         drawn = []
-        for m, f, g in zip(models, found, gains):
+        for m, f, g in zip(models, predictions, gains):
             times = np.bincount(generator.integers(len(m.tasks), size=len(m.tasks)), minlength=len(m.tasks))
             again = np.repeat(np.arange(len(f)), times[m.apart[0]] * times[m.apart[1]])
             drawn.append(_spearman(f[again], g[again]) if len(np.unique(again)) > 2 else np.nan)

@@ -25,7 +25,7 @@ from headwise.reporting.figures import INK, RAMP, house_style
 
 
 @dataclass
-class Found:
+class Trained:
     """What was run with one model: scores by seed and set of tasks, and signals by seed."""
 
     scores: dict[tuple[int, frozenset[str]], dict[str, float]]
@@ -36,38 +36,38 @@ class Records:
     """All records of a folder that are this recipe's, read once."""
 
     def __init__(self, results: Results):
-        self.found: dict[str, Found] = {}
+        self.by_model: dict[str, Trained] = {}
         for record in results:
             if record.work.startswith("together."):
                 c = record.config
-                found, seed = self.found.setdefault(c["model"], Found({}, {})), c["plan"]["seed"]
+                own, seed = self.by_model.setdefault(c["model"], Trained({}, {})), c["plan"]["seed"]
                 if record.work == "together.signals":
-                    found.signals[seed] = record
+                    own.signals[seed] = record
                 else:
                     values = {task: score["value"] for task, score in record.result["scores"].items()}
-                    found.scores[seed, frozenset(values)] = values
+                    own.scores[seed, frozenset(values)] = values
 
     @cached_property
     def models(self) -> list[Model]:
         """Models with at least a third of the pairs: missing gains are NaN, and no test counts them."""
-        return [made for name in self.found if (made := self._model(name))]
+        return [made for name in self.by_model if (made := self._model(name))]
 
     def gains(self, name: str) -> tuple[tuple[str, ...], dict[int, np.ndarray]]:
         """The tasks, and for each seed the gains (T, T) in points; NaN where a training is missing."""
-        found = self.found[name]
-        if not found.signals:
+        own = self.by_model[name]
+        if not own.signals:
             return (), {}
-        tasks = tuple(next(iter(found.signals.values())).result["tasks"])
-        seeds = sorted({seed for seed, _ in found.scores})
-        return tasks, {seed: self._gain(found, tasks, seed) for seed in seeds}
+        tasks = tuple(next(iter(own.signals.values())).result["tasks"])
+        seeds = sorted({seed for seed, _ in own.scores})
+        return tasks, {seed: self._gain(own, tasks, seed) for seed in seeds}
 
     @staticmethod
-    def _gain(found: Found, tasks: tuple[str, ...], seed: int) -> np.ndarray:
+    def _gain(own: Trained, tasks: tuple[str, ...], seed: int) -> np.ndarray:
         gain = np.full((len(tasks), len(tasks)), np.nan)
         for i, task in enumerate(tasks):
-            alone = found.scores.get((seed, frozenset([task])))
+            alone = own.scores.get((seed, frozenset([task])))
             for j, other in enumerate(tasks):
-                both = found.scores.get((seed, frozenset([task, other])))
+                both = own.scores.get((seed, frozenset([task, other])))
                 if i != j and alone and both:
                     gain[i, j] = 100 * (both[task] - alone[task])
         return gain
@@ -79,7 +79,7 @@ class Records:
         there = (~np.isnan(every)).sum(0)
         if len(tasks) < 3 or (there[apart] > 0).mean() < LEAST:
             return None
-        signals = [signals_of(r.arrays, r.result) for r in self.found[name].signals.values()]
+        signals = [signals_of(r.arrays, r.result) for r in self.by_model[name].signals.values()]
         mean = {key: np.mean([each[key] for each in signals], 0) for key in signals[0]}
         middle = np.divide(np.nansum(every, 0), there, out=np.full(apart.shape, np.nan), where=there > 0)
         square = np.nansum(np.square(every - middle), 0)
@@ -121,8 +121,8 @@ def signals_table(records: Records) -> Table | None:
     """Each signal alone against the gains, in each model."""
     rows = []
     for name in (*OURS, *BASELINES):
-        found = [correlated(model, name) for model in records.models]
-        rows.append([name, "ours" if name in OURS else "baseline", *(x for pair in found for x in pair)])
+        pairs = [correlated(model, name) for model in records.models]
+        rows.append([name, "ours" if name in OURS else "baseline", *(x for pair in pairs for x in pair)])
     if not records.models:
         return None
     level = adjust(np.array([row[3::2] for row in rows]).flatten()).reshape(len(rows), -1)
@@ -141,8 +141,8 @@ def held_out_table(records: Records) -> Table | None:
     rows = []
     for leave in LEAVES if len(models) > 1 else ("task",):
         for name, signals in SETS.items():
-            found = held_out(models, signals, leave)
-            rows.append([LEAVES[leave], name, found["r"], found["low"], found["high"], *found["models"].values()])
+            result = held_out(models, signals, leave)
+            rows.append([LEAVES[leave], name, result["r"], result["low"], result["high"], *result["models"].values()])
     columns = ["held out", "signals", "r", "low", "high", *(f"r {m.name}" for m in models)]
     note = "Spearman's r of gains that ridge regression foretells with the measured ones, mean over models; intervals "
     note += "(95 %) over tasks drawn anew. A correlation whose interval holds 0 is an honest null. "
@@ -158,9 +158,9 @@ def drawn(records: Records) -> Any:
         figure = plots.figure.Figure(figsize=(3.2 * len(models), 3.0), layout="constrained")
         axes = figure.subplots(1, len(models), squeeze=False)[0]
     r = held_out(models, OURS, leave)["models"]
-    for axis, model, found in zip(axes, models, foretold(models, OURS, leave)):
+    for axis, model, predicted in zip(axes, models, foretold(models, OURS, leave)):
         axis.axhline(0, linewidth=0.6, color=INK)
-        axis.plot(found, model.gain[tuple(model.apart)], "o", color=RAMP[3], markersize=3, alpha=0.5)
+        axis.plot(predicted, model.gain[tuple(model.apart)], "o", color=RAMP[3], markersize=3, alpha=0.5)
         axis.set_title(f"{model.name}, r = {r[model.name]:.2f}")
         axis.set_xlabel(f"foretold gain, {leave} not seen (standard deviations)")
     axes[0].set_ylabel("measured gain, points")
