@@ -41,7 +41,7 @@ class Plant:
 
 @pytest.mark.parametrize("spread", ["normal", "lognormal", "gamma"])
 @pytest.mark.parametrize("noise", [3, 10])
-def test_the_agreement_of_all_examples_is_foretold(spread, noise):
+def test_the_agreement_of_all_examples_is_predicted(spread, noise):
     errors = []
     for seed in range(12):
         plant = Plant(spread, noise, seed)

@@ -1,4 +1,4 @@
-"""Gains foretold: planted signals are found, noise is not, and nothing held out is used."""
+"""Predicted gains: planted signals are found, noise is not, and nothing held out is used."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headwise.io.records import Results
 from headwise.papers.pages import pages
 from headwise.papers.recipe import Scale
 from headwise.papers.together import recipe
-from headwise.papers.together.foretelling import (
+from headwise.papers.together.prediction import (
     BASELINES,
     OURS,
     Model,
     ceiling,
     correlated,
-    foretold,
     held_out,
+    predicted,
     signals_of,
 )
 from headwise.papers.together.tables import Records
@@ -26,7 +26,7 @@ TASKS = tuple("abcdefgh")
 
 
 def model(name: str, seed: int, planted: float = 1.0) -> Model:
-    """Gains that the first signal of ours foretells with the given weight, beside noise."""
+    """Gains that the first signal of ours predicts with the given weight, beside noise."""
     generator = np.random.default_rng(seed)
     shape = (len(TASKS), len(TASKS))
     signals = {each: generator.normal(size=shape) for each in (*OURS, *BASELINES)}
@@ -35,7 +35,7 @@ def model(name: str, seed: int, planted: float = 1.0) -> Model:
     return Model(name, TASKS, gain, np.zeros(shape), signals)
 
 
-def test_a_planted_signal_foretells_and_noise_does_not():
+def test_a_planted_signal_predicts_and_noise_does_not():
     made = [model(name, seed) for seed, name in enumerate("xyz")]
     for leave in ("model", "task"):
         ours, other = (held_out(made, names, leave, draws=200) for names in (OURS, BASELINES))
@@ -65,16 +65,16 @@ def test_pairs_that_were_not_trained_are_not_counted():
 
 def test_what_is_held_out_is_not_used():
     made = [model(name, seed) for seed, name in enumerate("xyz")]
-    before = foretold(made, OURS, "model")[0]
+    before = predicted(made, OURS, "model")[0]
     changed = Model("x", TASKS, made[0].gain[::-1, ::-1].copy(), made[0].noise, made[0].signals)
-    assert np.allclose(foretold([changed, *made[1:]], OURS, "model")[0], before)
+    assert np.allclose(predicted([changed, *made[1:]], OURS, "model")[0], before)
     first = made[0].gain.copy()
     first[0], first[:, 0] = first[0][::-1], first[:, 0][::-1]  # other gains of task a, the same mean and spread
     np.fill_diagonal(first, np.nan)
     if np.isclose(np.nanmean(first), np.nanmean(made[0].gain)):
-        again = foretold([Model("x", TASKS, first, made[0].noise, made[0].signals), *made[1:]], OURS, "task")[0]
+        again = predicted([Model("x", TASKS, first, made[0].noise, made[0].signals), *made[1:]], OURS, "task")[0]
         own = made[0].apart[0] == 0
-        assert np.allclose(again[own], foretold(made, OURS, "task")[0][own])
+        assert np.allclose(again[own], predicted(made, OURS, "task")[0][own])
 
 
 def test_halves_that_agree_leave_room_and_noise_none():
@@ -117,4 +117,4 @@ def test_smoke_runs_whole(tmp_path):
         perform(job, tmp_path, "cpu")
     page = pages(recipe, Results(tmp_path / "records"), tmp_path / "page").with_suffix(".md")
     words = page.read_text()
-    assert "Foretold gains of models and tasks not seen" in words and "What tasks gain from each other" in words
+    assert "Predicted gains of unseen models and tasks" in words and "What tasks gain from each other" in words

@@ -63,7 +63,7 @@ class Build(recipe.Build):
         self.pooling = pooling_by_name(model, at[model])
 
     def signals(self) -> list[Job]:
-        """What foretells: head maps, gradients and texts of all tasks in the untrained encoder."""
+        """What predicts gains: head maps, gradients and texts of all tasks in the untrained encoder."""
         config = self._config(self.size.tasks, self.size.look) | {"examples": self.size.examples}
         return [self._job("signals", "signals", config)]
 

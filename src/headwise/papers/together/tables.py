@@ -1,4 +1,4 @@
-"""Tables and figures: what tasks gain from each other, and how well that was foretold."""
+"""Tables and figures: what tasks gain from each other, and how well that was predicted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from headwise.io.records import Record, Results
 from headwise.measuring.stats import adjust
 from headwise.papers.summary import mean_sd, table
-from headwise.papers.together.foretelling import (
+from headwise.papers.together.prediction import (
     BASELINES,
     OURS,
     Model,
     ceiling,
     correlated,
-    foretold,
     held_out,
+    predicted,
     signals_of,
 )
 from headwise.reporting.figures import INK, RAMP, house_style
@@ -90,7 +90,7 @@ class Records:
 Table = dict[str, Any]
 LEAST = 1 / 3  # of the pairs
 SETS = {"head maps (ours)": OURS, "baselines": BASELINES, "both": (*OURS, *BASELINES)}
-LEAVES = {"model": "models not seen", "task": "tasks not seen"}
+LEAVES = {"model": "unseen models", "task": "unseen tasks"}
 
 
 def gains_table(records: Records, model: Model) -> Table:
@@ -102,12 +102,16 @@ def gains_table(records: Records, model: Model) -> Table:
     _, gains = records.gains(model.name)
     seeds = np.stack([gain[tuple(model.apart)] for gain in gains.values() if not np.isnan(gain).all()])
     common = seeds[:, ~np.isnan(seeds).any(0)]
-    note = "Points that the row's task gains on development data when the other is trained with it, with equally many "
-    note += f"updates of its own; {measured(model)}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    note = (
+        "Points that the row's task gains on development data when trained with the column's task, with the same "
+        f"number of its own updates; {measured(model)}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    )
     if len(seeds) > 1 and common.shape[1] > 2:
         spread = np.nanmean(model.noise[tuple(model.apart)])
-        note += f". Of {common.shape[1]} gains all seeds have, they differ by {spread:.1f} points (sd); r of one half "
-        note += f"of the seeds with the other, for all of them (Spearman-Brown): {ceiling(common):.2f}"
+        note += (
+            f"; over the {common.shape[1]} gains that all seeds have, their sd over seeds is {spread:.1f} points; "
+            f"split-half reliability for all seeds (Spearman-Brown): {ceiling(common):.2f}"
+        )
     return table(f"What tasks gain from each other: {model.name}", columns, rows, f"{note}.")
 
 
@@ -134,7 +138,7 @@ def signals_table(records: Records) -> Table | None:
 
 
 def held_out_table(records: Records) -> Table | None:
-    """Gains foretold for models and tasks that were not seen."""
+    """Predicted gains of models and tasks that were not seen."""
     models = records.models
     if not models:
         return None
@@ -144,24 +148,26 @@ def held_out_table(records: Records) -> Table | None:
             result = held_out(models, signals, leave)
             rows.append([LEAVES[leave], name, result["r"], result["low"], result["high"], *result["models"].values()])
     columns = ["held out", "signals", "r", "low", "high", *(f"r {m.name}" for m in models)]
-    note = "Spearman's r of gains that ridge regression foretells with the measured ones, mean over models; intervals "
-    note += "(95 %) over tasks drawn anew. A correlation whose interval holds 0 is an honest null. "
-    note += f"{'; '.join(f'{each.name}: {measured(each)}' for each in models)}."
-    return table("Foretold gains of models and tasks not seen", columns, rows, note)
+    note = (
+        "Spearman's r between measured gains and those predicted by ridge regression, mean over models; 95 % "
+        "intervals over resampled tasks. An interval that contains 0 is a null result. "
+        f"{'; '.join(f'{each.name}: {measured(each)}' for each in models)}."
+    )
+    return table("Predicted gains of unseen models and tasks", columns, rows, note)
 
 
 def drawn(records: Records) -> Any:
-    """Measured against foretold gains by head maps alone: of models not seen, or of tasks where there is one model."""
+    """Measured gains against those predicted by head maps alone: of unseen models, or of tasks with one model."""
     models = records.models
     leave = "model" if len(models) > 1 else "task"
     with house_style() as plots:
         figure = plots.figure.Figure(figsize=(3.2 * len(models), 3.0), layout="constrained")
         axes = figure.subplots(1, len(models), squeeze=False)[0]
     r = held_out(models, OURS, leave)["models"]
-    for axis, model, predicted in zip(axes, models, foretold(models, OURS, leave)):
+    for axis, model, gains in zip(axes, models, predicted(models, OURS, leave)):
         axis.axhline(0, linewidth=0.6, color=INK)
-        axis.plot(predicted, model.gain[tuple(model.apart)], "o", color=RAMP[3], markersize=3, alpha=0.5)
+        axis.plot(gains, model.gain[tuple(model.apart)], "o", color=RAMP[3], markersize=3, alpha=0.5)
         axis.set_title(f"{model.name}, r = {r[model.name]:.2f}")
-        axis.set_xlabel(f"foretold gain, {leave} not seen (standard deviations)")
+        axis.set_xlabel(f"predicted gain, unseen {leave} (standard deviations)")
     axes[0].set_ylabel("measured gain, points")
     return figure

@@ -1,4 +1,4 @@
-"""Foretell what training two tasks together does to each: signals of an untrained encoder against measured gains.
+"""Predict what training two tasks together does to each: signals of an untrained encoder against measured gains.
 
 Legend: T tasks; a gain (T, T) is what the row's task gains, in points, when the column's task is trained with it.
 """
@@ -82,8 +82,8 @@ def correlated(model: Model, signal: str, draws: int = DRAWS, seed: int = 0) -> 
     return observed, float(p_value(abs(observed), np.abs(null)))
 
 
-def foretold(models: Sequence[Model], names: Sequence[str], leave: str) -> list[np.ndarray]:
-    """Gains foretold by ridge regression on signals, each from data without its model, or without its tasks.
+def predicted(models: Sequence[Model], names: Sequence[str], leave: str) -> list[np.ndarray]:
+    """Gains predicted by ridge regression on signals, each from data without its model, or without its tasks.
 
     ``leave="model"``: from the other models. ``leave="task"``: for the gains of a task, from pairs (of all models) in
     which it does not occur. Signals and gains are standardized within each model, which uses no gain of another pair
@@ -114,8 +114,8 @@ def foretold(models: Sequence[Model], names: Sequence[str], leave: str) -> list[
 def held_out(
     models: Sequence[Model], names: Sequence[str], leave: str, draws: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Spearman's correlation of foretold and measured gains, mean over models, with an interval over tasks."""
-    predictions = foretold(models, names, leave)
+    """Spearman's correlation of predicted and measured gains, mean over models, with an interval over tasks."""
+    predictions = predicted(models, names, leave)
     gains = [m.gain[tuple(m.apart)] for m in models]
     values = [_spearman(f, g) for f, g in zip(predictions, gains)]
     generator, means = np.random.default_rng([seed, 2]), []
@@ -136,7 +136,7 @@ def held_out(
 
 
 def ceiling(gains: np.ndarray) -> float:
-    """How well one half of the seeds foretells the other: r of gains (seeds, pairs), stepped up to all seeds.
+    """How well one half of the seeds predicts the other: r of gains (seeds, pairs), stepped up to all seeds.
 
     No signal can be expected to do better than its square root.
     """
