@@ -41,7 +41,7 @@ class Page:
     """What is said of the two models, as `headwise.papers.pages` takes it."""
 
     name = "language_models"
-    title = "Heads of language models as they are"
+    title = "Heads of language models without training"
     paper = (
         "Nothing is trained: tasks are minimal pairs (BLiMP, Warstadt et al. 2020), prompts, questions and copying, "
         "answered by the models' own likelihoods"
@@ -59,13 +59,12 @@ def intact(records: Records) -> Part:
     }
     said = "; ".join(f"{model}: {', '.join(names) or 'none'}" for model, names in unlearned.items())
     text = (
-        "Three groups of BLiMP, three classification tasks asked by prompts with balanced examples from their training "
-        "rows and contextual calibration, questions about short texts in English and Spanish (how likely is each token "
-        "of the right answer), and copying (which word follows in a list that begins again). Each seed has its own "
-        "wording of the prompts and its own examples. "
-        "The halves of a task without training rows serve for scores and for measures.\n\n"
-        f"Not better than a constant answer, by the 95 % interval: {said}. Nothing is claimed about these.\n\n"
-        f"{_sided(records)}"
+        "Three groups of BLiMP; three classification tasks asked by prompts, with balanced examples from their "
+        "training rows and contextual calibration; questions about short texts in English and Spanish (the likelihood "
+        "of each token of the right answer); and copying (the next word of a repeated list). Each seed has its own "
+        "wording of the prompts and its own examples. Of a task without training rows, one half serves to score "
+        f"heads, the other to evaluate.\n\nNot better than a constant answer, by the 95 % interval: {said}. No claim "
+        f"is made about these.\n\n{_sided(records)}"
     )
     return Part("What the models answer", text, [tables.intact_table(records), tables.answers_table(records)])
 
@@ -82,9 +81,7 @@ def _sided(records: Records) -> str:
                     if max(answered for answered, _ in counts) >= 0.9 * score["n"]:
                         seen.append(f"{task} ({model}, seed {record.config['seed']})")
     few = f": {', '.join(seen)}" if seen else ""
-    return (
-        f"Of {all_} prompted tasks {len(seen)} get one answer on nine rows of ten or more{few}. Margins say more there."
-    )
+    return f"Of {all_} prompted tasks, {len(seen)} get one answer on 90 % of rows or more{few}; margins say more there."
 
 
 def lesions(records: Records) -> Part | None:
@@ -92,10 +89,10 @@ def lesions(records: Records) -> Part | None:
     if not made:
         return None
     text = (
-        "Each task's top tenth of heads, by the gradient of its loss, is closed, and every task is measured. What a "
-        "closed head returns matters: zero, its mean over training rows, or what it returns on another row (resample). "
-        "Gradients are of closing to zero, also where heads return something else. What is left of the score of a "
-        f"learned task without its own heads, on average: {_floors(records)}.{_unmeasured(records)}"
+        "Each task's top tenth of heads, by the gradient of its loss, is closed, and every task is evaluated. It "
+        "matters what a closed head returns: zero, its mean over training rows, or its output on another row "
+        "(resample). Gradients always refer to zero. Fraction of a learned task's score that remains without its own "
+        f"heads, on average: {_floors(records)}.{_unmeasured(records)}"
     )
     return Part("Closing heads in several ways", text, made)
 
@@ -146,7 +143,7 @@ def apart(records: Records) -> Part | None:
         if (scores := records.scores(model, task, records.first)) is not None
     }
     shown = [tables.d_table(records), *tables.task_d_tables(records)]
-    return Part("Do tasks come apart?", text, shown, {"importance by head": partial(heat_maps, maps, columns=5)})
+    return Part("Do tasks dissociate?", text, shown, {"importance by head": partial(heat_maps, maps, columns=5)})
 
 
 def _verdicts(records: Records) -> str:
@@ -191,12 +188,13 @@ def trained(records: Records) -> Part | None:
     agreed = [f"they agree on D for {', '.join(same)}"] * bool(same) + [f"not for {', '.join(unlike)}"] * bool(unlike)
     text = (
         "The same models [with output heads, trained on MNLI, QQP, QNLI, AG and SST-2](specialization.md), three "
-        "seeds and D on accuracy, beside the models as they are with heads closed to zero. Tasks, metrics and shares "
-        "of heads differ, so only the direction can agree: whether mean D is above zero (trained, by the interval over "
-        f"seeds; as they are, by p < 0.05). By this {' and '.join(agreed) or 'nothing can be said'}."
+        "seeds and D on accuracy, compared with the models before this training, heads closed to zero. Tasks, metrics "
+        "and fractions of heads differ, so only the direction is comparable: whether mean D is above zero (trained: "
+        "by the interval over seeds; not trained: by p < 0.05). By this, "
+        f"{' and '.join(agreed) or 'nothing can be said'}."
     )
-    columns = ["model", "what", "trained, 30 % of heads", "as it is, 10 % of heads"]
-    return Part("Beside the trained models", text, [table("Trained and as they are", columns, rows)])
+    columns = ["model", "what", "trained, 30 % of heads", "not trained, 10 % of heads"]
+    return Part("Compared with trained models", text, [table("With and without training", columns, rows)])
 
 
 def gating(records: Records) -> Part | None:
@@ -205,8 +203,8 @@ def gating(records: Records) -> Part | None:
         return None
     text = (
         "Causal head gating (Nam et al. 2025) fits gates on the frozen model twice: pushed open and pushed closed. A "
-        "head that stays open though pushed closed facilitates, one that closes though pushed open interferes, and "
-        f"one that follows the push is irrelevant. {_roles(records)}"
+        "head that stays open when pushed closed facilitates, one that closes when pushed open interferes, and one "
+        f"that follows the push is irrelevant. {_roles(records)}"
     )
     maps = {f"{model}\n{task}": (record.arrays["signed"] + 1) / 2 for model, task, _, record in found}
     figures = {"facilitating and interfering heads": partial(heat_maps, maps, shared=True, columns=5)}
@@ -226,7 +224,7 @@ def _roles(records: Records) -> str:
             said.append(
                 f"{model}{of * (len(counts) < len(records.tasks(model)))}: of {total} heads on average {listed}"
             )
-    return f"{'; '.join(said)}. The maps show (signed + 1) / 2: light heads facilitate, dark ones interfere."
+    return f"{'; '.join(said)}. The maps show (signed + 1) / 2: light heads facilitate, dark heads interfere."
 
 
 def wording(records: Records) -> Part | None:
@@ -236,5 +234,5 @@ def wording(records: Records) -> Part | None:
         if rows:
             alike, others = (float(np.mean([row[place] for row in rows])) for place in (3, 4))
             said.append(f"{model}: {alike:.0f} % with another wording, {others:.0f} % with another task")
-    words = f"What a prompted task's top heads share: {'; '.join(said)}." if said else "One seed only."
-    return Part("Do other words need other heads?", words, [shown]) if shown["rows"] else None
+    words = f"Overlap of a prompted task's top heads: {'; '.join(said)}." if said else "One seed only."
+    return Part("Do other wordings need other heads?", words, [shown]) if shown["rows"] else None

@@ -169,8 +169,8 @@ def d_table(records: Records) -> Table:
                 rows.append([model, close, record.config["seed"], *how, *every, mean["p"]])
     note = (
         "Learned: D over the tasks that the model answers better than a constant. All: over every task that was "
-        "measured, with its 95 % interval over rows. p: one-sided, of dealing the tasks' own and the random head sets "
-        "anew."
+        "evaluated, with its 95 % interval over rows. p: one-sided, by permuting the tasks' own and the random head "
+        "sets."
     )
     columns = [
         "model",
@@ -296,9 +296,9 @@ def overlap_table(records: Records) -> Table:
                 ]
             )
     note = (
-        "Shares of the top 10 % of heads: that two halves of the examples have in common, that two wordings do, and "
-        "that the task shares with another one on average. Harmful: heads whose closing lowers the loss to first "
-        "order, by more than two standard errors."
+        "Overlap of the top 10 % of heads: between two halves of the examples, between two wordings, and with another "
+        "task on average. Harmful: heads whose closing lowers the loss to first order, by more than two standard "
+        "errors."
     )
     columns = ["model", "task", "halves %", "wordings %", "other tasks %", "harmful", "examples", "dtype"]
-    return table("Do other words need other heads?", columns, rows, note)
+    return table("Do other wordings need other heads?", columns, rows, note)

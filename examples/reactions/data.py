@@ -219,7 +219,7 @@ def _rdkit() -> Any:
     try:
         from rdkit import Chem
     except ImportError:
-        raise HeadwiseError("rdkit is not here", hint="pip install rdkit; --no-run needs none") from None
+        raise HeadwiseError("rdkit is not installed", hint="pip install rdkit; --no-run needs none") from None
     return Chem
 
 

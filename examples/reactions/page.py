@@ -33,9 +33,10 @@ python -m examples.reactions --records results/reactions.parquet --pages docs/re
 
 
 ASKED = (
-    "Every atom of the product that came from a reactant is asked for its reactant atom: the token it attends to most, "
-    "special tokens left out. All tokens: among all tokens of the reaction, and atoms that symmetry makes equal are "
-    "equally right. Exactly: the same, with one right atom. Its element: among the reactants' atoms of its element."
+    "For every product atom that came from a reactant, the token it attends to most (without special tokens) is "
+    "compared with its reactant atom. All tokens: among all tokens of the reaction; atoms that symmetry makes equal "
+    "are equally right. Exactly: the same, with one right atom. Its element: among the reactants' atoms of its "
+    "element."
 )
 
 
@@ -60,15 +61,15 @@ def inventory(records: Records) -> Part:
     sizes = ", ".join(f"{size:,}" for size in made["sizes"].values())
     text = (
         f"{every:,} reactions, made from molecules of the MOSES set (drug-like molecules of ZINC) by "
-        f"{len(made['templates'])} templates: a molecule is taken apart where a well-known reaction would have joined "
-        "it (ester hydrolysis runs forwards), so that the origin of the product's atoms is known exactly. Maps are "
-        "taken out before a model reads a reaction; reactants stand in random order, there are no reagents, and no "
-        f"product appears twice. These are not reactions that someone ran. Training, development and test side: "
-        f"{sizes}, the same share of every class. Layers and heads are counted from 0 throughout.\n\n"
-        "Intervals are 95 %: Wilson's for shares of test reactions (probes and counts of tokens); from resampled test "
-        "reactions for shares of atoms, brackets and ring digits, of which a reaction has several, and for "
-        "differences. For the atoms, brackets and rings of random weights low and high are no such interval but mean "
-        "± sd of seeds. Heads and layers are chosen on development data."
+        f"{len(made['templates'])} templates: a molecule is split where a well-known reaction would have joined it "
+        "(ester hydrolysis runs forwards), so that the origin of the product's atoms is known exactly. Atom maps are "
+        "removed before a model reads a reaction; reactants are in random order, there are no reagents, and no "
+        "product appears twice. These reactions were not carried out. Training, development and test reactions: "
+        f"{sizes}, with the same fraction of every class. Layers and heads are counted from 0 throughout.\n\nIntervals are 95 %: "
+        "Wilson's for fractions of test reactions (probes and token counts); by resampling test reactions for "
+        "fractions of atoms, brackets and ring digits, of which a reaction has several, and for differences. For "
+        "atoms, brackets and rings under random weights, low and high are instead the mean ± sd over seeds. Heads and "
+        "layers are chosen on development data."
     )
     made_of = (tables.reaction_table, tables.model_table, tables.property_table)
     return Part("Reactions and models", text, [make(records) for make in made_of])
@@ -89,17 +90,17 @@ def _published(records: Records) -> str:
     atoms, element = (records.best(MAPPER, each) for each in ("atoms", "atoms_element"))
     scores, (layer, head) = records.map(MAPPER, "atoms"), PUBLISHED[MAPPER]
     rank, lead = int((scores > scores[layer, head]).sum()) + 1, percent(atoms["behind"])
-    verdict = "is not told apart from it" if lead[1] <= 0 <= lead[2] else "is better" if lead[1] > 0 else "is worse"
+    verdict = "does not differ significantly" if lead[1] <= 0 <= lead[2] else "is better" if lead[1] > 0 else "is worse"
     close, rest = int((scores[:, head] > scores[layer, head] - 0.02).sum()), np.delete(scores, head, 1).max()
     return (
-        f"RXNMapper's published head does map atoms. Among all tokens {spanned(atoms['published'])} of product "
-        f"atoms look most at their reactant atom, {spanned(element['published'])} among reactant atoms of their "
-        "element. Layer 10 and head 5 are counted from 0: the head that counting from 1 would name is right in "
-        f"{100 * float(scores[ONE_BASED]):.1f} %. Of {scores.size} heads the published one is number {rank} on the "
-        f"test side; development data choose {named(atoms['best'])}, which {verdict} (lead {lead[0]:.2f} points "
-        f"[{lead[1]:.2f}, {lead[2]:.2f}]). All layers are one set of weights, and head {head} is within two points of "
-        f"the published one in {close} of {len(scores)} layers; the best of all other heads has {100 * rest:.1f} %. "
-        "This is the bare arg-max of attention; RXNMapper itself adds rules of chemistry to it."
+        f"RXNMapper's published head does map atoms. Among all tokens {spanned(atoms['published'])} of product atoms "
+        f"attend most to their reactant atom, {spanned(element['published'])} among reactant atoms of their element. "
+        "Layer 10 and head 5 are counted from 0: the head that counting from 1 would name is right in "
+        f"{100 * float(scores[ONE_BASED]):.1f} %. Of {scores.size} heads the published one ranks {rank} on test "
+        f"reactions; development data select {named(atoms['best'])}, which {verdict} (lead {lead[0]:.2f} points "
+        f"[{lead[1]:.2f}, {lead[2]:.2f}]). All layers share one set of weights, and head {head} is within two points "
+        f"of the published one in {close} of {len(scores)} layers; the best of all other heads is right in "
+        f"{100 * rest:.1f} %. This is the bare arg-max of attention; RXNMapper itself adds rules of chemistry."
     )
 
 
@@ -109,7 +110,7 @@ def _unasked(records: Records) -> str:
         "rxnfp has such heads too: before fine-tuning "
         f"{records.said(BEFORE, 'atoms')} among all tokens and {records.said(BEFORE, 'atoms_element')} among atoms of "
         f"the element; after it {records.said(AFTER, 'atoms')} and {records.said(AFTER, 'atoms_element')}. Without a "
-        f"model, the order of atoms alone gives {spanned(base['order'])}, the commonest offset "
+        f"model, the order of atoms alone gives {spanned(base['order'])}, the most frequent offset "
         f"{spanned(base['atoms']['score'])}."
     )
 
@@ -121,8 +122,8 @@ def grammar(records: Records) -> Part:
     ]
     base = records.made["baselines"]
     text = (
-        "A closing bracket and the digit that closes a ring are asked for their opening partner. "
-        f"{'. '.join(lines)}. The commonest offset finds {spanned(base['brackets']['score'])} of brackets and "
+        "Does a closing bracket, or the digit that closes a ring, attend most to its opening partner? "
+        f"{'. '.join(lines)}. The most frequent offset finds {spanned(base['brackets']['score'])} of brackets and "
         f"{spanned(base['rings']['score'])} of ring digits."
     )
     maps = {
@@ -148,7 +149,7 @@ def probing(records: Records) -> Part:
     worse = [name for name, lead in leads.items() if lead["high"] < 0]
     text = (
         "Linear probes of every layer and every head: the last layer, the best layer and as many of the best heads as "
-        f"a layer has, side by side. Of {len(leads)} pairs of a trained model and a property, the top heads are better "
+        f"a layer has, compared. Of {len(leads)} pairs of a trained model and a property, the top heads are better "
         f"than the best layer (interval above zero) in {len(better)} ({', '.join(better) or 'none'}) and worse in "
         f"{len(worse)} ({', '.join(worse) or 'none'}).\n\n{_random(records)}"
     )
@@ -170,9 +171,9 @@ def _random(records: Records) -> str:
         said.append(f"{words} {spanned(random)} (counts {spanned(counts)}, pretrained {spanned(learnt)})")
         free += [words] if max(random["high"], counts["high"]) >= learnt["low"] else []
     return (
-        "The control matters. The best layer of rxnfp's shape with random weights, and how often each token "
-        f"occurs, give: {'; '.join(said)}. Where one of them does as well ({', '.join(free) or 'nowhere'}) a probe "
-        "tells what is kept of the input, not what was learnt."
+        "The control matters. The best layer of rxnfp's architecture with random weights, and token counts, give: "
+        f"{'; '.join(said)}. Where one of them does as well ({', '.join(free) or 'nowhere'}), a probe shows what is "
+        "preserved of the input, not what was learned."
     )
 
 
@@ -202,9 +203,9 @@ def _gained(records: Records) -> str:
     last = {m: records.scored(m, "class", "last") for m in (BEFORE, AFTER)}
     singles = {m: 100 * records.probe(m, "class")[-1].mean() for m in (BEFORE, AFTER)}
     return (
-        f"The class was there before: the last layer gives {spanned(last[BEFORE])} before and {spanned(last[AFTER])} "
-        "after. What changes is how many heads tell it: a single head of the last layer names the class in "
-        f"{singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
+        f"The class is encoded before fine-tuning: the last layer gives {spanned(last[BEFORE])} before and "
+        f"{spanned(last[AFTER])} after. What changes is how many heads encode it: a probe of a single head of the last "
+        f"layer is right in {singles[BEFORE]:.1f} % on average before and in {singles[AFTER]:.1f} % after."
     )
 
 

@@ -326,7 +326,7 @@ def run(results: Results, molecules: Path, each: int, models: Mapping[str, str],
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--molecules", help="SMILES, one a line or the first column of a csv file")
+    parser.add_argument("--molecules", help="SMILES, one per line or the first column of a csv file")
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--each", type=int, default=200, help="reactions of every template")
     parser.add_argument("--out", default="runs/reactions", help="records go to OUT/records")

@@ -125,7 +125,9 @@ def property_table(records: Records) -> Table:
         found = records.probes[BEFORE, name].result
         counts = percent(records.counted(name))
         rows.append([words, found["classes"], 100 * found["chance"], *counts, *found["sizes"].values()])
-    note = "Chance: the commonest test class. Counts: a linear probe of how often each token occurs. Lengths are cut "
+    note = (
+        "Chance: the most frequent test class. Counts: a linear probe of how often each token occurs. Lengths are cut "
+    )
     note += "into bins of equal size on the training side."
     columns = ["property", "classes", "chance %", "counts %", "low", "high", "train", "dev", "test"]
     return table("Properties", columns, rows, note)
@@ -146,8 +148,8 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
         rows += [[RELATIONS[relation], *row] for row in found]
     asked = "; ".join(f"{RELATIONS[each]}: n = {base[each]['asked']:,}" for each in relations)
     note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights the mean of each "
-    note += "seed's best head, and as low and high that mean less and plus one sd over seeds: no 95 % interval. "
-    note += "Offset: the commonest on the training side. Either end: the same head by `headwise.probing.relations`, "
+    note += "seed's best head, and that mean minus and plus one sd over seeds: not a 95 % interval. "
+    note += "Offset: the most frequent in training rows. Either end: the same head by `headwise.probing.relations`, "
     note += "where the other end may look back and [CLS] may be chosen."
     return table(title, ["relation", "who", "head", "right %", "low", "high", "either end %"], rows, note)
 

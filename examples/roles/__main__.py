@@ -4,7 +4,7 @@
     python -m examples.roles --out runs/roles --records results/roles.json
     python -m examples.roles --records results/roles.json --pages docs/results
 
-FOLDER holds the checkpoints by name; those that are not there are left out. A part that is in OUT already is not
+FOLDER holds the checkpoints by name; missing ones are skipped. A part that is in OUT already is not
 measured again, and one that is in the records alone stays as it is. Alignment needs espeak-ng; atoms need rdkit and a
 file of molecules, as examples.reactions does.
 """

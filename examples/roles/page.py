@@ -144,7 +144,7 @@ def atoms(found: Found) -> str:
                 [name.removesuffix("-atoms"), best["head"], score, f"{best['control']:.2f}", str(best["texts"])]
             )
     lead = (
-        "### Atom mapping\n\nThe attention of product atoms to the reactant atoms they were, a role given as links "
+        "### Atom mapping\n\nAttention from product atoms to the reactant atoms they came from, a role given as links "
         "of words; the control is other tokens as far away. RXNMapper's published head is 10.5; its layers share one "
         "set of weights. By largest attention instead of its sum the order differs: see [reactions](reactions.md).\n\n"
     )
@@ -168,8 +168,8 @@ def copying(found: Found) -> str:
                 rows.append([which, str(r["heads"]), f"{r['copied']:.2f} {own}", f"{r['random']:.2f} {other}", less])
         text += table(["heads closed", "how many", "tokens copied", "random heads closed", "fewer than those"], rows)
     lead = (
-        "## Closing copying heads\n\nThe share of a needle's tokens that the model still copies. Random heads are "
-        "others of the same layers, and of any layer where a layer has too few; the mean of several draws."
+        "## Closing copying heads\n\nThe fraction of a needle's tokens that the model still copies. Random heads are "
+        "others of the same layers, or of any layer if one has too few; means over several draws."
     )
     return lead + text if text else ""
 
@@ -192,7 +192,7 @@ def kv(found: Found) -> str:
         )
         text += f"a window of {part['recent']} ({_where(part)}).\n\n{table(headings, rows)}"
     lead = (
-        "## Key-value heads that stream\n\nLoss in nats per token on held-out texts when a share "
+        "## Key-value heads that stream\n\nLoss in nats per token on held-out texts when a fraction "
         "of the key-value heads see "
         "four first tokens and a recent window. Uniform: a window of all heads with as much memory."
     )
@@ -219,8 +219,8 @@ def languages(found: Found) -> str:
             )
             rows.append([name, role, heads, str(entry["heads"]), str(entry["best"][0]["texts"])])
     lead = (
-        "## Heads of a language\n\nOf what a head matters to a paragraph of XQuAD in English and Spanish together, the "
-        "share of one language; the control, another English paragraph in place of the Spanish one, is 0.50.\n\n"
+        "## Heads of a language\n\nA head's importance for a paragraph of XQuAD in one language, as a fraction of that "
+        "for its English and Spanish versions together; the control, with another English paragraph, is 0.50.\n\n"
     )
     return lead + table(["model", "role", "best heads", "heads", "paragraphs"], rows) if rows else ""
 
@@ -240,7 +240,7 @@ def language(found: Found) -> str:
     headings = ["learned on", "gates", "measured on", "loss without", "gain", "exact without", "more exact"]
     lead = (
         f"## A soft mask for Spanish\n\nSixteen gates of gemma3-270m ({_where(part)}), of the heads whose share of all "
-        f"importance is most larger in Spanish, learned on {part['learned']} questions of XQuAD and measured on "
+        f"importance is larger in Spanish by most, learned on {part['learned']} questions of XQuAD and measured on "
         f"{part['texts']} about other paragraphs: a question in one language → its right answer in one. The loss is in "
         "nats a token; exact answers are those whose every token is the likeliest.\n\n"
     )
@@ -350,7 +350,7 @@ def sources(found: Found) -> str:
 
 def again(found: Found) -> str:
     return (
-        "## How to make it again\n\n```sh\n"
+        "## How to reproduce this page\n\n```sh\n"
         "python -m examples.roles --weights FOLDER --out runs/roles --molecules moses/dataset/data/test.csv.gz\n"
         "python -m examples.roles --out runs/roles --records results/roles.json\n"
         "python -m examples.roles --records results/roles.json --pages docs/results\n```\n\n"
