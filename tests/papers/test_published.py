@@ -58,7 +58,7 @@ def test_some_of_the_records_give_some_of_a_page(name, seed, tmp_path):
     records = list(Results(RECORDS / f"{name}.parquet"))
     some = rng.sample(records, rng.choice([1, 2, 3, 8, len(records) // 2]))
     pages(recipes[name], Results(write_packed(tmp_path / "some.parquet", some)), tmp_path / "out", "command")
-    assert "## How to make it again" in (tmp_path / "out" / f"{name}.md").read_text()
+    assert "## How to reproduce this page" in (tmp_path / "out" / f"{name}.md").read_text()
 
 
 def test_every_page_is_summed_up_and_the_records_are_small():

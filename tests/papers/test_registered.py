@@ -52,7 +52,7 @@ def verdicts(made: Registered, results: Results) -> list[tuple]:
 def test_an_endpoint_waits_for_all_its_seeds(tmp_path):
     made, results = plan(tmp_path), Results(tmp_path / "records")
     put(results, [10, 11])
-    assert [verdict for _, verdict, _ in verdicts(made, results)] == ["waits for its seeds"] * 2
+    assert [verdict for _, verdict, _ in verdicts(made, results)] == ["waiting for seeds"] * 2
     put(results, [12, 13])  # 13 is not in the plan and may not help
     found = verdicts(made, results)
     assert found[0][:2] == ("3 of 3", "confirmed") and found[1][1] == "not confirmed"

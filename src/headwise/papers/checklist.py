@@ -217,7 +217,7 @@ def checklist(rows: Sequence[Mapping[str, Any]], folder: str | Path) -> Path:
     """Write ``checklist.md``: paper, item, command and status."""
     head = ["# Checklist", "", "Every table and figure of the four papers, generated from the recipes' items.", ""]
     head += [
-        "Status is of the records in `results/`; beside `run`, how many tables and figures of the page show it.",
+        "Status reflects the records in `results/`; the number after `run` counts the tables and figures on the page.",
         "",
     ]
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]

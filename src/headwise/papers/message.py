@@ -58,7 +58,7 @@ def in_short(claims: Iterable[Claim | None]) -> Part:
     text = "\n\n".join(f"{number}. {claim.says}" for number, claim in enumerate(kept, 1))
     rows = [[number, *each] for number, claim in enumerate(kept, 1) for each in claim.rows]
     columns = ["claim", "what", "kind", "value", "low", "high", "n"]
-    note = "Intervals are 95 %, Student's, over what n counts, unless the section says otherwise."
+    note = "Intervals: 95 %, Student's t over the units that n counts, unless the section says otherwise."
     return Part(TITLE, text, [table("Numbers of the claims", columns, rows, note)], {"in short": partial(drawn, kept)})
 
 

@@ -24,9 +24,9 @@ from headwise.training.plan import Plan
 if TYPE_CHECKING:
     from headwise.papers.recipe import Recipe
 
-UNKNOWN = "not known here"
-TEXT = """Data and weights are known by their hashes; another copy, or an official one, is not described here. Samples
-stand in where official files could not be had, and scores on them are not comparable with published ones.
+UNKNOWN = "unknown copy"
+TEXT = """Data and weights are identified by their hashes; other copies, such as official ones, are not described here.
+Samples replace official files that were not available; scores on them are not comparable with published ones.
 
 Contamination: encoders tuned for sentence similarity have seen public pairs such as MultiNLI's, Quora's and SQuAD's,
 and pretraining data of decoders may hold any public test set. Comparisons on this page are within one model, where this
@@ -128,7 +128,7 @@ def pages(
         for i, (name, caption, path) in enumerate(section["figures"]):
             lines += [f"**{name}**", "", caption, "", f"![{name}]({recipe.name}/{path.name})", ""]
             section["figures"][i] = (name, caption, path.read_bytes())
-    lines += ["## How to make it again", "", *(["```sh", command, "```", ""] if command else []), again]
+    lines += ["## How to reproduce this page", "", *(["```sh", command, "```", ""] if command else []), again]
     write(folder / f"{recipe.name}.md", "\n".join(lines) + "\n")
     return write(folder / f"{recipe.name}.html", render_recipe(recipe.title, recipe.paper, sections, again, command))
 
@@ -197,7 +197,7 @@ def differences(recipe: PaperRecipe) -> Part:
     tables = [table("Settings that differ", ["setting", "paper", *sizes], rows, _same(recipe, sizes))] if rows else []
     others = [[each.what, each.paper, each.here, each.row] for each in recipe.differences]
     tables += [table("Other differences", ["what", "paper", "here", "see"], others)] if others else []
-    text = "Settings and ways in which this recipe is not the paper's. Nothing else is known to differ."
+    text = "Settings and procedures in which this recipe differs from the paper. No other difference is known."
     return Part("What differs from the paper", text, tables)
 
 
@@ -229,7 +229,7 @@ def _reproduce(records: list[Any]) -> str:
     versions = Counter(one or "versions unknown" for one in each)
     spent = sum(record.about.get("seconds", 0.0) for record in records)
     named = "; ".join(f"{number} by {each}" for each, number in versions.most_common())
-    words = f"{len(records)} records, {spent / 60:.1f} minutes of work in all: {named}."
+    words = f"{len(records)} records, {spent / 60:.1f} minutes of computation in total: {named}."
     return f"{words} Each record holds its plan, the hashes of its data and weights, and its seed."
 
 

@@ -117,7 +117,7 @@ class Registered:
                 rows.append([model, words, direction, *estimate, p, f"{both} of {len(self.seeds)}"])
                 ps.append(p)
         for row, p in zip(rows, adjust(np.array(ps), self.correction)):
-            verdict = "waits for its seeds" if np.isnan(p) else "confirmed" if p < self.alpha else "not confirmed"
+            verdict = "waiting for seeds" if np.isnan(p) else "confirmed" if p < self.alpha else "not confirmed"
             row[7:7] = [p]
             row.append(verdict)
         columns = [
@@ -135,9 +135,9 @@ class Registered:
         note += (
             f"confirmed: p < {self.alpha:g} after correction over the plan's {len(rows)} tests. An endpoint is tested "
         )
-        note += "when all its seeds are there."
+        note += "once all its seeds are complete."
         made = table("Registered tests", [*columns, "verdict"], rows, note)
-        return Part("Registered tests", "Named before anything ran; all other tables are exploratory.", [made])
+        return Part("Registered tests", "Registered before the first run; all other tables are exploratory.", [made])
 
 
 def _towards(difference: Any, direction: str) -> float:

@@ -117,7 +117,7 @@ def test_nothing_that_measures_has_trained(data_folder):
     assert all(task.note for task in found)
 
 
-# -- groups of tasks: planted heads come apart, a group of one is its task, groups of the same heads do not
+# -- groups of tasks: planted heads dissociate, a group of one is its task, groups of the same heads do not
 
 
 @pytest.fixture(scope="module")

@@ -26,19 +26,19 @@ def _claims(records: Records) -> Part:
         for model, by_control in gaps.items()
         for each in _over(model, by_control, "best layer", "best layer, mean")
     ]
-    axis = "points by which the chosen heads are better, mean over tasks (standardized, converged probes)"
-    chosen = f"Heads chosen for a property, as wide as a layer together: better than {_sure(rows)}."
+    axis = "lead of the chosen heads in points, mean over tasks (standardized, converged probes)"
+    chosen = f"Heads chosen for a property, as many as a layer has: better than {_sure(rows)}."
     less = f"The same heads against the best layer: better than {_sure(best)}."
     return in_short([Claim(chosen, axis, rows), Claim(less, axis, best)])
 
 
 def _sure(rows: list[Row]) -> str:
     """What the chosen heads beat by the whole interval, and in how many models."""
-    told = {
+    leads = {
         name: [row for row in rows if row.what.endswith(f"over {name}")] for name in dict.fromkeys(map(_other, rows))
     }
-    counts = {name: sum(row.low is not None and row.low > 0 for row in each) for name, each in told.items()}
-    return ", ".join(f"{name} in {counts[name]} of {len(each)} models" for name, each in told.items())
+    counts = {name: sum(row.low is not None and row.low > 0 for row in each) for name, each in leads.items()}
+    return ", ".join(f"{name} in {counts[name]} of {len(each)} models" for name, each in leads.items())
 
 
 def _other(row: Row) -> str:
@@ -52,7 +52,7 @@ def _over(model: str, gaps: dict[str, list[float]], *names: str) -> list[Row]:
 
 def _inventory(records: Records) -> Part:
     entries = [tables.model_table(records), tables.task_table(records)]
-    text = "What was probed, and for what. Published numbers stand beside ours throughout."
+    text = "Models and probing tasks. Published numbers are shown beside ours throughout."
     return Part("Models and tasks", text, [each for each in entries if each])
 
 
@@ -60,12 +60,12 @@ def _probes(records: Records) -> Part:
     entries = [tables.probing_table(records, *bench, way) for bench in records.benches() for way in (False, True)]
     entries = [each for each in (*entries, tables.selection_table(records)) if each]
     text = (
-        "A linear probe on the last layer, on the best layer and on as many of the best heads as a layer has, side by "
+        "Linear probes on the last layer, on the best layer and on the best heads, as many as a layer has. "
+        f"{sentence(ERRATA['section 3.3'])}; here they are chosen on development data, and the effect of the other "
+        f"choice is shown. {sentence(ERRATA['appendix A.2'])}. The published rule stops a probe when development "
+        "accuracy no longer rises; converged probes reach the optimum of their regularized loss, with a strength "
+        "chosen on development data."
     )
-    text += f"side. {sentence(ERRATA['section 3.3'])}; here development data choose, and what the other choice adds "
-    text += f"is shown. {sentence(ERRATA['appendix A.2'])}. The published rule stops a probe when development accuracy "
-    text += "no longer rises; converged probes are at the optimum of their regularised loss, its strength chosen on "
-    text += "development data."
     return Part("Heads against layers", text, entries)
 
 
@@ -73,12 +73,10 @@ def _controls(records: Records) -> Part:
     benches = dict.fromkeys((model, suite_of(task)) for model, task in records.controlled)
     entries = [tables.controls_table(records, *bench) for bench in benches]
     text = (
-        "The same comparison with an instrument that does not depend on scale: features standardized on the training "
+        "The same comparison, independent of scale: standardized features and converged probes. Controls for the best "
+        "heads: as many random heads, as many random values of all layers, and the mean over all tokens in place of "
+        "one."
     )
-    text += (
-        "rows, probes at their optimum, and beside the best heads as many random ones, as many random values of all "
-    )
-    text += "layers, and the mean of all tokens in place of one."
     return Part("Heads against controls", text, [each for each in entries if each])
 
 
@@ -92,9 +90,9 @@ def _maps(records: Records) -> Part:
         if points:
             drawn[f"syntactic and semantic {suite}"] = partial(figures.scatters, points)
     entries = [tables.roles_table(records), tables.depth_table(records)]
-    text = "The accuracy of a probe on every single head, the first layer at the bottom: heads of a layer sorted as in "
-    text += (
-        "Figures 3 and 6, and in their own order as in Figure 7; syntactic against semantic accuracy as in Figure 5."
+    text = (
+        "Probing accuracy of every head, first layer at the bottom: heads sorted within their layer as in Figures 3 "
+        "and 6, and unsorted as in Figure 7; syntactic against semantic accuracy as in Figure 5."
     )
     return Part("What each head encodes", text, [each for each in entries if each], drawn)
 
@@ -105,7 +103,7 @@ def _effect(records: Records) -> Part:
     for model, suite in records.benches():
         by_suite.setdefault(suite, {})[model] = records.effects(model, suite)
     drawn = {f"effect of n {suite}": partial(figures.curves, effects) for suite, effects in by_suite.items()}
-    text = "From one head to all of them: how many heads to put side by side."
+    text = "From one head to all of them: how many heads to concatenate."
     return Part("How many heads", text, entries, drawn)
 
 
@@ -130,14 +128,15 @@ def _tuning(records: Records) -> Part:
         how = {"ordered": True, "shared": "row", "columns": columns[model]}
         drawn[f"before and after {model}"] = partial(figures.heat_maps, maps, **how)
     text = (
-        "Encoder and classifier trained on the last layer, the best layer and the top heads (Table 4), and every head "
+        "Encoder and classifier fine-tuned on the last layer, the best layer and the top heads (Table 4), and every "
+        "head probed before and after (Figure 4, first seed, one colour range per task). "
+        f"{sentence(ERRATA['table 4'])}."
     )
-    text += f"probed before and after (Figure 4, first seed, one colour range a task). {sentence(ERRATA['table 4'])}."
     return Part("Fine-tuning", text, [each for each in entries if each], drawn)
 
 
 def _printed(records: Records) -> Part:
-    text = "The relative gains that the paper prints, computed again from the accuracies it prints beside them. "
+    text = "The relative gains printed in the paper, recomputed from the accuracies printed beside them. "
     text += f"{sentence(ERRATA['table 5, gpt2, OddManOut'])}. {sentence(ERRATA['section 4.1'])}."
     return Part("The printed numbers", text, [tables.recomputed_table()])
 
@@ -156,20 +155,18 @@ ITEMS = (
     Item("figure-6", "every head's accuracy, sorted, all encoders", ("probes",), ("heads ",)),
     Item("figure-7", "every head's accuracy in its own order", ("probes",), ("heads ",)),
     Item("table-5", "last layer, best layer and top heads, all encoders", ("probes", "converged"), ("Tables 3 and 5",)),
-    Item("along", "heads at points of a training (beyond the paper)", ("along",), ("Heads along", "along a training")),
-    Item("table-5-gains", "the printed gains computed again", titles=("The printed Table 5",)),
+    Item("along", "heads during training (beyond the paper)", ("along",), ("Heads along", "along a training")),
+    Item("table-5-gains", "the printed gains, recomputed", titles=("The printed Table 5",)),
     Item("appendix-a.4", "the effect of the number of heads", ("probes",), ("Effect of n", "effect of n")),
 )
 PUBLISHED = {"seeds": (0, 1, 2, 3, 4), "max_examples": None, "limit": None, "epochs": 3, "split": "dev"}
 DIFFERENCES = (
-    Difference("choice of heads", "on test rows (release)", "on development rows; the other choice beside", "table-3"),
+    Difference("choice of heads", "on test rows (release)", "on development rows; both are shown", "table-3"),
     Difference("probe", "learning rate 0.01, four L2 strengths, no folds (release)", "the same", "table-3"),
-    Difference("converged probes", "none", "every probe at its optimum as well", "table-3"),
+    Difference("converged probes", "none", "converged probes as well", "table-3"),
     Difference("controls", "none", "standardized probes beside random heads, mixed layers, mean pooling"),
-    Difference("input of GPT's probes", "one place after the last token (release)", "the same for GPT and GPT-2"),
-    Difference(
-        "fine-tuning", "classifier not among the trained weights (release)", "trained with the encoder", "table-4"
-    ),
+    Difference("input of GPT's probes", "one position after the last token (release)", "the same for GPT and GPT-2"),
+    Difference("fine-tuning", "classifier not trained (release)", "trained with the encoder", "table-4"),
     Difference("Figure 4", "BERT base, three tasks", "every model, first seed", "figure-4"),
 )
 

@@ -22,12 +22,12 @@ TASKS = {  # as printed: (the name here, classes, group)
 MEDIAN_GAIN = 19.22  # percent, Section 4.4
 
 ERRATA = {
-    "table 5, gpt2, OddManOut": "printed '5.5 (1.6)' is 55.5 (1.6): so the gain beside it and the released table",
-    "section 4.4": "the median of 19.22 % is over the last layer; over the best layer, as the text has it, 11.6 %",
+    "table 5, gpt2, OddManOut": "printed '5.5 (1.6)' should be 55.5 (1.6), by the printed gain and the released table",
+    "section 4.4": "the median of 19.22 % is over the last layer; over the best layer, as the text says, it is 11.6 %",
     "section 3.3": "heads and layers were chosen on the test set, not on validation data (released notebooks)",
-    "appendix A.2": "the released code runs lr 0.01 (printed 0.1), four L2 strengths (printed five) and no folds",
-    "section 4.1": "the released code reads GPT's vectors one place after the last token",
-    "table 4": "the released fine-tuning script leaves the classifier out of the optimizer",
+    "appendix A.2": "the released code uses lr 0.01 (printed 0.1), four L2 strengths (printed five) and no folds",
+    "section 4.1": "the released code reads GPT's vectors one position after the last token",
+    "table 4": "the released fine-tuning script does not train the classifier",
 }
 UNREADABLE = {("gpt2", "Length", "top")}
 

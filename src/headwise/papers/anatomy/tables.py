@@ -126,7 +126,7 @@ def task_table(records: Records) -> Table | None:
     if not rows:
         return None
     columns = ["task", "classes", "chance %", "train", "dev", "test"]
-    return table("Table 2: probing tasks", columns, rows, "Chance: the commonest test class.", published)
+    return table("Table 2: probing tasks", columns, rows, "Chance: the most frequent test class.", published)
 
 
 def probing_table(records: Records, model: str, suite: str, converged: bool = False) -> Table | None:
@@ -160,7 +160,7 @@ def probing_table(records: Records, model: str, suite: str, converged: bool = Fa
 
 
 def _stands(model: str) -> str:
-    return "" if model in paper.TABLE_5 else "Beside it stands BERT base on SentEval's sentences."
+    return "" if model in paper.TABLE_5 else "Published: BERT base on SentEval's sentences."
 
 
 def selection_table(records: Records) -> Table | None:
@@ -177,7 +177,7 @@ def selection_table(records: Records) -> Table | None:
     if not rows:
         return None
     mean = mean_sd(row[4] for row in rows)[0]
-    note = f"Mean difference {mean:+.2f} points over {len(rows)} tasks: the test set chose heads in the released code."
+    note = f"Mean difference {mean:+.2f} points over {len(rows)} tasks. The released code chooses on the test set."
     columns = ["model", "task", "chosen on dev", "chosen on test", "difference"]
     return table("Choosing heads on test data", columns, rows, note, published)
 
@@ -199,7 +199,7 @@ def recomputed_table() -> Table:
     published.append([None] * 6 + [paper.MEDIAN_GAIN, None])
     columns = ["model", "task", "last layer", "best layer", "top heads", "gain of best layer", "gain of top heads", ""]
     note = f"{sentence(paper.ERRATA['section 4.4'])}. Accuracies as printed, gains computed from them."
-    return table("The printed Table 5 computed again", columns, rows, note, published)
+    return table("The printed Table 5, recomputed", columns, rows, note, published)
 
 
 def controls_table(records: Records, model: str, suite: str) -> Table | None:
@@ -219,12 +219,14 @@ def controls_table(records: Records, model: str, suite: str) -> Table | None:
     tops = np.array([row[7] for row in rows])
     gains = [f"{name} {_over(tops - [row[place] for row in rows])}" for place, name in enumerate(columns[2:7], 2)]
     note = (
-        f"Top heads over the tasks, in points: above {'; '.join(gains)}. p: the share of {len(c['random'])} draws, and "
+        f"Mean lead of the top heads in points: over {'; '.join(gains)}. p: fraction of {len(c['random'])} draws that "
+        "do as well, counting the top heads themselves (one-sided). "
     )
     train, test = ([by_task[task].result["sizes"][side] for task in by_task] for side in ("train", "test"))
-    note += f"the top heads, that do as well (one-sided). Rows: {_range(train)} to train, {_range(test)} to test. "
-    note += "Random heads and mixed values of all layers are as wide as "
-    note += "the top heads, and their means are shown."
+    note += (
+        f"Training rows: {_range(train)}; test rows: {_range(test)}. Random heads and mixed values of all layers are "
+        "as wide as the top heads; their means are shown."
+    )
     return table(f"Controls: {model}, {suite}, standardized probes", columns, rows, note)
 
 
@@ -275,10 +277,10 @@ def tuning_table(records: Records) -> Table | None:
     columns = ["model", "task", "last layer", "best layer", "top heads", "p over last", "p (Holm)", "p over best"]
     columns += ["judged on", "seeds"]
     note = (
-        "Medians over seeds, in percent. The classifier is trained with the encoder, which the released script leaves "
+        "Medians over seeds, in percent. The classifier is trained with the encoder, unlike in the released script; "
+        "models not in the paper are compared with its BERT base. p: top heads against the last or the best layer, "
+        "Student's paired t over seeds, two-sided; Holm over the rows."
     )
-    note += "out; models that are not the paper's stand beside BERT base. P: top heads against the last or the best "
-    note += "layer, Student's paired t over seeds, two-sided; Holm over the rows."
     return table("Table 4: fine-tuning", columns, rows, note, published)
 
 
@@ -296,7 +298,7 @@ def change_table(records: Records) -> Table | None:
         return None
     columns = ["model", "task", "mean change", "% of heads that gained", "r of maps", "layers climbed"]
     columns += ["mean change, tuned with top heads", "seeds"]
-    note = "Change of heads' probe scores in points; r of the maps before and after; climb of their centre in layers."
+    note = "Change of heads' probe scores in points; r of the maps before and after; layers their centre moved up."
     return table("Heads before and after fine-tuning", columns, rows, note)
 
 
@@ -313,10 +315,12 @@ def along_table(records: Records) -> dict[str, Any] | None:
             rows.append([model, task, f"{fraction:.0%}", *values, since.moved_up])
     if not rows:
         return None
-    columns = ["model", "task", "of training", "mean of heads", "change", "r with before", "r with the end"]
-    note = "Every head probed on its own for the task that is trained, at points of one training (first seed): test "
-    note += "scores in percent. Kept: the fraction of the best 30 % of heads before training that still are among the "
-    note += "best 30 %. One training each: a description, not a test."
+    columns = ["model", "task", "of training", "mean of heads", "change", "r with start", "r with end"]
+    note = (
+        "Every head probed separately for the trained task, at several points of one training run (first seed); test "
+        "scores in percent. Kept: fraction of the best 30 % of heads before training that are still among the best 30 "
+        "%. One run each: a description, not a test."
+    )
     return table("Heads along a training", [*columns, "kept", "layers climbed"], rows, note)
 
 
@@ -341,7 +345,7 @@ def effect_table(records: Records, model: str, suite: str) -> Table:
     for e in effects:
         best = e.sizes[int(np.argmax(e.dev))]
         rows.append([property_of(e.task), *(100 * e.test[e.sizes.index(n)] for n in sizes), best])
-    note = "Test accuracy in percent, heads side by side in the order of their development scores."
+    note = "Test accuracy in percent; heads concatenated in the order of their development scores."
     return table(f"Effect of n, {model}, {suite}", ["task", *map(str, sizes), "best n on dev"], rows, note)
 
 
@@ -365,10 +369,10 @@ def roles_table(records: Records) -> Table | None:
         return None
     columns = ["model", "suite", "r syntactic-semantic", "low", "high", "p", "r within layers", "heads"]
     note = (
-        "Each head's mean accuracy over syntactic and over semantic tasks; kinds by Ward's method on all tasks. Heads "
+        "Each head's mean accuracy over syntactic and over semantic tasks; kinds by Ward's method on all tasks. Low, "
+        "high and p treat heads as independent; heads of a layer are alike, so they are overconfident. Within layers: "
+        "the layer's own means are subtracted from both."
     )
-    note += "of a layer are alike, while low, high and p take heads as independent: they are too sure. Within layers: "
-    note += "both means less those of the head's layer, so that no layer makes the r."
     return table("Roles of heads", [*columns, "heads of each kind"], rows, note)
 
 

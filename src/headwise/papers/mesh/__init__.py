@@ -14,20 +14,20 @@ from headwise.papers.recipe import Difference, Item, PaperRecipe, Part
 
 
 def _pairs(records: Records) -> Part:
-    text = "Four tasks in English and Spanish, or other languages. Spanish has little training data outside of machine "
-    text += "translation: which rows train and which measure is said here, and an item that trains in one language is "
-    text += "held out in none."
+    text = (
+        "Four tasks in English and Spanish, or other languages. Spanish has little training data beyond machine "
+        "translations: the table says which rows are used for training and which for evaluation, and no item used for "
+        "training in one language is held out in another."
+    )
     return Part("Task-language pairs", text, _kept([shown.pairs_table(records, m) for m in records.models()]))
 
 
 def _table_one(records: Records) -> Part:
     text = (
-        "All eight pairs trained together; then with the least important heads closed for the last part of training, "
+        "All eight pairs trained together; then, for the last part of training, with the least important heads "
+        "closed, with only a fraction of the heads trained (random, or the most important for each pair), and with "
+        "both, as in the paper's conclusion."
     )
-    text += (
-        "or with a share of the heads alone moving there, random or the most important for each pair, and with both, "
-    )
-    text += "as the paper's conclusion has it."
     return Part("Fewer heads", text, _kept([shown.table_one(records, m) for m in records.models()]))
 
 
@@ -37,17 +37,19 @@ def _in_short(records: Records) -> Part:
     for model, between, value, low, high, _, _, _, seeds in groups["rows"] if groups else []:
         kind = "measured" if between == "tasks" else "control"
         rows.append(Row(f"{model}: between {between}", kind, value, low, high, f"{seeds} seeds"))
-    says = "Heads belong to tasks rather than to languages: closing a task's heads costs its own pairs more, closing a "
-    says += "language's hardly does."
+    says = (
+        "Heads belong to tasks rather than to languages: closing a task's heads costs its own pairs more, closing a "
+        "language's heads hardly does."
+    )
     return in_short([Claim(says, "D, percent of the whole score", rows)])
 
 
 def _recovery(records: Records) -> Part:
     text = (
-        "Heads of the trained model closed at once, at random, the least or the most important first, or in a third of "
+        "Heads of the trained model are closed in one step (random, least important, most important, or only in one "
+        "third of the layers); then it is trained without them for ten epochs (fewer at smaller sizes). Does a "
+        "multilingual model, with fewer heads for each language, suffer more than a monolingual one?"
     )
-    text += "the layers alone; then ten epochs (fewer at smaller sizes) without them. Does a multilingual model, with "
-    text += "fewer heads for each language, suffer more than a monolingual one?"
     tables = _kept([shown.recovery_table(records, m) for m in records.models()])
     drawn = {"recovery": partial(figures.recovery, records)} if tables else {}
     return Part("Pruning and recovery", text, [*tables, *_kept([shown.models_table(records)])], drawn)
@@ -61,12 +63,11 @@ def _meta_tests(records: Records) -> Part:
         if tested:
             drawn[f"meta-tests {model}"] = partial(figures.meta_tests, records, model)
     text = (
-        "Pairs held out from training are learned from a handful of examples, from starts that were trained in several "
-    )
-    text += "ways. The paper leaves open which order its gradients have: first (fomaml), second (maml) and Reptile are "
-    text += "side by side, with multi-task training, which never adapts while it trains, as the baseline. Its future "
-    text += (
-        "work asks for finer gates and dynamic pruning: gates by input, and heads pruned by a new pair's own examples."
+        "Pairs held out from training are learned from a handful of examples, starting from models trained in several "
+        "ways. The paper does not state the order of its gradients: first order (fomaml), second order (maml) and "
+        "Reptile are shown side by side; the baseline is multi-task training, which never adapts during training. Its "
+        "future work names finer gates and dynamic pruning: here, gates computed from the input, and heads pruned by "
+        "a new pair's own examples."
     )
     return Part("Learning a new pair from few examples", text, tables, drawn)
 
@@ -74,8 +75,10 @@ def _meta_tests(records: Records) -> Part:
 def _apart(records: Records) -> Part:
     tables = _kept([shown.groups_table(records), shown.relations_table(records)])
     tables += _kept([shown.retrieval_table(records)])
-    text = "Are there heads of languages as there are heads of tasks? The heads of a language, or of a task in both "
-    text += "languages, are closed, and all pairs measured."
+    text = (
+        "Are there language heads as there are task heads? The heads of a language, or of a task in both languages, "
+        "are closed, and all pairs are evaluated."
+    )
     return Part("Heads of languages, heads of tasks", text, tables)
 
 
@@ -83,7 +86,7 @@ def _kept(tables: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
     return [table for table in tables if table is not None]
 
 
-FILES = "Tatoeba's and BUCC's files, which are not here"
+FILES = "the files of Tatoeba and BUCC, which are not available"
 ITEMS = (
     Item("table-1", "accuracy of pairs by pruning and training setting", ("table",), ("Table I",)),
     Item("table-2", "tasks, languages and their rows", ("table",), ("Pairs",)),
@@ -105,10 +108,10 @@ DIFFERENCES = (
     Difference("optimizer", "SGD in both loops", "AdamW outside, SGD inside"),
     Difference("encoder", "multilingual BERT, uncased", "multilingual BERT, cased"),
     Difference("rows of Table I", "nested loops of Algorithms 1 and 2", "multi-task training", "table-1"),
-    Difference("metric of QA and NER", "printed as accuracy", "F1, as XTREME measures them", "table-1"),
+    Difference("metric of QA and NER", "printed as accuracy", "F1, as in XTREME", "table-1"),
     Difference("second language", "French in the text, Spanish in the tables", "Spanish; others by --languages"),
     Difference("order of gradients", "not said", "first, second and Reptile side by side", "meta-test"),
-    Difference("± of Table I", "printed; those of another paper's table", "left out"),
+    Difference("± of Table I", "copied from another paper's table", "omitted"),
     Difference(
         "Spanish training rows", "machine translations", "size small: development rows or parts of them", "table-2"
     ),

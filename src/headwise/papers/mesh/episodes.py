@@ -76,7 +76,7 @@ class Draw:
             raise HeadwiseError(
                 f"{self.task!r} has {len(self)} training rows",
                 f"{support + query} or more: {support} support and {query} query",
-                f"fewer examples, or leave {self.task!r} out",
+                f"fewer examples, or drop {self.task!r}",
             )
         if self.single and support < len(self.rows_of):
             raise HeadwiseError(

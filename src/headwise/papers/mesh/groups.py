@@ -1,4 +1,4 @@
-"""Do groups of tasks come apart? Languages, say: close the heads of a language and measure every language's tasks.
+"""Do groups of tasks dissociate? For languages: close the heads of a language and measure every language's tasks.
 
 A group's heads are the top ones by the mean of its tasks' importances, each as a fraction of its sum; its performance
 is the mean of its tasks' metrics. All of `Dissociation` then reads as for single tasks.

@@ -168,7 +168,7 @@ class Meta(Method):
 
     def start(self, run: Run) -> None:
         if self.steps and run.accelerator.num_processes > 1:
-            raise HeadwiseError("meta-training in several processes", "one: an episode is not shared out", "a sweep")
+            raise HeadwiseError("meta-training in several processes", "one: an episode is not split", "a sweep")
         if self.steps or self.form == "input":
             run.model.require_one_pass("inner steps" if self.steps else "gates by input")
         if self.second:

@@ -222,8 +222,8 @@ def _start(model: MultiTaskModel, method: Meta) -> tuple[Learner, Rates]:
     if own is not None and own.model is model:
         return own, method.current_rates()
     if own is not None and method.state():
-        text = "this is not the model the method's gates and rates were trained with: it has fresh ones"
-        warnings.warn(f"{text}; Meta(...).ready(model, file) takes those of a file", HeadwiseWarning, stacklevel=3)
+        text = "the method's gates and rates were trained with another model; this one gets fresh ones"
+        warnings.warn(f"{text}; Meta(...).ready(model, file) loads those of a file", HeadwiseWarning, stacklevel=3)
     return method.fresh(model), method.rates
 
 

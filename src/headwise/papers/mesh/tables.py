@@ -92,8 +92,11 @@ def pairs_table(records: Records, model: str) -> Table | None:
         rows[-1].append(None if lost is None else 100 * lost)
         theirs = paper.TABLE_2.get(pair) if runs[0].config["source"] != "corpus" else None
         published.append([None, None, theirs, *[None] * 4])
-    columns = ["pair", "rows", "training rows", "measured rows", "metric", "pieces a word", "unknown, %"]
-    note = "Above three pieces a word the tokenizer spells a language rather than reads it. A plan may train on fewer."
+    columns = ["pair", "rows", "training rows", "measured rows", "metric", "sub-words per word", "unknown, %"]
+    note = (
+        "Above three sub-words per word, the tokenizer spells a language out rather than reads it. A plan may use "
+        "fewer training rows."
+    )
     return table(f"Pairs, {model}", columns, rows, note, published)
 
 
@@ -101,7 +104,7 @@ def english_rules(records: Sequence[Record]) -> str:
     """A sentence where answers in other languages were scored by the rules for English."""
     scores = [(pair, score) for record in records for pair, score in record.result["scores"].items()]
     pairs = {label(pair) for pair, score in scores if not pair.endswith("_en") and score.get("metric") == "answer_f1"}
-    return f" {', '.join(sorted(pairs))}: scored by the rules for English." if pairs else ""
+    return f" {', '.join(sorted(pairs))}: scored by the English rules." if pairs else ""
 
 
 def table_one(records: Records, model: str) -> Table | None:
@@ -124,8 +127,9 @@ def table_one(records: Records, model: str) -> Table | None:
     columns = ["heads", *map(label, pairs), "mean", "sd", "gain", "p", "seeds"]
     note = (
         f"All pairs trained together on {records.sources(model)}; each pair by its own metric. Gain: of the mean over "
+        "multi-task training; p over seeds (Student's paired t, two-sided). The published ± are copied from another "
+        "paper's table and omitted."
     )
-    note += "multi-task, p over seeds (Student's paired t, two-sided). The published ± are not real and left out."
     note += english_rules(records.part(model, "table"))
     return table(f"Table I, {model}", columns, rows, note, published)
 
@@ -183,8 +187,10 @@ def recovery_table(records: Records, model: str) -> Table | None:
         rows.append([by, where, round(100 * share), *cells, _kept(base, each), len(each)])
     columns = ["heads closed", "layers", "%"]
     columns += [f"{language}, {when}" for language in languages for when in ("cut", "recovered")]
-    note = f"Means over the four tasks, trained on {records.sources(model)}. Kept: recovered scores over those of the "
-    note += "whole model of the same seeds, which had no further epochs itself."
+    note = (
+        f"Means over the four tasks, trained on {records.sources(model)}. Kept: recovered scores as a fraction of the "
+        "intact model's (same seeds), which is not trained further."
+    )
     return table(f"Pruning and recovery, {model}", [*columns, "kept, %", "seeds"], rows, note)
 
 
@@ -214,7 +220,7 @@ def models_table(records: Records) -> Table | None:
         ]
         rows.append([key[0], key[1], round(100 * key[2]), *kept])
     seeds = ", ".join(f"{model} {seeds_of(recoveries)}" for model, recoveries in models.items())
-    note = f"Mean score of all pairs after recovery, in percent of the whole model's of the same seeds. Seeds: {seeds}."
+    note = f"Mean score of all pairs after recovery, in percent of the intact model's (same seeds). Seeds: {seeds}."
     return table("What models keep", ["heads closed", "layers", "%", *models], rows, note)
 
 
@@ -253,8 +259,8 @@ def meta_table(
     note += f"Gain over the multi-task start at {shots[-1]} shots; low, high and the one-sided p resample examples "
     note += "and support sets (paired bootstrap), not trainings. p over seeds: Student's paired t over trainings, "
     note += "two-sided. "
-    note += "Every start's rate of adaptation was chosen on the pairs it was trained on. "
-    note += "Zero-shot: the task's output head as the other language trained it."
+    note += "Every start's adaptation rate was chosen on the pairs it was trained on. "
+    note += "Zero-shot: with the task's output head trained on the other language."
     return table(title or f"Meta-test on {what}, {model}", columns, rows, note)
 
 
@@ -315,9 +321,10 @@ def retrieval_table(records: Records) -> Table | None:
             rows[-1] += [each[0]["n"], len(each)]
     columns = ["model", "pair", "pooling", "metric", "score", "sd", "n", "seeds"]
     note = (
-        "In percent; nearest neighbours by cosine of untouched vectors. F1: the similarity above which a pair counts "
+        "In percent; nearest neighbours by cosine similarity of the pretrained encoder's vectors. F1: the similarity "
+        "threshold is chosen on every second sentence and evaluated on the others. Closed heads are random, drawn "
+        "anew for each seed."
     )
-    note += "is chosen on every second sentence and measured on the others. Closed heads are random, new ones a seed."
     return table("Translations found by their vectors", columns, rows, note) if rows else None
 
 
@@ -341,9 +348,9 @@ def groups_table(records: Records) -> Table | None:
     columns = ["model", "between", "D", "low", "high", "above 0", "p", "D of each", "seeds"]
     note = (
         "α = 0.3: the heads most important to a group's pairs together are closed, and a group's score is the mean of "
+        "its pairs'. D: mean over seeds; low, high: Student's interval over seeds. Above 0: number of seeds whose own "
+        "interval over examples lies above zero; p: one-sided, the largest over seeds."
     )
-    note += "its pairs'. D: mean over seeds; low, high: Student's interval over seeds. Above 0: how many seeds' own "
-    note += "intervals, which are over examples, lie above zero; p, one-sided, is the largest of theirs."
     return table("D between languages and between tasks", columns, rows, note)
 
 
@@ -379,9 +386,9 @@ def relations_table(records: Records) -> Table | None:
         return None
     columns = ["model", "two pairs of", "D", "sd", "heads shared, %", "n"]
     note = (
-        "If tasks had heads and languages none, D would be near zero for one task in two languages, which would share "
+        "If heads belonged to tasks and not to languages, D would be near zero for one task in two languages, which "
+        "would share most of their top 30 % of heads (by chance: 30 %)."
     )
-    note += "most of their top 30 % of heads; chance is 30 %."
     return table("Two pairs at a time", columns, rows, note)
 
 

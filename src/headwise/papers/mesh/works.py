@@ -144,7 +144,7 @@ def retrieved(place: Place) -> dict[str, Any]:
 
 
 def apart(place: Place) -> dict[str, Any]:
-    """Importance of every pair; how far pairs, languages and tasks come apart in the model trained on all of them."""
+    """Importance of every pair; how far pairs, languages and tasks dissociate in the model trained on all of them."""
     c = place.config
     made = opened(place, c["training"], c["of"])
     base_scores = {n: evaluate(made, n, limit=c["dev"]).value for n in made.tasks}

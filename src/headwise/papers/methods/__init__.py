@@ -1,4 +1,4 @@
-"""Methods of training against tuned baselines, column by column: our own experiment."""
+"""Training methods against tuned baselines, column by column: our own experiment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _in_short(records: Records) -> Part:
             interval = f" [{first.low:.2f}, {first.high:.2f}]" if first and first.low is not None else ""
             told = f"{first.what} {first.value:+.2f}{interval} points" if first else "no method of ours"
             tested = ", tasks with labelled test rows" if split == "test" else ""
-            says = f"{model} on {split} rows{tested}: {told} against tuned plain training, every method tuned alike."
+            says = f"{model} on {split} rows{tested}: {told} against tuned plain training; every method tuned alike."
             claims.append(Claim(says, "points of the mean over tasks", own))
     return in_short(claims)
 
@@ -35,18 +35,18 @@ def _kind(method: str) -> str:
 
 
 def _confirmed(records: Records) -> Part:
-    text = "Learning rate, clipping and pooling were chosen for every method with the same number of candidates, on "
-    text += (
-        "held-out training rows. The comparisons are on other seeds. GLUE's mean hides what happens in its columns, "
+    text = (
+        "Learning rate, clipping and pooling were tuned for every method with the same number of candidates, on "
+        "held-out training rows. The comparisons use other seeds. GLUE's mean hides differences between its tasks, so "
+        "each one is tested separately."
     )
-    text += "so each column is tested by itself."
     every = [(model, split, title) for title in tables.SETS for model in records.models for split in ("dev", "test")]
     shown = [tables.method_table(records, *each) for each in every]
     return Part("Methods against tuned plain training", text, [each for each in shown if each])
 
 
 def _untouched(records: Records) -> Part:
-    text = "Whether training improves on the encoder as it is."
+    text = "Does training improve on the pretrained encoder?"
     shown = tables.untouched_table(records)
     figures = {"trained and untouched similarity": partial(tables.drawn, records)} if shown else {}
     return Part("Trained against untouched", text, [shown] if shown else [], figures)
@@ -54,23 +54,23 @@ def _untouched(records: Records) -> Part:
 
 def _chosen(records: Records) -> Part:
     shown = tables.chosen_table(records)
-    return Part("What was chosen", "Settings of every method.", [shown] if shown else [])
+    return Part("What was chosen", "The settings chosen for each method.", [shown] if shown else [])
 
 
 recipe = PaperRecipe(
     name="methods",
-    title="Methods of training against tuned baselines",
-    paper="An experiment of headwise; no paper has it.",
+    title="Training methods against tuned baselines",
+    paper="An experiment of headwise, not from a paper.",
     hub=HUB,
     sizes=SIZES,
     build=Build,
     read=Records,
     sections=(_in_short, _confirmed, _untouched, _chosen),
     items=(
-        Item("together", "methods of training all tasks in one model", ("together",), ("Tuned methods", "Tuned sett")),
+        Item("together", "training methods for all tasks in one model", ("together",), ("Tuned methods", "Tuned sett")),
         Item("rivals", "updates of heads, combined gradients, MT-DNN", ("rivals",), ("Updates and",)),
         Item("merged", "single-task models merged into one", ("merged",), ("Merged models",)),
-        Item("alone", "every task in a model of its own", ("alone",), ("Tuned methods",)),
+        Item("alone", "one model per task", ("alone",), ("Tuned methods",)),
         Item("untouched", "cosines of the untouched encoder", ("untrained",), ("Similarity",)),
     ),
     contrast=Records.contrast,

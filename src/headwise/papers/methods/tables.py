@@ -26,9 +26,9 @@ def chosen_table(records: Records) -> Table | None:
         tried = len(result["rungs"][0]["candidates"])
         rows.append([model, method, tasks[0] if len(tasks) == 1 else "all", settings, 100 * last["mean"], tried])
     note = (
-        "Chosen by successive halving on a tenth of the training rows (at most 1,000 of a task); development and test "
+        "Chosen by successive halving on a tenth of the training rows (at most 1,000 per task), without development "
+        "and test rows. Held-out score: mean over tasks, in percent."
     )
-    note += "rows chose nothing. Held-out score: mean over tasks, in percent."
     columns = ["model", "method", "tasks", "chosen", "held-out score", "candidates"]
     return table("Tuned settings", columns, rows, note) if rows else None
 
@@ -58,8 +58,10 @@ def method_table(records: Records, model: str, split: str, title: str = "Tuned m
     for row, p in zip(rows, adjust(np.array(tests))):
         row.insert(-1, finite(float(p)))
     columns = ["method", "column", "score", "sd", "against plain", "low", "high", "p", "p (Holm)", "seeds"]
-    note = "In percent; every method with its own tuned settings, on seeds that tuned nothing. Student's paired t over "
-    note += f"seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."
+    note = (
+        "In percent; every method with its own tuned settings, on seeds that were not used for tuning. Student's "
+        f"paired t over seeds, two-sided; Holm over all {np.isfinite(tests).sum()} tests of the table."
+    )
     if MTDNN in scores:
         note += f" {MTDNN} has plain training's settings."
     if missing := [name for name in SETS[title] if name not in scores]:
@@ -86,8 +88,8 @@ def untouched_table(records: Records) -> Table | None:
     rows.sort(key=lambda row: (row[0], row[1]))
     note = (
         "Spearman's correlation of predicted and gold similarity, in percent. Untouched encoders were not trained on "
+        "this task here; an encoder pretrained for similarity may have seen such pairs."
     )
-    note += "this task's rows here; an encoder trained for similarity may have seen such pairs before."
     columns = ["model", "split", "way", "r", "sd", "seeds"]
     return table("Similarity: trained against untouched", columns, rows, note) if rows else None
 

@@ -17,7 +17,7 @@ from headwise.papers.specialization.settings import HUB, SIZES
 from headwise.papers.specialization.similarity import similarities, similarity_table
 
 FMRI = "brain recordings of Pereira et al. 2018; with your own: headwise.dissociation.similarity.cnm"
-SERVER = "the labels of GLUE's test sets, which its server alone has: the recipe writes the files to send"
+SERVER = "the labels of GLUE's test sets, which only its server has: the recipe writes the files to submit"
 ITEMS = (
     Item("table-1", "tasks and their rows", ("inventory",), ("Tasks",)),
     Item("table-2", "models, their layers and heads", ("inventory",), ("Models",)),
@@ -102,54 +102,54 @@ DIFFERENCES = (
     Difference("warm-up", "0.1 of the steps (paper); none (release)", "0.1 of the steps", "release"),
     Difference(
         "batches",
-        "each drawn anew, with replacement (release); an epoch does not cover the data",
+        "each sampled anew, with replacement (release); an epoch does not cover the data",
         "every row once an epoch",
         "release",
     ),
     Difference(
         "released program",
         "leaks gradients, turns dropout off, scores per token",
-        "as the paper describes it; these departures one after another, without the four above",
+        "as in the paper; these departures added one by one, without the four above",
         "release",
     ),
     Difference("α and δ of IAT", "the best of a grid for each model", "α = 0.3, δ = 0.1 for all", "appendix-f"),
     Difference("held rows of IAT", "query, key and value (release)", "the same; with the output rows", "table-7"),
     Difference("tests", "paired bootstrap over 30 draws of rows", "Student's t over trained models", "table-6"),
-    Difference("GLUE test sets", "marked by the server", "files to send; development sets here", "table-5"),
+    Difference("GLUE test sets", "scored by the server", "files to submit; development sets here", "table-5"),
     Difference(
         "TinyBERT",
-        "distilled under a tuned BERT base, 2 + 3 epochs; IAT in that distillation",
+        "distilled from a tuned BERT base, 2 + 3 epochs; IAT during distillation",
         "the same, without IAT; for other models a student of every second layer",
         "table-5",
     ),
-    Difference("CNM", "brain recordings", "not run: the recordings are not here"),
+    Difference("CNM", "brain recordings", "not run: the recordings are not available"),
 )
 
 
 WORDS = {
-    "Tasks and models": """What was trained on, and what was trained. Published numbers stand beside ours
-        throughout; they are of the paper's own models, trained on its full data.""",
-    "All encoders": """Do tasks come apart in every model? All tasks trained together, each task's top 30 % of heads
-        closed; the sections below have the details.""",
+    "Tasks and models": """The tasks and the models trained on them. Published numbers are shown beside ours
+        throughout; they are from the paper's own models, trained on its full data.""",
+    "All encoders": """Do tasks dissociate in every model? All tasks trained together, each task's top 30 % of heads
+        closed; details are in the sections below.""",
     "Two tasks": """Every two tasks trained together, each task's top 30 % of heads closed in turn (Figure 2, Table 9).
-        A double dissociation has D_A and D_B above zero; it is distinct from 10 % on. A lesion that drives all
+        A double dissociation has D_A and D_B above zero; distinct means 10 % or more. A lesion that drives all
         predictions into one class makes F1 jump or vanish: compare D on accuracy, and D above chance.""",
     "All tasks": """All tasks trained together: the performance of each under each lesion, D of each task (Eq. 7), how
         many heads tasks share and in which layers (Tables 3, 10 and 11, Figure 4). The frozen encoder is the control:
         its heads were never trained for these tasks.""",
-    "AG and AG-Pair": """Is it the task or the form of its input? The same news as single texts and as pairs (Table 4):
-        if the form decided, D against a task of pairs would fall where the news come in pairs.""",
-    "Similarity of tasks": """Do tasks that are alike share heads? Similarity by the vectors of single-task models
+    "AG and AG-Pair": """Does the task matter, or the form of its input? The same news as single texts and as pairs
+        (Table 4): if the form mattered, D against a task of pairs would be lower for news in pairs.""",
+    "Similarity of tasks": """Do similar tasks share heads? Similarity by the vectors of single-task models
         (DSE, CRA), by transfer between them (AHP), by shared top heads and by ranks, against D of each pair
-        (Figures 3 and 5 to 7), on accuracy as F1 jumps when a lesion shifts answers.""",
+        (Figures 3 and 5 to 7), on accuracy, because F1 jumps when a lesion shifts answers.""",
     "Training important heads": """GLUE's tasks trained together: plainly, with important-head training (IAT) and its
-        variants, and by the baselines (Tables 5, 7, 12 and 13, Figures 8 to 10). Scores are on development sets; files
-        for the server, which alone has the test labels, come from headwise.papers.specialization.glue. A method is
-        set against plain training seed by seed.""",
+        variants, and by the baselines (Tables 5, 7, 12 and 13, Figures 8 to 10). Scores are on development sets; only
+        the server has the test labels, and headwise.papers.specialization.glue writes the files for it. A method is
+        compared with plain training seed by seed.""",
     "Few-shot transfer": """A new task learned from a handful of rows, starting from models trained on GLUE in different
         ways (Tables 6 and 8): 20 epochs, paired seeds.""",
     "Estimators of importance": """Which estimator should be the default? All of them on the same models, and pruning
-        with importance estimated anew after every cut.""",
+        with importance re-estimated after every cut.""",
 }
 
 
@@ -174,9 +174,9 @@ def _claims(records: Records) -> Part:
     own += row("per layer and task", "control", gaps("a factor per layer and task, faster"), "trainings")
     own += row("per head, all tasks alike", "control", gaps("a factor per head, faster"), "trainings")
     factors = (
-        "Learned factors of heads raise GLUE where gradients are not clipped and the base is not tuned; against a "
+        "Learned per-head factors raise GLUE when gradients are not clipped and the baseline is not tuned; for a "
+        "tuned baseline, see methods."
     )
-    factors += "tuned base see methods."
     axis = "points of GLUE's mean against plain training"
     return in_short(
         [

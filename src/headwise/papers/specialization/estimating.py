@@ -42,10 +42,10 @@ def estimator_table(records: Records, model: str) -> Table | None:
     rows.sort(key=lambda row: row[3])
     examples = by_estimator["gradient"][0].config["examples"]
     note = (
-        f"Over tasks and seeds, {examples} examples each. Performance left: the mean over the shares of heads closed, "
+        f"Over tasks and seeds, {examples} examples each. Performance left: mean over the fractions of heads closed, "
+        "most important first, in percent of the intact model's; lower means a better ranking. D: dissociation of the "
+        "tasks by its heads, α = 0.3; closing heads that every task needs costs much and adds nothing to D."
     )
-    note += "most important first, in percent of the whole model's: the lower, the better an estimator finds them. D: "
-    note += "how far the tasks come apart on its heads, α = 0.3; heads that every task needs hurt much and give none."
     columns = ["estimator", "rank correlation with gradient", "seconds a task", "performance left", "D", "seeds"]
     return table(f"Importance estimators, {model}", columns, rows, note)
 
@@ -91,9 +91,9 @@ def permutation_table(records: Records) -> Table | None:
         for r in records.of("relabelling")
     ]
     note = (
-        "The tasks' heads are dealt anew, each task keeping its number of heads and each head its number of tasks; p: "
+        "Heads are permuted between tasks, keeping each task's number of heads and each head's number of tasks; p: "
+        "how often D is then at least as large, one-sided."
     )
-    note += "how often D is then as large, one-sided."
     return table("Permutation test of D", ["model", "seed", "D", "p", "draws"], rows, note) if rows else None
 
 
@@ -113,10 +113,12 @@ def closing_table(records: Records) -> Table | None:
             low = [_at_the_floor(record, how) for record in ones]
             floor = f"{sum(map(sum, low))} of {sum(map(len, low))}"
             rows.append([model, how, mean_sd(values.values())[0], *student(values.values()), *test, floor, len(ones)])
-    note = "D on accuracy in percent, mean over tasks, α = 0.3; low, high: Student's interval over trainings; against "
-    note += "zero: the mean difference of the same trainings, p by Student's paired t, two-sided. Mean: a head's mean "
-    note += "output over rows. Resample: its output for another row. At the floor: own lesions that leave a task "
-    note += "within five points of chance."
+    note = (
+        "D on accuracy in percent, mean over tasks, α = 0.3; low, high: Student's interval over trainings; against "
+        "zero: the mean difference over the same trainings, p by Student's paired t, two-sided. Mean: a head's mean "
+        "output over rows. Resample: its output for another row. At the floor: own lesions that leave a task within "
+        "five points of chance."
+    )
     columns = ["model", "closed to", "D", "low", "high", "against zero", "p", "at the floor", "seeds"]
     return table("D by what closed heads return", columns, rows, note) if rows else None
 
@@ -148,8 +150,10 @@ def _rounds_table(records: Records, model: str, first: str) -> Table | None:
         anew, once = ({i: 100 * r.result["area"][task][at] for i, r in enumerate(runs)} for at in (0, 1))
         means = [float(np.mean(list(areas.values()))) for areas in (anew, once)]
         rows.append([label(task), *means, *against(anew, once)])
-    note = f"Mean performance in percent over shares pruned, {first} important first, {seeds(len(runs))}; in rounds, "
-    note += "importance is estimated anew after every tenth. P: paired t test over seeds, two-sided, not corrected."
+    note = (
+        f"Mean performance in percent over fractions pruned, {first} important first, {seeds(len(runs))}; in rounds, "
+        "importance is re-estimated after every tenth. p: paired t test over seeds, two-sided, not corrected."
+    )
     title = f"Pruning in rounds{', most important first' * (first == 'most')}, {model}"
     return table(title, ["task", "in rounds", "scored once", "difference", "p"], rows, note)
 
@@ -165,10 +169,11 @@ def head_set_table(records: Records) -> dict[str, Any] | None:
         return None
     drawn = sorted({str(one.result["dissociation"]["random"]) for lesioned in by_model.values() for one in lesioned})
     note = (
-        f"In percent, α = 0.3, by the tasks' own metrics; {', '.join(drawn)} random sets. P, one-sided: how often "
-        "random sets of as many heads, dealt to the tasks, give such a D; by layer: sets with as many heads of each "
-        "layer, so whether more than the layer matters. Medians over trainings; below: in how many p is under "
-        f"{LEVEL}, for tasks after Holm. These are trainings of their own, with the seeds of the other tables."
+        f"In percent, α = 0.3, by the tasks' own metrics; {', '.join(drawn)} random sets. p, one-sided: how often "
+        "random sets of the same sizes, assigned to the tasks, give as large a D; by layer: sets with as many heads "
+        "in each layer, which tests whether more than the layer matters. Medians over trainings; below: in how many p "
+        f"is under {LEVEL}, Holm-corrected over tasks. The trainings are separate from those of the other tables, with "
+        "the same seeds."
     )
     columns = ["model", "task", "D", "p", "below", "p by layer", "below by layer", "trainings"]
     return table("D against random head sets", columns, rows, note)

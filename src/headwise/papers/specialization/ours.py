@@ -85,9 +85,11 @@ def pooled_table(records: Records) -> Table | None:
     for row, holm in zip(rows, after_holm(row[6] for row in rows)):
         row.insert(7, holm)
     columns = ["method", "clipped at", "against", "difference", "low", "high", "p", "p (Holm)", "better in", "models"]
-    note = f"{MEAN}, annealed sampling; the mean over all trainings of all models that have both, its interval (95 %) "
-    note += "and p by Student's paired t, two-sided: they tell of these models, not of others. MT-DNN samples in "
-    note += "proportion and clips gradients at 1 in both."
+    note = (
+        f"{MEAN}, annealed sampling; mean over all trainings of all models that have both, 95 % interval and p by "
+        "Student's paired t, two-sided; they hold for these models only. MT-DNN samples proportionally and clips "
+        "gradients at 1 in both."
+    )
     return table("Methods over all models", columns, rows, note) if rows else None
 
 

@@ -65,10 +65,10 @@ def similarity_table(records: Records, model: str) -> Table | None:
     measures = similarities(records, model).items()
     rows = [[by, *(value for d in scores for value in _fit(alike, d))] for by, alike in measures]
     note = (
-        "Pearson correlation of similarity with D over pairs of tasks, with D on accuracy, which all tasks have, and "
+        "Pearson correlation of similarity with D over pairs of tasks: with D on accuracy, which is defined for all "
+        "tasks, and with D by each task's own metric (F1 for QQP); p by permuting tasks, as pairs that share a task "
+        "are not independent. CNM needs brain data of your own: headwise.dissociation.similarity.cnm."
     )
-    note += "with D by each task's own metric (F1 for QQP); p by exchanging tasks, as pairs that share a task are not "
-    note += "independent. CNM needs brain data of your own: headwise.dissociation.similarity.cnm."
     columns = ["measure", "r (accuracy)", "p (accuracy)", "r (own metric)", "p (own metric)"]
     return table(f"Similarity of tasks against D, {model}", columns, rows, note)
 

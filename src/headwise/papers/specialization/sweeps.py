@@ -118,7 +118,7 @@ def grid_table(records: Records, model: str) -> Table | None:
     chosen = chosen_by_others(base, points)
     note = f"{MEAN}; {PAIRED} The paper takes the best of δ in 0.05, 0.1, 0.15 and α in 0.1, 0.2, 0.3 for each model. "
     note += f"Best here: δ = {best[0]}, α = {best[1]}"
-    note += "." if chosen is None else f"; where the other seeds choose it, the gain is {chosen:+.2f} points."
+    note += "." if chosen is None else f"; chosen on the other seeds, the gain is {chosen:+.2f} points."
     if own := by_method(records, model, "annealed").get(UNTUNED):
         means = mean_scores(own, columns_of(own))
         tested = [*against(means, base), None, len(gaps(means, base)), None]
@@ -131,7 +131,7 @@ def grid_table(records: Records, model: str) -> Table | None:
 
 UNTUNED = "iat, α and δ untuned"
 UNTUNED_NOTE = (
-    "Last row, not tuned: each task's fewest heads with half of its importance, from when two selections agree by 0.9."
+    "Last row, not tuned: the fewest heads with half of a task's importance, once two selections agree by 0.9."
 )
 
 
@@ -189,9 +189,11 @@ def glue_d_table(records: Records, model: str) -> Table | None:
         row.insert(7, holm)
     rows[-1].insert(7, None)
     columns = ["task", "D plain", "sd", "D with IAT", "sd", "difference", "p", "p (Holm)", "seeds"]
-    note = "In percent by the tasks' own metrics, α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, "
-    note += "two-sided. A task whose whole model scores zero has no D, and the mean is over the tasks that have one in "
-    note += f"every seed. {records.trained_on(model)} The paper draws it for five models and prints no numbers."
+    note = (
+        "In percent by the tasks' own metrics, α = 0.3, δ = 0.1, annealed sampling; p: paired t test over seeds, "
+        "two-sided. A task on which the intact model scores zero has no D; the mean is over the tasks with a D in "
+        f"every seed. {records.trained_on(model)} The paper shows five models in a figure, without numbers."
+    )
     return table(f"D on GLUE, {model}", columns, rows, note)
 
 

@@ -78,10 +78,11 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
     columns += ["verdict", "p", "collapsed", "seeds"]
     same = real(task for pair in by_pair for task in pair)
     note = (
-        "In percent, α = 0.3, means over seeds; the verdict is on the means. P: that both D_A and D_B are above zero, "
+        "In percent, α = 0.3, means over seeds; the verdict is on the means. p: test that both D_A and D_B are above "
+        "zero, "
     )
     note += f"one-sided by Student's t over trainings (seeds), Holm-corrected over {len(rows) - 1} pairs." + (
-        f" Beside: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)} of Table 9." if same else ""
+        f" Published: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)}, Table 9." if same else ""
     )
     kind = "a frozen encoder" if frozen else "training two tasks together"
     return table(f"D after {kind}, {model}", columns, rows, note, published)
@@ -164,8 +165,10 @@ def paradigm_table(records: Records) -> Table | None:
         published.append([None, *(theirs if same else (None, None)), *[None] * 3])
     if not rows:
         return None
-    note = "P: how often tasks exchanged at random give as large a difference, one-sided; all exchanges are tried. "
-    note += "Five tasks of which two read single texts can be exchanged in ten ways, so p is 0.1 at least."
+    note = (
+        "p: how often randomly permuted tasks give as large a difference, one-sided; all permutations are tried. Five "
+        "tasks, two of which read single texts, can be permuted in ten ways, so p is at least 0.1."
+    )
     columns = ["model", "D across", "D within", "difference", "p", "pairs"]
     return table("D across and within input paradigms", columns, rows, note, published)
 
@@ -211,10 +214,10 @@ def five_table(records: Records, model: str, method: str = "multi", frozen: bool
         f"In percent, α = 0.3, means over {seeds(len(lesioned))}; low and high: Student's interval over seeds; above "
         "0: seeds whose own interval over examples lies above zero; p: that D is zero, by Student's t over "
         f"trainings (seeds), Holm-corrected over {len(tasks)} tasks; at the floor: seeds in which the task's own "
-        "lesion leaves it within five points of chance or with one answer, so that D is cut off. "
+        "lesion leaves it within five points of chance or with one answer, which limits D. "
     )
-    note += f"{collapsed(lesioned)} lesions by tasks' heads leave one class only. " + (
-        f"The published D is that of the published matrix. {erratum('table 3')}" if lines else ""
+    note += f"{collapsed(lesioned)} lesions of tasks' heads leave a single predicted class. " + (
+        f"The published D is computed from the published matrix. {erratum('table 3')}" if lines else ""
     )
     kind = "frozen encoder" if frozen else {"multi": "plain training"}.get(method, method)
     return table(
@@ -256,11 +259,11 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0"]
     columns += ["at the floor", "D off the floor", "seeds"]
     note = (
-        "D on accuracy in percent, which all tasks have, α = 0.3, means over seeds; low and high: Student's interval "
+        "D on accuracy in percent, α = 0.3, means over seeds; low and high: Student's interval "
         "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
         f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
         f"interval over examples above zero; at the floor: tasks and seeds whose own lesion leaves them within five "
-        "points of chance or with one answer, where D is cut off; D off the floor: the mean of the others. "
+        "points of chance or with one answer, which limits D; D off the floor: the mean of the others. "
         f"{over_models([row[-8] for row in rows])}"
     )
     return table("D in all encoders", columns, rows, note)
@@ -337,8 +340,10 @@ def mutual(lesioned: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
 def fell_table(records: Records) -> Table | None:
     """Failed trainings, which are excluded from all other tables."""
     rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t in records.fell]
-    note = "After training every task with classes gives one answer to all rows: such models are left out of all other "
-    note += "tables."
+    note = (
+        "Models that give one answer to all rows of every classification task after training; they are excluded from "
+        "all other tables."
+    )
     return table("Trainings that failed", ["model", "tasks", "method", "seed"], rows, note) if rows else None
 
 

@@ -30,9 +30,9 @@ PUBLISHED_7 = {"multi": "multi", "prune least": "prune least 30 %", "random head
 PUBLISHED_7 |= {"iat": "train top 30 %"}
 PAIRED = "against plain and p (paired t test, two-sided): over the seeds that both have."
 START = (
-    "Same start: seeds that branched off from that plain training; in others it was trained again, and its noise is in "
+    "Same start: seeds that branched off that plain training; for others it was repeated, which adds noise to the "
+    "difference."
 )
-START += "the difference."
 MEAN = "Mean over GLUE's development sets in percent"
 UNCLIPPED = "–"
 BEST = "a factor per head and task, faster"
@@ -56,9 +56,9 @@ def glue_table(records: Records, model: str, sampling: str) -> Table | None:
     published = [[None, *_spread_out(lines.get(row[0]), tasks), *[None] * 5] for row in rows]
     columns = ["method", *(_glue_label(t) for t in tasks), "mean", "sd", "against plain", "p", "p (Holm)"]
     columns += ["tasks better", "seeds"]
-    note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples in proportion."
+    note = f"Development scores in percent, means over seeds; {PAIRED} MT-DNN samples proportionally."
     note += f" {records.trained_on(model)}"
-    note += f" Beside: {theirs} of Table 13." if lines and theirs else ""
+    note += f" Published: {theirs}, Table 13." if lines and theirs else ""
     return table(f"GLUE, {sampling} sampling, {model}", columns, rows, note, published)
 
 
@@ -151,8 +151,10 @@ def server_tables() -> list[Table]:
     made = []
     for name, sampling, lines in (("5", "annealed", paper.TABLE_5), ("12", "proportional", paper.TABLE_12)):
         rows = [[model, method, *line] for (model, method), line in lines.items()]
-        note = f"As printed in Table {name}; ours are sent to the server from the files that `headwise submit` writes. "
-        note += f"PALs, CA-MTL and adapters are cited there. {erratum('table 5')}" if name == "5" else ""
+        note = (
+            f"As printed in Table {name}; for scores of your own, send the files of `headwise submit` to the server. "
+        )
+        note += f"PALs, CA-MTL and adapters: as the paper cites them. {erratum('table 5')}" if name == "5" else ""
         columns = ["model", "method", *paper.GLUE]
         made.append(table(f"Test sets of GLUE, {sampling} sampling", columns, rows, note.strip()))
     return made
@@ -199,12 +201,11 @@ def released_table(records: Records, model: str) -> Table | None:
     for row, holm in zip(rows, after_holm(row[4] for row in rows)):
         row.insert(5, holm)
     rows[0][0] = "as the paper says" if "iat" in scores else rows[0][0]
-    note = f"{MEAN}; {PAIRED} Every row adds one departure to the row above. The last of them is the released program: "
-    note += (
-        "gradients zeroed (momentum moves on), scores per token, last layer undivided, no dropout after scoring, and "
-    )
-    note += (
-        f"the scoring pass's gradients left in the next update. Dropout off alone: all heads are trained on. {START}"
+    note = (
+        f"{MEAN}; {PAIRED} Every row adds one departure from the paper to the row above; the last is the released "
+        "program: gradients zeroed (momentum continues), scores per token, last layer undivided, no dropout after "
+        "scoring, and the gradients of the scoring pass left in the next update. Dropout off alone: all heads are "
+        f"trained on. {START}"
     )
     columns = ["method", "mean", "sd", "against plain", "p", "p (Holm)", "against the row above", "p", "seeds"]
     columns += ["same start"]
@@ -227,7 +228,7 @@ def unsaid_table(records: Records, model: str) -> Table | None:
     note += (
         "the head of RoBERTa's classifier, under each output layer. Grades: the loss of STS-B on 0 to 5, 25 times as "
     )
-    note += "large. Drawn anew: every batch from all rows."
+    note += "large. Drawn anew: every batch is sampled from all rows."
     columns = ["setting", "plain", "sd", "against plain", "p", "IAT", "sd", "IAT − plain", "p", "seeds"]
     return table(f"Settings of the release, {model}", columns, rows, note)
 
@@ -314,12 +315,12 @@ def few_shot_table(records: Records, model: str) -> Table | None:
         return None
     columns = ["task", "shots", "start", "mean", "sd", "against multi", "p", "p (Holm)", "", "starred in Table 6"]
     columns += ["p over draws", "draws", "models", "n"]
-    note = "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
-    note += "draws. P: one-sided, Student's t over trained models, whose draws are averaged; * where it is below 0.05 "
-    note += (
-        "after Holm over the task. P over draws: one-sided, paired bootstrap as published, which takes draws of rows "
+    note = (
+        "In percent. A draw has its own rows, order and new output head, the same for all starting points; sd over "
+        "draws. p: one-sided, Student's t over trained models, each the mean of its draws; * where it is below 0.05 "
+        "after Holm over the task. p over draws: one-sided, paired bootstrap as published, which treats draws of rows "
+        "as independent models. Published: Tables 6 and 8, whose stars are over draws."
     )
-    note += "for independent models. Beside: Tables 6 and 8, whose stars are over draws."
     return table(f"Few-shot transfer, {model}", columns, rows, note, published)
 
 

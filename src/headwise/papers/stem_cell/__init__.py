@@ -22,8 +22,8 @@ def _in_short(records: Records) -> Part:
     more = [each for model in equal for each in _usual_gains(records, model)]
     worse, better = (_named(rows, sign) for sign in (-1, 1))
     says = f"With as many updates alone as together, joint training hurts {worse} and helps {better}."
-    unequal = "Against tasks trained alone with a fifth of the updates, the usual comparison, it does not look so."
-    axis = "points by which all five together are better than alone"
+    unequal = "Against tasks trained alone with a fifth of the updates, the usual comparison, this does not show."
+    axis = "gain in points of all five together over alone"
     short = Claim(unequal, f"{axis}, a fifth of the updates", more)
     return in_short([Claim(says, f"{axis}, equal updates", rows), short])
 
@@ -46,10 +46,12 @@ def _named(rows: list[Row], sign: int) -> str:
 def _scores(records: Records) -> Part:
     entries = [tables.score_table(records, model, *way) for model in records.models() for way in tables.WAYS]
     entries += [make(records, model) for model in records.models() for make in (tables.equal_table, tables.each_table)]
-    text = "POS, NER, DEP, CON and SRL, each trained alone, beside every other one, and with all. The paper found that "
-    text += "joint training loses on every task; its table of scores is not to be had, so nothing stands beside ours. "
-    text += "The last row of each table is that comparison, and joint training has five times the updates in it: it "
-    text += "tests the paper's claim only where alone has as many (Equal updates)"
+    text = (
+        "POS, NER, DEP, CON and SRL: each trained alone, with every other task, and with all. The paper reports that "
+        "joint training loses on every task; its table of scores is not available, so none is shown beside ours. The "
+        "last row of each table is that comparison, but joint training has five times the updates in it: it tests the "
+        "paper's claim only with as many updates alone (Equal updates)"
+    )
     text += "." if any(one.times > 1 for one in records.trained) else ", which was registered and not run."
     return Part("Scores", text, [each for each in entries if each])
 
@@ -61,9 +63,11 @@ def _kept(records: Records) -> Part:
         ways = {tasks.upper(): tasks for tasks in TASKS[:1]} | {"all five": ALL}
         if kept := {name: taken for name, tasks in ways.items() if (taken := records.snapshots(model, tasks))}:
             drawn[f"gates on the way {model}"] = partial(figures.closing, kept)
-    text = "Hard-concrete gates learn which heads a task needs: with the encoder trained beside them (dynamic), with "
-    text += "the encoder at rest (static), and, as a control, on an encoder with random weights. "
-    text += f"{sentence(ERRATA['gates'])}; ours start open at the sizes smoke and small."
+    text = (
+        "Hard-concrete gates learn which heads a task needs: trained together with the encoder (dynamic), on a frozen "
+        f"encoder (static) and, as a control, on an encoder with random weights. {sentence(ERRATA['gates'])}; ours "
+        "start open at the sizes smoke and small."
+    )
     return Part("Heads kept", text, [each for each in entries if each], drawn)
 
 
@@ -76,9 +80,11 @@ def _claims(records: Records) -> Part:
             drawn[f"claims {model}"] = partial(figures.claimed, claims, every)
             if len(every.gates) == 3:
                 drawn[f"overlap of runs {model}"] = partial(figures.overlaps, every)
-    text = "Stem cells are heads claimed by most tasks. Tasks that like the same layers share heads by chance, so "
-    text += "claims are dealt anew within layers as well as over all heads. Of the published figure, "
-    text += f"{ERRATA['15 models average']}; ours has all of them."
+    text = (
+        "Stem cells are heads claimed by most tasks. Tasks that prefer the same layers share heads by chance, so "
+        "claims are permuted within layers as well as over all heads. For the published figure, "
+        f"{ERRATA['15 models average']}; ours shows all of them."
+    )
     return Part("Which tasks claim which heads", text, [each for each in entries if each], drawn)
 
 
@@ -89,7 +95,7 @@ def _static(records: Records) -> Part:
         static = records.profiles(model, "train").get(STAGES[0])
         if static:
             drawn[f"labels by layer {model}"] = partial(figures.layers, next(iter(alike(static).values())))
-    text = "Each head's accuracy for every label without training anything: the nearest centroid of head outputs for "
+    text = "Each head's accuracy for every label without any training: the nearest centroid of head outputs for "
     text += "POS, NER and CON, the arg-max of attention in either direction for DEP and SRL. "
     text += f"In the released code {ERRATA['probes']}; ours takes them from training data, and both are shown."
     return Part("What heads encode", text, [each for each in made if each], drawn)
@@ -103,9 +109,11 @@ def _training(records: Records) -> Part:
         profiles = records.profiles(model, "train")
         if STAGES[1] in profiles and len(profiles) > 1:
             drawn[f"change against single {model}"] = partial(figures.against_single, profiles)
-    text = "The hypothesis: single-task training turns pretrained heads into specialists, joint training does not. It "
-    text += "holds where selectivity rises from pretrained to single and falls from single to all five. The random "
-    text += "encoder says how much of a score its shape alone gives."
+    text = (
+        "The hypothesis: single-task training turns pretrained heads into specialists, joint training does not. It "
+        "holds where selectivity rises from pretrained to single and falls from single to all five. The random "
+        "encoder shows how much of a score the architecture alone gives."
+    )
     kept = [each for each in made if each]
     return Part("What training changes", text, [*kept, published_table()] if kept else [], drawn)
 
@@ -118,10 +126,10 @@ ITEMS = (
         ("Scores", "Heads kept", "Equal updates"),
     ),
     Item("equal-updates", "alone with as many updates as together", ("plain", "equal"), ("Equal updates",)),
-    Item("own-gates", "gates of each task: a remedy of the dilemma", ("plain", "gated", "each"), ("Gates for each",)),
+    Item("own-gates", "gates of each task: a remedy for the dilemma", ("plain", "gated", "each"), ("Gates for each",)),
     Item("table-2", "correlation of gates", ("gated",), ("Correlation of gates",)),
     Item("figure-1", "which tasks claim which heads", ("gated",), ("Stem cells", "claims", "overlap of runs")),
-    Item("figure-2", "gates while they learn", ("gated",), ("gates on the way",)),
+    Item("figure-2", "gates during training", ("gated",), ("gates on the way",)),
     Item("figure-3", "the best head of every label before training", ("pretrained",), ("labels by layer",)),
     Item(
         "figure-4",
@@ -143,7 +151,7 @@ DIFFERENCES = (
         "joint training", "five times the updates of each task alone", "the same; equal updates beside", "table-1"
     ),
     Difference("gates", "start between 0.3 and 0.7 (release)", "size full: the same; small: open"),
-    Difference("centroids", "from the test data they judge (release)", "from training data; both shown", "figure-4"),
+    Difference("centroids", "from the evaluated test data (release)", "from training data; both shown", "figure-4"),
     Difference("pairwise weights", "some pairs by intrinsic weighting (release)", "moving average for all"),
 )
 

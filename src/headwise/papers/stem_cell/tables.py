@@ -48,7 +48,7 @@ def score_table(records: Records, model: str, gates: bool, frozen: bool = False)
     rows.append(["all five - alone", *map(less, together, alone), *chance(every)])
     seeds = max(len(each) for each in scores.values())
     note = f"Test scores in percent, means over up to {seeds} seeds; sentences: {records.examples()}. p: against "
-    note += "alone, Student's paired t over seeds, two-sided, not corrected for how many there are."
+    note += "alone, Student's paired t over seeds, two-sided, not corrected for multiple tests."
     columns = ["trained", *NAMES, *(f"p {name}" for name in NAMES)]
     return table(f"Scores {WAYS[gates, frozen]}, {model}", columns, rows, note)
 
@@ -69,12 +69,12 @@ def equal_table(records: Records, model: str) -> Table | None:
     for row, holm in zip(rows, adjust(np.array([np.nan if row[7] is None else row[7] for row in rows])).tolist()):
         row.insert(8, holm)
     columns = ["task", "alone", "alone, equal updates", "all five", "all five - equal", "low", "high", "p", "p (Holm)"]
-    note = "Test scores in percent, means over seeds; low, high and p: Student's paired t over seeds, two-sided. Equal "
-    note += (
-        "updates: as many as all five tasks have together, five times the usual number. Joint training shows a task "
+    note = (
+        "Test scores in percent, means over seeds; low, high and p: Student's paired t over seeds, two-sided. Equal "
+        "updates: as many as all five tasks have together, five times the usual number. In joint training one batch "
+        "in five is of a given task, so the first and third columns have equal epochs over its rows, the second and "
+        "third equal updates."
     )
-    note += "its own rows once for every five batches, so the epochs over them are equal in the first and third column "
-    note += "and the updates in the second and third."
     return table(f"Equal updates, {model}", [*columns, "seeds"], rows, note)
 
 
@@ -92,7 +92,8 @@ def each_table(records: Records, model: str) -> Table | None:
         rows.append([name, *(_percent(mean_sd(s.values())[0]) for s in (alone, joint, one, mine)), *test, len(mine)])
     columns = ["task", "alone", "all five", "one set of gates", "gates of each task", "own gates - none", "low", "high"]
     note = (
-        "Test scores in percent, means over seeds; the difference is to all five without gates, by Student's paired t."
+        "Test scores in percent, means over seeds; the difference is from all five without gates, by Student's paired "
+        "t."
     )
     return table(f"Gates for each task, {model}", [*columns, "p", "seeds"], rows, note)
 
@@ -137,7 +138,7 @@ def kept_table(records: Records, model: str) -> Table | None:
     if not rows:
         return None
     columns = ["trained", "encoder", "heads open", "% open", "in all runs", "in any", "r lowest", "r highest", "runs"]
-    note = "r: Pearson between the gates of two runs. Beside: three runs of BERT base for POS, counted from a picture."
+    note = "r: Pearson between the gates of two runs. Published: three runs of BERT base for POS, read from a figure."
     return table(f"Heads kept, {model}", columns, rows, note, published)
 
 
@@ -165,8 +166,10 @@ def correlation_table(records: Records, model: str) -> Table | None:
     names = [*NAMES, "all five"][: len(claims.tasks)]
     rows = [[name, *row] for name, row in zip(names, matrix)]
     seeds = "different seeds" if len(claims.gates) > 1 else "the same seed"
-    note = f"The mean r between the gates of two single runs with {seeds}, on the diagonal of the same task: two tasks "
-    note += "with the same claims would have an r like those of the diagonal."
+    note = (
+        f"Mean r between the gates of two single runs with {seeds}; on the diagonal, of the same task. Two tasks with "
+        "the same claims would have an r like those on the diagonal."
+    )
     return table(f"Correlation of gates, {model}", ["", *names], rows, note)
 
 
@@ -192,8 +195,10 @@ def stem_table(records: Records) -> Table | None:
     if not rows:
         return None
     columns = ["model", "encoder", "tasks or more", "heads", "chance in layers", "p", "chance over all", "p ", "layers"]
-    note = "Heads claimed by so many of the five tasks, each in most of its runs. Chance deals each task's heads anew; "
-    note += "p is one-sided, for more shared heads than that."
+    note = (
+        "Heads claimed by at least this many of the five tasks, each in most of its runs. Chance: each task's heads "
+        "are dealt at random; p is one-sided, for more shared heads than that."
+    )
     return table("Stem cells", [*columns, "runs"], rows, note)
 
 
@@ -226,9 +231,11 @@ def label_table(records: Records, model: str, task: str, most: int = 20) -> Tabl
         published.append([None, None, *known, None, *_fall(known)])
     columns = ["label", "n", *stages, "layer", *(["all five - single"] if len(stages) == len(STAGES) else [])]
     runs = ", ".join(f"{stage} {len(alike(every[stage]))}" for stage in stages)
-    note = f"Percent right of each seed's best head, means over seeds ({runs}); the {len(rows)} commonest labels; "
-    note += "centroids, where there are any, from the test data itself, as published. Beside: BERT base on OntoNotes. "
-    note += "Layer: pretrained."
+    note = (
+        f"Accuracy in percent of each seed's best head, means over seeds ({runs}); the {len(rows)} most frequent "
+        "labels; centroids, where used, are from the test data, as published. Published: BERT base on OntoNotes. "
+        "Layer: of the pretrained encoder."
+    )
     return table(f"Best heads by label, {task.upper()}, {model}", columns, rows, note, published)
 
 
@@ -255,8 +262,10 @@ def way_table(records: Records, model: str) -> Table | None:
     if not rows:
         return None
     columns = ["heads", "task", "centroids from training data", "from the test data", "difference", "seeds"]
-    note = "Percent right of each label's best head in each seed, mean over seeds and labels. DEP and SRL go by "
-    note += "attention: no centroids."
+    note = (
+        "Accuracy in percent of each label's best head in each seed, mean over seeds and labels. DEP and SRL use "
+        "attention, not centroids."
+    )
     return table(f"Where centroids come from, {model}", columns, rows, note)
 
 
@@ -276,11 +285,13 @@ def change_table(records: Records, model: str) -> Table | None:
         return None
     columns = ["from", "to", "gain", "low", "high", "p", "low over seeds", "high over seeds", "p over seeds"]
     columns += ["% best head moved", "r of profiles", "selectivity", "labels"]
-    note = "Gain of the labels' best heads in points, each seed's best head first and then the mean over seeds. Low, "
-    note += "high and p are over labels and hold the trainings fixed; p is one-sided, for a gain. Over seeds: "
-    note += "Student's paired t of the mean over labels, two-sided, where both stages have the same seeds. r of heads' "
-    note += "profiles, mean over heads; change of selectivity in points: above zero heads became specialists; both run "
-    note += "by run, as are best heads that moved. Centroids from training data"
+    note = (
+        "Gain of the labels' best heads in points, the best head of each seed before the mean over seeds. Low, high "
+        "and p are over labels, with the trainings fixed; p is one-sided, for a gain. Over seeds: Student's paired t "
+        "of the mean over labels, two-sided, where both stages have the same seeds. r of heads' profiles, mean over "
+        "heads; change of selectivity in points: above zero, heads became specialists; both are computed run by run, "
+        "as is the percentage of best heads that moved. Centroids from training data"
+    )
     note += f"; seeds: {', '.join(f'{stage} {len(alike(profiles[stage]))}' for stage in STAGES if stage in profiles)}."
     return table(f"What training changes in heads, {model}", columns, rows, note)
 
@@ -327,10 +338,10 @@ def every_table(records: Records, model: str, fit_on: str = "test") -> Table | N
         known = PROBES["bert-base", task] if records.real else None
         published.append([None, *_cells(known)[1:], None] if known else [None] * 10)
     note = (
-        "Percent right of each seed's best head, mean over all labels and seeds; labels that fall from single to all "
+        "Accuracy in percent of each seed's best head, mean over all labels and seeds; labels that fall from single "
+        "to all five, by the mean over seeds; p: Student's paired t of the mean over seeds, two-sided. Centroids, "
+        "where used, are from the test data, as published. Published: BERT base on OntoNotes."
     )
-    note += "five by the mean over seeds; p: Student's paired t of the mean over seeds, two-sided. Centroids, where "
-    note += "there are any, from the test data itself, as published. Beside: BERT base on OntoNotes."
     return table(f"All labels, {model}", [*COLUMNS, "p over seeds"], rows, note, published) if rows else None
 
 
