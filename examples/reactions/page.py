@@ -65,10 +65,11 @@ def inventory(records: Records) -> Part:
         "(ester hydrolysis runs forwards), so that the origin of the product's atoms is known exactly. Atom maps are "
         "removed before a model reads a reaction; reactants are in random order, there are no reagents, and no "
         "product appears twice. These reactions were not carried out. Training, development and test reactions: "
-        f"{sizes}, with the same fraction of every class. Layers and heads are counted from 0 throughout.\n\nIntervals are 95 %: "
-        "Wilson's for fractions of test reactions (probes and token counts); by resampling test reactions for "
-        "fractions of atoms, brackets and ring digits, of which a reaction has several, and for differences. For "
-        "atoms, brackets and rings under random weights, low and high are instead the mean ± sd over seeds. Heads and "
+        f"{sizes}, with the same fraction of every class. Layers and heads are counted from 0 throughout.\n\nIntervals "
+        "are 95 %: Wilson's for fractions of test reactions (probes and token counts); by resampling test reactions "
+        "for fractions of atoms, brackets and ring digits, of which a reaction has several, and for differences. For "
+        "atoms, brackets and rings under random weights, low and high are instead the mean ± sd over seeds. Heads "
+        "and "
         "layers are chosen on development data."
     )
     made_of = (tables.reaction_table, tables.model_table, tables.property_table)

@@ -168,7 +168,7 @@ def test_a_bad_cache_is_refused_and_made_again(tmp_path, how):
         other = Reader.of(tiny("bert", seed=1), TOKENIZER)
         other.read(ROWS, cache=tmp_path)
         (tmp_path / f"{other.key(ROWS)}.safetensors").replace(path)
-    with pytest.warns(HeadwiseWarning, match="refused and made again"):
+    with pytest.warns(HeadwiseWarning, match="rejected and rebuilt"):
         found = reader.read(ROWS, cache=tmp_path)
     assert torch.equal(found.heads, wanted)
     assert torch.equal(reader.read(ROWS, cache=tmp_path).heads, wanted)

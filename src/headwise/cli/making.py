@@ -162,7 +162,8 @@ def prune(
     repair: Annotated[
         str | None,
         typer.Option(
-            help="refit what is left to what the whole model gives on texts: a file, one a line; or the word corpus"
+            help="refit the remaining weights to the whole model's outputs on texts: a file with one per line, "
+            "or the word corpus"
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -196,7 +197,7 @@ def _texts(repair: str | None) -> list[str] | bool:
     if repair is None or repair == "corpus":
         return repair == "corpus"
     if not Path(repair).is_file():
-        raise HeadwiseError(f"--repair {repair}: no such file", "a file with one text a line, or the word corpus")
+        raise HeadwiseError(f"--repair {repair}: no such file", "a file with one text per line, or the word corpus")
     return [line for line in Path(repair).read_text(encoding="utf-8").splitlines() if line.strip()]
 
 

@@ -180,7 +180,7 @@ def dissociate(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write all of it as JSON")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ablate each task's heads and measure how far the tasks come apart.
+    """Ablate each task's heads and measure how far the tasks dissociate.
 
     Example: headwise dissociate runs/train/model --fractions 0.1,0.3,0.5
     """

@@ -184,8 +184,8 @@ def metatest(
     how: Annotated[
         str,
         typer.Option(
-            help="adapt: steps of SGD from the output head of its language's kin, or a fresh one; fine-tune: "
-            "20 epochs under a fresh output head"
+            help="adapt: steps of SGD from the output head of the same task in another language, or a fresh one; "
+            "fine-tune: 20 epochs under a fresh output head"
         ),
     ] = "adapt",
     shots: Annotated[list[str], typer.Option(help="numbers of rows to learn from, comma-separated")] = ["4,8,16,32"],  # noqa: B006
@@ -195,7 +195,8 @@ def metatest(
         float | None, typer.Option(help="adapt: learning rate of these steps  [default: the method's]")
     ] = None,
     prune: Annotated[
-        float, typer.Option(min=0, max=0.99, help="adapt: fraction of heads to close, those the new rows need least")
+        float,
+        typer.Option(min=0, max=0.99, help="adapt: fraction of heads to close, least important for the new rows first"),
     ] = 0.0,
     settings: Annotated[
         list[str],

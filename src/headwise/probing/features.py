@@ -166,7 +166,7 @@ class Reader:
             try:
                 return self._opened(path, key)
             except HeadwiseError as error:
-                warnings.warn(HeadwiseWarning(f"feature cache refused and made again: {error}"), stacklevel=2)
+                warnings.warn(HeadwiseWarning(f"feature cache rejected and rebuilt: {error}"), stacklevel=2)
         about = {"key": key}
         if self.team.rank == 0 or own:
             with mapped.written(path, shapes, self.precision, about) as out:

@@ -128,7 +128,7 @@ def always(chances: list[list[float | None]] | None) -> int | None:
 
 
 def summary(study: dict[str, Any]) -> dict[str, Any]:
-    """One line of a comparison of studies: D at the default fraction, and the pairs that come apart by their test."""
+    """One line of a comparison of studies: D at the default fraction, and the pairs that dissociate by their test."""
     part = study.get("dissociation") or {}
     entries = part.get("D") or []
     if not entries:
