@@ -198,15 +198,15 @@ def trained(records: Records) -> Part | None:
 
 
 def gating(records: Records) -> Part | None:
-    found = tables.role_counts(records)
-    if not found:
+    counted = tables.role_counts(records)
+    if not counted:
         return None
     text = (
         "Causal head gating (Nam et al. 2025) fits gates on the frozen model twice: pushed open and pushed closed. A "
         "head that stays open when pushed closed facilitates, one that closes when pushed open interferes, and one "
         f"that follows the push is irrelevant. {_roles(records)}"
     )
-    maps = {f"{model}\n{task}": (record.arrays["signed"] + 1) / 2 for model, task, _, record in found}
+    maps = {f"{model}\n{task}": (record.arrays["signed"] + 1) / 2 for model, task, _, record in counted}
     figures = {"facilitating and interfering heads": partial(heat_maps, maps, shared=True, columns=5)}
     return Part("Heads that facilitate and interfere", text, [tables.role_table(records)], figures)
 

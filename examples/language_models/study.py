@@ -82,8 +82,8 @@ class FewToTrain:
     rows: int
 
     def read(self, split: str) -> list[Row]:
-        found = self.source.read(split)
-        return found[:: max(1, len(found) // self.rows)][: self.rows] if split == "train" else found
+        rows = self.source.read(split)
+        return rows[:: max(1, len(rows) // self.rows)][: self.rows] if split == "train" else rows
 
     @property
     def splits(self) -> list[str]:
@@ -174,13 +174,13 @@ class Study:
             from headwise.measuring.evaluate import evaluate
             from headwise.study.evidence import against_baseline
 
-            subject, found = self.subject(seed), {}
+            subject, scores = self.subject(seed), {}
             for task in subject.tasks:
                 score = evaluate(subject, task, limit=self.size.intact, tokens=self.tokens)
-                found[task] = against_baseline(score) | {"answers": [list(pair) for pair in score.answers.values()]}
+                scores[task] = against_baseline(score) | {"answers": [list(pair) for pair in score.answers.values()]}
                 if score.answers:
-                    found[task]["margin"] = score.on("margin").value
-            return found, {}
+                    scores[task]["margin"] = score.on("margin").value
+            return scores, {}
 
         self.recorded("intact", seed, {"rows": self.size.intact}, make)
 
@@ -190,16 +190,16 @@ class Study:
         def make() -> Any:
             from headwise.scoring.importance import importance
 
-            subject, found = self.subject(seed), {}
+            subject, measured = self.subject(seed), {}
             for task in subject.tasks:
-                found[task] = importance(subject, task, examples=self.size.examples, tokens=self.tokens, log=print)
+                measured[task] = importance(subject, task, examples=self.size.examples, tokens=self.tokens, log=print)
             arrays = {}
-            for task, result in found.items():
+            for task, result in measured.items():
                 arrays |= {f"{task}/scores": result.scores.numpy(), f"{task}/signed": result.signed.numpy()}
                 arrays[f"{task}/signed_stderr"] = result.signed_stderr.numpy()
             about = {
                 task: {"examples": r.examples, "harmful": int(r.harmful.sum()), "split_half": r.split_half(ALPHA)}
-                for task, r in found.items()
+                for task, r in measured.items()
             }
             return {"heads": list(self.subject(seed).attention.shape), "tasks": about}, arrays
 
@@ -228,22 +228,22 @@ class Study:
             from headwise.scoring.importance import importance
 
             how = {"steps": self.size.steps, "tokens": self.tokens, "log": print}
-            found: Any = importance(self.subject(seed), task, "causal_gating", **how)
+            gates: Any = importance(self.subject(seed), task, "causal_gating", **how)
             names = ("signed", "signed_stderr", "opened", "closed")
-            return {"roles": found.roles()}, {name: getattr(found, name).numpy() for name in names}
+            return {"roles": gates.roles()}, {name: getattr(gates, name).numpy() for name in names}
 
         self.recorded("gating", seed, {"task": task, "steps": self.size.steps}, make)
 
     def jobs(self) -> list[Job]:
         """What is to be done, the most telling first."""
         first, *others = self.size.seeds
-        found = self._measured(first)
-        found += [self._job(first, "lesions", self.lesions, close) for close in self.size.close]
+        due = self._measured(first)
+        due += [self._job(first, "lesions", self.lesions, close) for close in self.size.close]
         tasks = sorted(tasks_of(first, self.size, self.data), key=_length)
         gated, rest = [self._job(first, "gating", self.gating, t.name) for t in tasks if self.size.steps], []
         for seed in others:
             rest += [*self._measured(seed), self._job(seed, "lesions", self.lesions, "zero")]
-        return [*found, *gated[:QUICK], *rest, *gated[QUICK:]]
+        return [*due, *gated[:QUICK], *rest, *gated[QUICK:]]
 
     def _measured(self, seed: int) -> list[Job]:
         return [self._job(seed, "scores", self.scores), self._job(seed, "intact", self.intact)]

@@ -26,13 +26,13 @@ class Records:
     def find(self, work: str, model: str, **more: Any) -> Record | None:
         """The record of a work with these settings."""
         wanted = {"model": model, **more}
-        found = (r for r in self.all if r.work == work and all(r.config.get(k) == v for k, v in wanted.items()))
-        return next(found, None)
+        matching = (r for r in self.all if r.work == work and all(r.config.get(k) == v for k, v in wanted.items()))
+        return next(matching, None)
 
     def each(self, work: str, model: str, **more: Any) -> list[Record]:
         """One record for each seed that there is."""
-        found = (self.find(work, model, seed=seed, **more) for seed in self.seeds)
-        return [record for record in found if record is not None]
+        records = (self.find(work, model, seed=seed, **more) for seed in self.seeds)
+        return [record for record in records if record is not None]
 
     def tasks(self, model: str) -> list[str]:
         record = next(iter(self.each("intact", model)), None)
@@ -98,13 +98,13 @@ def answers_table(records: Records) -> Table:
 
 def lesion_rows(record: Record) -> dict[str, list[float | None]]:
     """Of every task: under no lesion, the lesion of each task, random sets, and sets in the layers of its own heads."""
-    result, found = record.result, {}
+    result, rows = record.result, {}
     tasks, f = result["tasks"], result["fractions"].index(result["default"])
     layered = np.array(result["matched_performance"], float)  # (T, T, M)
     for i, (task, row) in enumerate(zip(tasks, result["performance"][f])):
         alike = float(layered[i, i].mean()) if layered.size else None
-        found[task] = [*row[: len(tasks) + 1], float(np.mean(row[len(tasks) + 1 :])), alike]
-    return found
+        rows[task] = [*row[: len(tasks) + 1], float(np.mean(row[len(tasks) + 1 :])), alike]
+    return rows
 
 
 def left(record: Record, learned: list[str]) -> tuple[float, float, float | None] | None:
@@ -200,9 +200,9 @@ def task_d_tables(records: Records) -> list[Table]:
     for title, metric in (("D of each task", None), ("D of each task by margins", "margin")):
         rows = []
         for model in records.models:
-            found = [records.find("lesions", model, seed=records.first, close=close) for close in CLOSES]
+            lesioned = [records.find("lesions", model, seed=records.first, close=close) for close in CLOSES]
             for task in records.learned(model):
-                cells = [cell for record in found for cell in _d_of(record, task, metric)]
+                cells = [cell for record in lesioned for cell in _d_of(record, task, metric)]
                 if any(cell is not None for cell in cells):
                     rows.append([model, task, *cells])
         columns = ["model", "task", *(f"{name} {close}" for close in CLOSES for name in ("D %", "p"))]
@@ -222,15 +222,15 @@ def _d_of(record: Record | None, task: str, metric: str | None) -> list[Any]:
 
 
 def role_counts(records: Records) -> list[tuple[str, str, dict[str, int], Record]]:
-    found = []
+    entries = []
     for model in records.models:
         for task in records.tasks(model):
             record = records.find("gating", model, task=task)
             if record is not None:
                 flat = [role for row in record.result["roles"] for role in row if role]
                 counts = {role: flat.count(role) for role in ("facilitates", "irrelevant", "interferes")}
-                found.append((model, task, counts, record))
-    return found
+                entries.append((model, task, counts, record))
+    return entries
 
 
 def role_table(records: Records) -> Table:

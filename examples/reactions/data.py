@@ -74,25 +74,25 @@ class Reaction:
     @property
     def brackets(self) -> list[tuple[int, int]]:
         """Every closing bracket and its opening one."""
-        found, stack = [], []
+        pairs, stack = [], []
         for place, token in enumerate(self.tokens):
             if token == "(":
                 stack.append(place)
             elif token == ")":
-                found.append((place, stack.pop()))
-        return found
+                pairs.append((place, stack.pop()))
+        return pairs
 
     @property
     def closures(self) -> list[tuple[int, int]]:
         """Every digit that closes a ring and the one that opened it."""
-        found, opened = [], {}
+        pairs, opened = [], {}
         for place, token in enumerate(self.tokens):
             if token.isdigit() or token.startswith("%"):
                 if token in opened:
-                    found.append((place, opened.pop(token)))
+                    pairs.append((place, opened.pop(token)))
                 else:
                     opened[token] = place
-        return found
+        return pairs
 
     @property
     def reactant_atoms(self) -> list[int]:
@@ -106,18 +106,18 @@ def element(token: str) -> str | None:
         >>> element("[nH]"), element("c"), element("Cl"), element("(")
         ('N', 'C', 'CL', None)
     """
-    found = ATOM.fullmatch(token)
-    return (found[1] or found[2]).upper() if found else None
+    match = ATOM.fullmatch(token)
+    return (match[1] or match[2]).upper() if match else None
 
 
 def molecules(path: str | Path, seed: int = 0) -> list[str]:
     """The SMILES of a file in an order of their own: the first column of csv or text, gzipped or not."""
     path = Path(path)
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        found = [row[0].split()[0] for row in csv.reader(file) if row and row[0].strip()]
-    found = sorted(set(found) - {"SMILES", "smiles"})
-    random.Random(seed).shuffle(found)
-    return found
+        smiles = [row[0].split()[0] for row in csv.reader(file) if row and row[0].strip()]
+    smiles = sorted(set(smiles) - {"SMILES", "smiles"})
+    random.Random(seed).shuffle(smiles)
+    return smiles
 
 
 def make(smiles: Sequence[str], each: int, seed: int = 0) -> dict[str, list[Reaction]]:
@@ -145,10 +145,10 @@ def _split(made: dict[str, list[Reaction]], each: int, rng: random.Random) -> It
     start = 0.0
     for split, share in SPLIT.items():
         first, last = round(start * each), round((start + share) * each)
-        found = [reaction for reactions in made.values() for reaction in reactions[first:last]]
-        rng.shuffle(found)
+        chosen = [reaction for reactions in made.values() for reaction in reactions[first:last]]
+        rng.shuffle(chosen)
         start += share
-        yield split, found
+        yield split, chosen
 
 
 def _apply(name: str, step: Any, smiles: str, rng: random.Random) -> Reaction | None:
@@ -199,20 +199,20 @@ def _tokens(pieces: list[Any]) -> tuple[list[str], list[tuple[int, int | None, t
         order = list(clean.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
         ranks = list(chem.CanonicalRankAtoms(clean, breakTies=False))
         tokens += ["."] if tokens else []
-        found = TOKEN.findall(text)
-        places = [len(tokens) + i for i, token in enumerate(found) if element(token)]
+        texts = TOKEN.findall(text)
+        places = [len(tokens) + i for i, token in enumerate(texts) if element(token)]
         for place, index in zip(places, order, strict=True):
             atom = piece.GetAtomWithIdx(index)
             origin = atom.GetIntProp("origin") if atom.HasProp("origin") else None
             atoms.append((place, origin, (text, ranks[index])))
-        tokens += found
+        tokens += texts
     return tokens, atoms
 
 
 def offset(reactions: Sequence[Reaction], pairs: Any) -> int:
     """The commonest distance from a token to the one it belongs to."""
-    found = Counter(target - place for reaction in reactions for place, target in pairs(reaction))
-    return found.most_common(1)[0][0]
+    distances = Counter(target - place for reaction in reactions for place, target in pairs(reaction))
+    return distances.most_common(1)[0][0]
 
 
 def _rdkit() -> Any:

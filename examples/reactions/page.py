@@ -179,20 +179,20 @@ def _random(records: Records) -> str:
 
 
 def tuning(records: Records) -> Part:
-    found, stages, maps = tables.moves(records), {"before": BEFORE, "after": AFTER}, {}
+    moves, stages, maps = tables.moves(records), {"before": BEFORE, "after": AFTER}, {}
     for asked in ("class", "length", "rings"):
         maps |= {f"{PROPERTIES[asked]}, {when}": records.probe(model, asked) for when, model in stages.items()}
     maps |= {f"ring closures, {when}": records.map(model, "rings") for when, model in stages.items()}
     figures = {"before and after fine-tuning": partial(heat_maps, maps, columns=4, shared=True)}
-    shown = [tables.change_table(found), tables.most_table(records, found)]
-    text = f"{_patterns(found)}\n\n{_gained(records)}\n\n{_lost(records)}"
+    shown = [tables.change_table(moves), tables.most_table(records, moves)]
+    text = f"{_patterns(moves)}\n\n{_gained(records)}\n\n{_lost(records)}"
     return Part("Before and after fine-tuning", text, shown, figures)
 
 
-def _patterns(found: tables.Moves) -> str:
+def _patterns(moves: tables.Moves) -> str:
     spans = []
     for wanted in (False, True):
-        r = [moved.pattern.r for name, (moved, _) in found.items() if name.startswith("probe") == wanted]
+        r = [moved.pattern.r for name, (moved, _) in moves.items() if name.startswith("probe") == wanted]
         spans.append(f"{min(r):.2f} to {max(r):.2f}")
     return (
         "rxnfp was fine-tuned by its authors to classify reactions. Over its 48 heads the maps before and after "

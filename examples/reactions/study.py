@@ -68,7 +68,7 @@ def hits(encoder: Any, tokenizer: Any, reactions: Sequence[Reaction]) -> dict[st
 
     from headwise.heads.attention import eager
 
-    found: dict[str, list[np.ndarray]] = {relation: [] for relation in RELATIONS}
+    by_relation: dict[str, list[np.ndarray]] = {relation: [] for relation in RELATIONS}
     with torch.no_grad(), eager(encoder) as maps:
         for start in range(0, len(reactions), BATCH):
             part = reactions[start : start + BATCH]
@@ -79,8 +79,8 @@ def hits(encoder: Any, tokenizer: Any, reactions: Sequence[Reaction]) -> dict[st
             for looks, each in zip(whole, part):
                 inner = looks[:, :, 1 : len(each.tokens) + 1, 1 : len(each.tokens) + 1]  # special tokens left out
                 for relation in RELATIONS:
-                    found[relation].append(_right(inner, *targets(each, relation)))
-    return {relation: np.stack(each) for relation, each in found.items()}
+                    by_relation[relation].append(_right(inner, *targets(each, relation)))
+    return {relation: np.stack(each) for relation, each in by_relation.items()}
 
 
 def _right(looks: Any, asking: list[int], allowed: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -96,9 +96,9 @@ def share(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
-def judged(found: Mapping[str, Mapping[str, np.ndarray]], relation: str, published: tuple | None) -> dict[str, Any]:
+def judged(right: Mapping[str, Mapping[str, np.ndarray]], relation: str, published: tuple | None) -> dict[str, Any]:
     """The best head by development data with its test score, and the published head beside it."""
-    dev, test = (found[side][relation].astype(float) for side in SIDES)
+    dev, test = (right[side][relation].astype(float) for side in SIDES)
     best = np.unravel_index(share(dev.sum(0)).argmax(), dev.shape[1:3])
     out: dict[str, Any] = {"reactions": len(test), "asked": int(test[:, 0, 0, 1].sum())}
     out |= {"best": [int(place) for place in best], "score": bootstrap(test[:, *best], share)}
@@ -110,16 +110,16 @@ def judged(found: Mapping[str, Mapping[str, np.ndarray]], relation: str, publish
 
 def relation_record(name: str, encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]]) -> tuple[dict, dict]:
     """Maps of every relation with intervals over reactions, and what is said of the best heads."""
-    found = {side: hits(encoder, tokenizer, made[side]) for side in SIDES}
-    result = {relation: judged(found, relation, PUBLISHED.get(name)) for relation in RELATIONS}
+    right = {side: hits(encoder, tokenizer, made[side]) for side in SIDES}
+    result = {relation: judged(right, relation, PUBLISHED.get(name)) for relation in RELATIONS}
     arrays = {}
     for relation in RELATIONS:
-        estimate = bootstrap(found["test"][relation].astype(float), share)
+        estimate = bootstrap(right["test"][relation].astype(float), share)
         arrays |= {f"{relation}.test": estimate.value, f"{relation}.low": estimate.low}
         arrays[f"{relation}.high"] = estimate.high
-        arrays[f"{relation}.dev"] = share(found["dev"][relation].sum(0))
+        arrays[f"{relation}.dev"] = share(right["dev"][relation].sum(0))
     classes = np.array([reaction.name for reaction in made["test"]])
-    by_class = [share(found["test"]["atoms_element"][classes == each].sum(0)) for each in data.TEMPLATES]
+    by_class = [share(right["test"]["atoms_element"][classes == each].sum(0)) for each in data.TEMPLATES]
     arrays["classes"] = np.stack(by_class)
     return plain(result), {key: np.asarray(value, np.float32) for key, value in arrays.items()}
 
@@ -143,8 +143,8 @@ def either_way(encoder: Any, tokenizer: Any, made: dict[str, list[Reaction]]) ->
         for each in made["test"]
     ]
     task = Task("relations", Frames(labels=asked), Rows(train=rows, test=rows), "srl_f1")
-    found = relations(MultiTaskModel(encoder, tokenizer, [task], max_length=LENGTH), task)
-    return {f"either.{name}": scores.astype(np.float32) for name, scores in zip(found.labels, found.by_label)}
+    measured = relations(MultiTaskModel(encoder, tokenizer, [task], max_length=LENGTH), task)
+    return {f"either.{name}": scores.astype(np.float32) for name, scores in zip(measured.labels, measured.by_label)}
 
 
 # -- without a model
@@ -301,14 +301,14 @@ class Work:
             self.record("probe", way, partial(probe_record, encoder, tokenizer, self.made, asked, self.kept))
 
 
-def _about(name: str, found: list[Reaction]) -> dict[str, Any]:
+def _about(name: str, reactions: list[Reaction]) -> dict[str, Any]:
     return {
         "name": name,
-        "reactions": len(found),
-        "tokens": float(np.median([len(each.tokens) for each in found])),
-        "maps": float(np.mean([len(each.maps) for each in found])),
-        "halogen": float(np.mean([each.halogen for each in found])),
-        "example": min(found, key=lambda each: (len(each.tokens), each.text)).text,
+        "reactions": len(reactions),
+        "tokens": float(np.median([len(each.tokens) for each in reactions])),
+        "maps": float(np.mean([len(each.maps) for each in reactions])),
+        "halogen": float(np.mean([each.halogen for each in reactions])),
+        "example": min(reactions, key=lambda each: (len(each.tokens), each.text)).text,
     }
 
 

@@ -37,13 +37,13 @@ class Records:
     """The records of a folder by what they are."""
 
     def __init__(self, results: Results):
-        found = list(results)
-        self.made = next(record for record in found if record.work == "reactions").result
-        self.counts = next(record for record in found if record.work == "counts").result
+        records = list(results)
+        self.made = next(record for record in records if record.work == "reactions").result
+        self.counts = next(record for record in records if record.work == "counts").result
         self.relations: dict[str, Record] = {}
         self.untrained: dict[str, list[Record]] = {}  # by the model whose shape they have; one for each seed
         self.probes: dict[tuple[str, str], Record] = {}
-        for record in found:
+        for record in records:
             model = record.config.get("model", "")
             if record.work == "probe":
                 self.probes[model, record.config["asked"]] = record
@@ -64,16 +64,16 @@ class Records:
 
     def scored(self, model: str, asked: str, what: str) -> dict[str, float]:
         """The share of test reactions that a probe gets right: of the ``last`` or ``best`` layer, or ``top`` heads."""
-        found = self.probes[model, asked].result
-        return share_of(found["utilization"]["scores"][what]["value"], found["sizes"]["test"])
+        result = self.probes[model, asked].result
+        return share_of(result["utilization"]["scores"][what]["value"], result["sizes"]["test"])
 
     def best(self, model: str, relation: str) -> dict[str, Any]:
         """The head that development data chose: ``best``, ``score``, and for a published one ``behind``."""
         return self.relations[model].result[relation]
 
     def said(self, model: str, relation: str) -> str:
-        found = self.best(model, relation)
-        return f"head {named(found['best'])} {spanned(found['score'])}"
+        best = self.best(model, relation)
+        return f"head {named(best['best'])} {spanned(best['score'])}"
 
 
 def share_of(value: float, n: int) -> dict[str, float]:
@@ -122,9 +122,9 @@ def model_table(records: Records) -> Table:
 def property_table(records: Records) -> Table:
     rows = []
     for name, words in PROPERTIES.items():
-        found = records.probes[BEFORE, name].result
+        result = records.probes[BEFORE, name].result
         counts = percent(records.counted(name))
-        rows.append([words, found["classes"], 100 * found["chance"], *counts, *found["sizes"].values()])
+        rows.append([words, result["classes"], 100 * result["chance"], *counts, *result["sizes"].values()])
     note = (
         "Chance: the most frequent test class. Counts: a linear probe of how often each token occurs. Lengths are cut "
     )
@@ -140,12 +140,12 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
     """Best heads, encoders with random weights, and what needs no model."""
     rows, base = [], records.made["baselines"]
     for relation in relations:
-        found = _best_rows(records, relation)
-        found.append([f"offset {base[relation]['offset']}", "", *percent(base[relation]["score"]), None])
+        entries = _best_rows(records, relation)
+        entries.append([f"offset {base[relation]['offset']}", "", *percent(base[relation]["score"]), None])
         if relation == "atoms_element":
-            found.append(["the same place in the order of its element", "", *percent(base["order"]), None])
-            found.append(["chance", "", *percent(base["chance"]), None])
-        rows += [[RELATIONS[relation], *row] for row in found]
+            entries.append(["the same place in the order of its element", "", *percent(base["order"]), None])
+            entries.append(["chance", "", *percent(base["chance"]), None])
+        rows += [[RELATIONS[relation], *row] for row in entries]
     asked = "; ".join(f"{RELATIONS[each]}: n = {base[each]['asked']:,}" for each in relations)
     note = f"{asked}; {records.best(BEFORE, 'atoms')['reactions']} test reactions. For random weights the mean of each "
     note += "seed's best head, and that mean minus and plus one sd over seeds: not a 95 % interval. "
@@ -157,10 +157,10 @@ def relation_table(records: Records, title: str, relations: tuple[str, ...]) -> 
 def _best_rows(records: Records, relation: str) -> list[list[Any]]:
     rows = []
     for model, record in records.relations.items():
-        found = records.best(model, relation)
+        best = records.best(model, relation)
         either = record.arrays.get(f"either.{relation.removesuffix('_exact')}") if relation != "atoms" else None
-        beside = None if either is None else 100 * float(either[*found["best"]])
-        rows.append([model, named(found["best"]), *percent(found["score"]), beside])
+        beside = None if either is None else 100 * float(either[*best["best"]])
+        rows.append([model, named(best["best"]), *percent(best["score"]), beside])
     for model, seeds in records.untrained.items():
         mean, sd = mean_sd(100 * each.result[relation]["score"]["value"] for each in seeds)
         span = [None, None] if mean is None or sd is None else [mean - sd, mean + sd]
@@ -171,10 +171,10 @@ def _best_rows(records: Records, relation: str) -> list[list[Any]]:
 def published_table(records: Records) -> Table:
     rows, published = [], PUBLISHED[MAPPER]
     for relation in ("atoms", "atoms_exact", "atoms_element"):
-        found, scores = records.best(MAPPER, relation), records.map(MAPPER, relation)
+        best, scores = records.best(MAPPER, relation), records.map(MAPPER, relation)
         rank, other = int((scores > scores[published]).sum()) + 1, 100 * float(scores[ONE_BASED])
-        lead = percent(found["behind"])
-        rows.append([RELATIONS[relation], *percent(found["published"]), rank, named(found["best"]), *lead, other])
+        lead = percent(best["behind"])
+        rows.append([RELATIONS[relation], *percent(best["published"]), rank, named(best["best"]), *lead, other])
     columns = ["relation", "10.5 right %", "low", "high", "rank of 96", "best by development data"]
     columns += ["its lead, points", "low", "high", "9.4 right %"]
     note = "The lead is paired over test reactions. 9.4 is what 'layer 10, head 5' would mean if counted from 1."
