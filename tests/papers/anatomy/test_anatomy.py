@@ -211,7 +211,7 @@ def test_heads_along_a_training_are_set_against_its_ends(results):
     made = along_table(Records(results))
     rows = {row[2]: dict(zip(made["columns"], row)) for row in made["rows"]}
     assert [rows[at]["r with start"] for at in rows] == pytest.approx([1.0, 0.8, -1.0])
-    assert [rows[at]["r with the end"] for at in rows] == pytest.approx([-1.0, -0.8, 1.0])
+    assert [rows[at]["r with end"] for at in rows] == pytest.approx([-1.0, -0.8, 1.0])
     assert [rows[at]["kept"] for at in rows] == [100, 0, 0] and rows["100%"]["change"] == pytest.approx(10)
 
 

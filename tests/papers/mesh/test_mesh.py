@@ -167,7 +167,10 @@ def test_what_is_kept_is_kept_of_the_same_training(tmp_path):
 def test_a_page_names_the_versions_of_all_its_records():
     made = [SimpleNamespace(about={"versions": {"torch": v}, "seconds": 30.0}) for v in ("2.11", "2.13", "2.11")]
     told = _reproduce([*made, SimpleNamespace(about={})])
-    assert "4 records, 1.5 minutes of work in all: 2 by torch 2.11; 1 by torch 2.13; 1 by versions unknown." in told
+    assert (
+        "4 records, 1.5 minutes of computation in total: 2 by torch 2.11; 1 by torch 2.13; 1 by versions unknown."
+        in told
+    )
 
 
 def test_a_gain_in_every_example_is_not_yet_one_over_trainings(tmp_path):

@@ -93,10 +93,7 @@ def pairs_table(records: Records, model: str) -> Table | None:
         theirs = paper.TABLE_2.get(pair) if runs[0].config["source"] != "corpus" else None
         published.append([None, None, theirs, *[None] * 4])
     columns = ["pair", "rows", "training rows", "measured rows", "metric", "sub-words per word", "unknown, %"]
-    note = (
-        "Above three sub-words per word, the tokenizer spells a language out rather than reads it. A plan may use "
-        "fewer training rows."
-    )
+    note = "Above three sub-words per word, the tokenizer spells rather than reads. A plan may use fewer training rows."
     return table(f"Pairs, {model}", columns, rows, note, published)
 
 
@@ -322,8 +319,8 @@ def retrieval_table(records: Records) -> Table | None:
     columns = ["model", "pair", "pooling", "metric", "score", "sd", "n", "seeds"]
     note = (
         "In percent; nearest neighbours by cosine similarity of the pretrained encoder's vectors. F1: the similarity "
-        "threshold is chosen on every second sentence and evaluated on the others. Closed heads are random, drawn "
-        "anew for each seed."
+        "threshold is chosen on every second sentence and evaluated on the others. Closed heads are random for each "
+        "seed."
     )
     return table("Translations found by their vectors", columns, rows, note) if rows else None
 

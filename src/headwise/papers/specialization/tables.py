@@ -77,10 +77,7 @@ def pair_table(records: Records, model: str, frozen: bool) -> Table | None:
     columns = ["A", "B", "D_A", "D_B", "D", "sd", "D on accuracy", "D above chance"]
     columns += ["verdict", "p", "collapsed", "seeds"]
     same = real(task for pair in by_pair for task in pair)
-    note = (
-        "In percent, α = 0.3, means over seeds; the verdict is on the means. p: test that both D_A and D_B are above "
-        "zero, "
-    )
+    note = "In percent, α = 0.3, means over seeds; the verdict is on the means. p: both D_A and D_B are above zero, "
     note += f"one-sided by Student's t over trainings (seeds), Holm-corrected over {len(rows) - 1} pairs." + (
         f" Published: {'bert-base frozen' if frozen else beside(model, paper.TABLE_9)}, Table 9." if same else ""
     )
@@ -259,12 +256,11 @@ def encoders_table(every: Mapping[str, Sequence[Lesioned]]) -> Table | None:
     columns = ["model", "heads", *map(label, tasks), "mean", "low", "high", "p", "above 0"]
     columns += ["at the floor", "D off the floor", "seeds"]
     note = (
-        "D on accuracy in percent, α = 0.3, means over seeds; low and high: Student's interval "
-        "of the mean over seeds; p: that the mean is zero, by Student's t over trainings (seeds), "
-        f"Holm-corrected over {len(rows)} models; above 0: tasks and seeds whose D by their own metric has an "
-        f"interval over examples above zero; at the floor: tasks and seeds whose own lesion leaves them within five "
-        "points of chance or with one answer, which limits D; D off the floor: the mean of the others. "
-        f"{over_models([row[-8] for row in rows])}"
+        "D on accuracy in percent, α = 0.3, means over seeds; low and high: Student's interval of the mean over "
+        f"seeds; p: that the mean is zero, by Student's t over trainings (seeds), Holm-corrected over {len(rows)} "
+        "models; above 0: tasks and seeds whose D by their own metric has an interval over examples above zero; at "
+        "the floor: tasks and seeds whose own lesion leaves them within five points of chance or with one answer, "
+        f"which limits D; D off the floor: the mean of the others. {over_models([row[-8] for row in rows])}"
     )
     return table("D in all encoders", columns, rows, note)
 
@@ -340,10 +336,7 @@ def mutual(lesioned: Sequence[Lesioned], on: str = "") -> dict[Pair, float]:
 def fell_table(records: Records) -> Table | None:
     """Failed trainings, which are excluded from all other tables."""
     rows = [[t.model, ", ".join(map(label, in_order(t.tasks))), t.method, t.seed] for t in records.fell]
-    note = (
-        "Models that give one answer to all rows of every classification task after training; they are excluded from "
-        "all other tables."
-    )
+    note = "Models that answer all rows of every classification task alike after training, excluded from other tables."
     return table("Trainings that failed", ["model", "tasks", "method", "seed"], rows, note) if rows else None
 
 
