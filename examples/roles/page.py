@@ -20,7 +20,8 @@ Found = dict[str, dict[str, Any]]
 
 def written(found: Found) -> str:
     """The whole page."""
-    parts = (head, findings, attention, atoms, copying, kv, writing, languages, language, alignment, few, sources, again)
+    parts = (head, findings, attention, atoms, copying, kv, writing, languages, language)
+    parts += (alignment, few, sources, again)
     return "\n\n".join(text for part in parts if (text := part(found).strip())) + "\n"
 
 

@@ -225,9 +225,12 @@ def test_a_port_that_is_taken_is_told_and_the_usual_one_moves_on():
 
 
 def test_an_answer_does_not_wait_for_a_packet_to_be_confirmed():
-    with server.bound("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
-        with listening.accept()[0] as connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with (
+        server.bound("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 SERVES = """
