@@ -111,7 +111,7 @@ def test_no_share_of_reactions_on_the_page_has_an_interval_without_width():
         assert any(share == 100 for share, _, _ in spans)
         assert all(low <= share <= high + 1e-9 and low < high for share, low, high in spans)
     text = "".join(part.text for part in page.Page().parts(results))
-    assert "[100.0, 100.0]" not in text and "Wilson" in text and "no such interval" in text
+    assert "[100.0, 100.0]" not in text and "Wilson" in text and "instead the mean ± sd" in text
 
 
 def test_the_page_is_written_without_torch_or_rdkit():

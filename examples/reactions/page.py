@@ -69,8 +69,7 @@ def inventory(records: Records) -> Part:
         "are 95 %: Wilson's for fractions of test reactions (probes and token counts); by resampling test reactions "
         "for fractions of atoms, brackets and ring digits, of which a reaction has several, and for differences. For "
         "atoms, brackets and rings under random weights, low and high are instead the mean ± sd over seeds. Heads "
-        "and "
-        "layers are chosen on development data."
+        "and layers are chosen on development data."
     )
     made_of = (tables.reaction_table, tables.model_table, tables.property_table)
     return Part("Reactions and models", text, [make(records) for make in made_of])
