@@ -187,6 +187,7 @@ def dissociate(
     from headwise.dissociation.lesions import dissociate as lesion
     from headwise.heads.selection import top
     from headwise.io.files import write_json
+    from headwise.models.processes import first
     from headwise.scoring.importance import importance as measure
 
     screen, shares = Screen(quiet=as_json), fractions_in(fractions)
@@ -199,7 +200,7 @@ def dissociate(
         screen.say(str(scores[name]))
     how = {"random": random, "limit": dev, "seed": seed, "undefined": "leave"}  # the table says which
     result = lesion(subject, scores, shares, close=close, log=screen.say, **how)
-    if out:
+    if out and first():
         write_json(out, result.to_record())
     closed = top(scores[result.tasks[0]].scores, result.default)
     screen.say(f"α = {result.default:g}: {int(closed.sum())} of {closed.numel()} heads closed in each lesion")

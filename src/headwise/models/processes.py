@@ -98,6 +98,11 @@ class Team:
         sizes = [tensor.numel() for tensor in tensors]
         return [part.view(tensor.shape) for part, tensor in zip(flat.split(sizes), tensors)]
 
+    def everywhere(self, holds: bool) -> bool:
+        """Whether something holds for all processes."""
+        (count,) = self.summed([torch.tensor([float(holds)])])
+        return int(count) == self.size
+
     def gathered(self, items: dict[Any, Any]) -> dict[Any, Any]:
         """What all processes found, by key."""
         if self.size == 1:
@@ -176,7 +181,12 @@ def join() -> bool:
         atexit.register(leave)
     if dist.get_rank():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
-    return dist.get_rank() == 0
+    return first()
+
+
+def first() -> bool:
+    """Whether this process writes what several measured together."""
+    return bool(_apart) or not _in_group() or torch.distributed.get_rank() == 0
 
 
 def leave() -> None:

@@ -162,7 +162,7 @@ class Reader:
         """Features in a file; of several processes the first writes it, in a folder that all read, or each its own."""
         key = self.key(rows)
         path = root / f"{key}.safetensors"
-        if self._everywhere(path):
+        if self.team.everywhere(path.exists()):
             try:
                 return self._opened(path, key)
             except HeadwiseError as error:
@@ -187,11 +187,6 @@ class Reader:
             return Features(heads, layers, cut, place)
         number = len(layers) // 2
         return Features(heads, layers[:number], cut, place, layers[number:])
-
-    def _everywhere(self, path: Path) -> bool:
-        """Whether all processes see a file."""
-        (count,) = self.team.summed([torch.tensor([float(path.exists())])])
-        return int(count) == self.team.size
 
     def _shapes(self, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
         """Shapes of the features; the size of a layer's output is measured on the model."""

@@ -20,7 +20,7 @@ from headwise.errors import HeadwiseError
 from headwise.io.display import Shown, heat_map, map_records, plot_map
 from headwise.io.files import digest, read_arrays, write_arrays
 from headwise.io.identity import identity
-from headwise.models.processes import Team
+from headwise.models.processes import Team, first
 from headwise.scoring.stability import BLOCKS, TARGET, Blocks, agreement, stability
 
 
@@ -189,7 +189,10 @@ class Moments:
 
 
 class ScoreFile:
-    """The scores of finished tasks in a file, each with a hash of all that determined it."""
+    """The scores of finished tasks in a file, each with a hash of all that determined it.
+
+    Of several processes the first writes, and what not all of them find is measured again by all.
+    """
 
     def __init__(self, path: Path | None, by: str, subject: Any, settings: Mapping[str, Any]):
         self.path, self.about = path, {"by": by}
@@ -213,7 +216,10 @@ class ScoreFile:
 
     def find(self, task: str) -> tuple[Any, str] | None:
         """A task's scores and a line about them, where the file has them."""
-        if task not in self._before or self._about_before.get(f"{task}.key") != self._key(task):
+        if self.path is None:
+            return None
+        known = self._about_before.get(f"{task}.key") == self._key(task) and task in self._before
+        if not Team.of(self._subject).everywhere(known):
             return None
         record, words = (json.loads(self._about_before[f"{task}.{part}"]) for part in ("record", "words"))
         self.add(task, torch.from_numpy(self._before[task]), record, words)
@@ -224,9 +230,10 @@ class ScoreFile:
         self.arrays[task], self.records[task], self._words[task] = scores.numpy(), record, words
         if self.path is None:
             return
-        self.about[f"{task}.key"] = self._key(task)
+        self.about[f"{task}.key"] = self._key(task)  # by all: weights may lie on several processes
         self.about[f"{task}.record"], self.about[f"{task}.words"] = json.dumps(record), json.dumps(words)
-        write_arrays(self.path, self.arrays, self.about)
+        if first():
+            write_arrays(self.path, self.arrays, self.about)
 
     def shown(self, task: str) -> tuple[Any, str]:
         return torch.from_numpy(self.arrays[task]), self._words[task]
