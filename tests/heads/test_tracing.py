@@ -11,6 +11,7 @@ from families.check import verdict
 from headwise.errors import HeadwiseError
 from headwise.heads import proven, tracing
 from headwise.heads.gates import Heads, captured, gated, stacks_of
+from headwise.heads.modules import code_of
 from headwise.heads.proven import _untraceable
 from headwise.heads.tracing import trace
 from headwise.testing import FAMILIES, tiny, tiny_batch
@@ -214,6 +215,14 @@ def test_changed_code_is_traced_again(known, how):
         value = model.encoder.layer[1].attention.self.value
         value.weight[12:18], value.bias[12:18] = 0, 0
         assert torch.equal(closed, model(**batch).last_hidden_state)
+
+
+def test_code_is_not_taken_for_what_was_at_its_address_before():
+    module, seen = torch.nn.Linear(1, 1), []
+    for _ in range(20):
+        module.forward = lambda x: x  # the one before it is gone
+        seen.append(code_of(module))
+    assert len(set(seen)) == 20 and code_of(module) == seen[-1]
 
 
 def test_proving_leaves_no_trace():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
 
 T = TypeVar("T")
 _remembered: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[int, Any]]] = WeakKeyDictionary()
+_serials: dict[int, tuple[Callable[[], Any], int]] = {}
+_count = itertools.count()
 
 
 def positions(encoder: nn.Module) -> int:
@@ -101,7 +105,24 @@ def forget(model: nn.Module) -> None:
 
 def code_of(module: nn.Module) -> tuple[int, int]:
     """The code that a module runs: the forward of its class, and one set on it alone."""
-    return id(type(module).forward), id(vars(module).get("forward"))
+    # No hooks: they come and go around forwards, and heads found anew would run them.
+    return serial(type(module).forward), serial(vars(module).get("forward"))
+
+
+def serial(thing: Any) -> int:
+    """A number for an object that no later one gets, as its id may once it is gone."""
+    known = _serials.get(id(thing))
+    if known is None or known[0]() is not thing:
+        try:
+            seen: Callable[[], Any] = ref(thing)
+        except TypeError:  # without weak references, such as None: it stays
+            seen = partial(_itself, thing)
+        known = _serials[id(thing)] = seen, next(_count)
+    return known[1]
+
+
+def _itself(thing: T) -> T:
+    return thing
 
 
 def _state(model: nn.Module) -> int:
@@ -111,6 +132,6 @@ def _state(model: nn.Module) -> int:
         module = rest.pop()
         weight = module._parameters.get("weight")
         kept = getattr(module, "headwise_kept", None) if "headwise_kept" in module.__dict__ else None
-        parts.append((id(module), None if weight is None else (weight.shape, weight.device), kept, code_of(module)))
+        parts.append((serial(module), None if weight is None else (weight.shape, weight.device), kept, code_of(module)))
         rest += [child for child in module._modules.values() if child is not None]
     return hash(tuple(parts))

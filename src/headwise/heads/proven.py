@@ -16,7 +16,7 @@ from torch import nn
 from headwise.errors import first_line
 from headwise.heads.families import CROSS_MARKS, EXACT, declared_causal, text_config
 from headwise.heads.inside import found_inside
-from headwise.heads.modules import code_of
+from headwise.heads.modules import code_of, serial
 from headwise.heads.samples import samples
 from headwise.heads.slices import Slice, slices
 from headwise.heads.tracing import Proof, Trace, trace
@@ -92,7 +92,8 @@ def _key(model: Any) -> int:
     for name, module in model.named_modules():
         weight = module._parameters.get("weight")
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-        code = type(module), code_of(module), tuple(id(hook) for hook in hooks if not getattr(hook, "lent", False))
+        numbers = tuple(serial(hook) for hook in hooks if not getattr(hook, "lent", False))
+        code = serial(type(module)), code_of(module), numbers
         parts.append((name, code, None if weight is None else (type(weight), weight.shape, weight.device)))
     return hash(tuple(parts))
 
