@@ -8,9 +8,11 @@ import itertools
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
+from headwise.atlas.measure import roles
 from headwise.dissociation.lesions import dissociate
 from headwise.errors import HeadwiseWarning
 from headwise.heads.cutting import prune
@@ -100,6 +102,16 @@ def test_features_go_on_in_smaller_batches_and_say_so_once(small, monkeypatch):
         warnings.simplefilter("always")
         parts = Reader.of(model, tokens=255).read(rows)
     assert torch.allclose(whole.heads, parts.heads, atol=1e-5) and len(told(caught)) == 1
+
+
+def test_roles_go_on_in_smaller_batches(small):
+    model = toy_model()
+    texts = [row["text"] for row in model.tasks["toy0"].rows("train")[:64]]
+    whole = roles(model, texts=texts, repeats=0)
+    small(model.encoder, 128)
+    with pytest.warns(HeadwiseWarning, match="out of device memory: continuing with 128 tokens"):
+        parts = roles(model, texts=texts, repeats=0, tokens=512)
+    np.testing.assert_allclose(parts.score, whole.score, atol=1e-6)
 
 
 class Gradients(Method):

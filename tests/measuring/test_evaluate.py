@@ -289,13 +289,15 @@ def test_a_model_in_parts_has_the_scores_of_the_whole(tmp_path, how):
 
 
 TENSOR = """
-import os, sys, warnings, torch
+import os, pytest, sys, warnings, torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+from headwise.atlas.measure import roles
+from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, captured, gated
 from headwise.scoring.importance import importance
-from headwise.testing import tiny_batch
+from headwise.testing import tiny_batch, tiny_tokenizer
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -328,6 +330,9 @@ for family in families:
     with torch.no_grad(), captured(model, lambda z: z.mean(1)) as kept:
         model(**batch)
     found[f"{family}.captured"] = torch.stack(kept)
+    if how == "split":  # one rank does not see all maps
+        with pytest.raises(HeadwiseError, match="tensor parallelism"):
+            roles(model, tiny_tokenizer(), ["a text", "another"])
 if os.environ.get("RANK", "0") == "0":
     save_file({name: value.detach().contiguous() for name, value in found.items()}, f"{folder}/{how}.safetensors")
 if how != "whole":

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from headwise.atlas.result import named_records
+from headwise.io.files import read_json
 from headwise.models.device import weight_bytes
 from headwise.models.processes import Team
 from headwise.testing import playground
@@ -21,12 +24,13 @@ SCRIPT = """
 import os, sys, warnings, torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from headwise.atlas import measure
 from headwise.measuring import evaluate as measuring
 from headwise.models import processes
 from headwise.probing.features import Reader
 from headwise.scoring import gradient
 from headwise.scoring.importance import importance
-from headwise.testing import toy_language_model, toy_model
+from headwise.testing import causal_tokenizer, tiny, toy_language_model, toy_model
 
 torch.set_num_threads(1)
 how, out = sys.argv[1:]
@@ -44,6 +48,31 @@ def measured(model, task, name, lesions):
     for number, score in enumerate(measuring.evaluate(model, task, lesions, tokens=64)):
         kept[f"{name}.lesion{number}"] = torch.tensor([float(p == g) for p, g in zip(score.predictions, score.golds)])
 
+def described(name, model, tokenizer, by, **settings):
+    texts = [" ".join(f"w{i * k % 20}" for k in range(2, 5 + i % 7)) for i in range(1, 24)]
+    found = measure.roles(model, tokenizer, texts, by=by, tokens=64, **settings)
+    for field in ("texts", "score", "control", "stderr", "p", "untrained", "shuffled"):
+        kept[f"roles.{name}.{field}"] = torch.from_numpy(getattr(found, field)).double().nan_to_num(-9)
+    if dist.is_initialized():
+        every = [None] * dist.get_world_size()
+        dist.all_gather_object(every, str(found.to_record()))
+        assert len(set(every)) == 1, "all have the same"
+
+def dealt(model, layers):
+    if how == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        mesh = init_device_mesh("cpu", (2,))
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model
+
+def repeating(input_ids, **named):  # a model that copies, or retrieval has no scores
+    answer = type(lm).forward(lm, input_ids=input_ids, **named)
+    answer.logits = torch.nn.functional.one_hot(input_ids.roll(-1, 1), 64).float()
+    return answer
+
 lesions = (torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0)) > 0.3).float()
 if how == "killed" and rank == 1:  # in the middle, while the others measure
     before, calls = gradient.head_gradients, []
@@ -59,15 +88,24 @@ if how == "full" and rank == 1:  # memory for half as much, on one of the two
         if sample.tokens > 32:
             raise torch.OutOfMemoryError
         return before(sample, batch, *rest, **named)
-    gradient.head_gradients = full
-if how == "fsdp":
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    mesh = init_device_mesh("cpu", (2,))
-    for layer in model.encoder.encoder.layer:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model.encoder, mesh=mesh)
+    gradient.head_gradients, of_texts = full, measure._of_texts
+    def filled(*args):
+        if args[-1] > 32:
+            raise torch.OutOfMemoryError
+        return of_texts(*args)
+    measure._of_texts = filled
+dealt(model.encoder, model.encoder.encoder.layer)
 measured(model, "toy0", "toy", lesions)
+described("toy", model, None, "attention", repeats=0, untrained=True, shuffled=True)
+if how in ("one", "two", "fsdp"):
+    numbers = causal_tokenizer("one two three four five six seven eight nine ten eleven twelve".split())
+    lm = tiny("llama", dtype=torch.float64, auto="AutoModelForCausalLM")
+    dealt(lm, lm.model.layers)
+    for by in ("attention", "writing", "functions", "languages"):
+        described(by, lm, numbers, by, repeats=7)
+    lm.forward = repeating
+    described("copying", lm, numbers, "copying")
+    assert all(kept[f"roles.{by}.score"].ne(-9).any() for by in measure.WAYS)
 if how in ("one", "two"):
     measured(toy_language_model(rows=9), "several", "prompts", lesions)
     batches = [model.encode("toy1", "train").batch(range(i, i + 7)) for i in range(0, 35, 7)]
@@ -109,7 +147,8 @@ def test_several_processes_measure_what_one_does(one, tmp_path, how, number):
     assert found.keys() == one.keys() or how != "two"
     for name, value in found.items():
         if not (how == "full" and ("half" in name or ".batch" in name)):  # other batches fill other blocks
-            assert (value - one[name]).abs().max() <= 1e-6, name
+            rounding = 1e-3 if name.endswith(".p") else 1e-6  # a p-value of small differences of scores in float32
+            assert (value - one[name]).abs().max() <= rounding, name
 
 
 @pytest.mark.slow
@@ -162,6 +201,38 @@ def test_a_command_whose_process_was_killed_resumes_with_what_is_missing(tmp_pat
     subprocess.run(alone, env=env, check=True, **named)
     for task, value in load_file(tmp_path / "alone.safetensors").items():
         assert (value - found[task]).abs().max() <= 1e-6, task
+
+
+ROLES = """
+import sys
+from headwise.cli import atlas, main
+
+before = atlas._write
+def written(*args):
+    print("written once", file=sys.stderr)
+    before(*args)
+atlas._write = written
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_first_of_several_processes_prints_and_writes_roles(tmp_path):
+    playground(tmp_path)
+    (tmp_path / "job.py").write_text(ROLES)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HEADWISE_CACHE": str(tmp_path / "cache")}
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    said = {}
+    for name, launch in {"one": [], "two": two}.items():
+        command = [sys.executable, *launch, "job.py", "roles", "bert-tiny", "--examples", "48", "--out", name]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stderr.count("written once") == 1
+        said[name] = done.stdout.replace(f"{name}/", "")
+    assert said["one"] and said["two"] == said["one"]
+    one, two = (named_records(read_json(tmp_path / name / "roles.json")) for name in ("one", "two"))
+    assert np.allclose(one[0].score, two[0].score, rtol=0, atol=1e-6, equal_nan=True)
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {path.name for path in (tmp_path / "one").iterdir()}
 
 
 LIMITED = """

@@ -26,6 +26,7 @@ from headwise.heads.attention import streamed
 from headwise.heads.gates import Heads, gated, unwrap
 from headwise.heads.modules import evaluating, positions
 from headwise.measuring.stats import Estimate, bootstrap, paired_bootstrap
+from headwise.models.processes import Team
 
 CUE = "The secret words are"
 COPIED = 5  # tokens of a needle
@@ -90,7 +91,8 @@ def needles(
 def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = None) -> Roles:
     """Each head's retrieval score; the control is its score on another token of the same needle.
 
-    Only tokens that the model copies count: of a model that copies nothing, every score is NaN.
+    Only tokens that the model copies count: of a model that copies nothing, every score is NaN. Several processes
+    share the texts.
 
     Example:
         >>> scores = retrieval(model, needles(tokenizer, sentences))
@@ -99,7 +101,7 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
     """
     heads = heads or Heads.of(model)
     _require_logits(model, texts)
-    device = next(model.parameters()).device
+    device, team = next(model.parameters()).device, Team.of(model)
     sums = Moments(np.zeros(1, int), *(np.where(heads.alive.numpy(), 0.0, np.nan)[None] for _ in range(4)))
     looked: dict[int, np.ndarray] = {}
     now: dict[str, torch.Tensor] = {}
@@ -108,12 +110,12 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
         looked[layer] = map_BHTT[0, :, now["asked"]].argmax(-1).cpu().numpy()  # (H, K)
 
     with evaluating(model), streamed(model, take, heads) as forward:
-        for text in texts:
+        for text, counts in team.share(texts):
             now["asked"] = torch.from_numpy(text.asked).to(device)
             with _logits(model) as logits:
                 forward(input_ids=torch.from_numpy(text.ids)[None].to(device))
             copied = _said(logits[0][0, now["asked"]], text)
-            if not copied.any():
+            if not (counts and copied.any()):
                 continue
             sums.texts[:] += 1
             for layer, places in looked.items():
@@ -124,7 +126,7 @@ def retrieval(model: nn.Module, texts: Sequence[Needle], heads: Heads | None = N
                 sums.control[0, layer, kept] += control
                 sums.score_squared[0, layer, kept] += score**2
                 sums.lift_squared[0, layer, kept] += (score - control) ** 2
-    return Roles.of([NAME], [ABOUT], sums)
+    return Roles.of([NAME], [ABOUT], sums.joined(team))
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads.gates import Heads, captured, touched
 from headwise.heads.modules import evaluating
 from headwise.models.causality import is_causal
+from headwise.models.processes import ALONE, Team
 
 FORM = ("Q: {x}\nA:", " {y}\n\n")
 SHOTS = 5
@@ -76,7 +77,8 @@ def function_vectors(
     """The probability of the right answer to shuffled prompts with one head's mean output on true prompts.
 
     The control is the same with the head's mean output of shuffled prompts: it carries the form of a prompt, and no
-    task. One role for every task, and ``function``, over the prompts of all of them.
+    task. One role for every task, and ``function``, over the prompts of all of them. Several processes share the
+    prompts.
 
     Args:
         model: a causal language model.
@@ -91,7 +93,7 @@ def function_vectors(
     """
     if not is_causal(model) or getattr(model, "get_output_embeddings", lambda: None)() is None:
         raise HeadwiseError(f"{type(model).__name__}, which predicts no next token", "a causal language model")
-    heads = heads or Heads.of(model)
+    heads, team = heads or Heads.of(model), Team.of(model)
     parts = []
     with evaluating(model):
         for pairs in tasks.values():
@@ -99,9 +101,10 @@ def function_vectors(
                 prompts(tokenizer, pairs, count, shuffled, seed + late)
                 for shuffled, late in ((False, 0), (True, 0), (True, 1))
             )
-            means = [_mean_outputs(model, heads, some) for some in (true, false)]
-            effects = np.array([_patched(model, heads, prompt, means) for prompt in test])  # (N, 2, L, H)
-            parts.append(_moments(effects, heads))
+            means = [_mean_outputs(model, heads, some, team) for some in (true, false)]
+            effects = [(_patched(model, heads, prompt, means), counts) for prompt, counts in team.share(test)]
+            own = np.reshape([effect for effect, counts in effects if counts], (-1, len(means), *heads.shape))
+            parts.append(_moments(own, heads).joined(team))
     names, about = list(tasks), [f"the task of the prompt ({name})" for name in tasks]
     whole = [Roles.of([name], [line], part) for name, line, part in zip(names, about, parts)]
     everything = Moments(*(np.sum([getattr(part, f) for part in parts], 0) for f in Moments.__dataclass_fields__))
@@ -116,15 +119,15 @@ def _moments(effects: np.ndarray, heads: Heads) -> Moments:
     return Moments(np.array([len(effects)]), *((each + gone)[None] for each in sums))
 
 
-def _mean_outputs(model: nn.Module, heads: Heads, some: list[Prompt]) -> torch.Tensor:
-    """The mean output of every head at the last token, (L, H, D)."""
-    device, total = next(model.parameters()).device, None
-    for prompt in some:
+def _mean_outputs(model: nn.Module, heads: Heads, some: list[Prompt], team: Team = ALONE) -> torch.Tensor:
+    """The mean output of every head at the last token, (L, H, D), over the prompts of all processes."""
+    device = next(model.parameters()).device
+    total = torch.zeros(*heads.shape, heads.head_dim, dtype=torch.float64)
+    for prompt, counts in team.share(some):
         with captured(model, lambda z: z[0, -1].clone(), heads=heads) as last:
             model(input_ids=torch.from_numpy(prompt.ids)[None].to(device), use_cache=False)
-        stacked = torch.stack(list(last))
-        total = stacked if total is None else total + stacked
-    assert total is not None
+        total += torch.stack(list(last)).cpu().double() * counts
+    (total,) = team.summed([total])
     return total / len(some)
 
 

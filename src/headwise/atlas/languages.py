@@ -24,6 +24,7 @@ from headwise.heads.modules import evaluating, positions
 from headwise.measuring.evaluate import to_device
 from headwise.models.batching import Order, Stream
 from headwise.models.causality import is_causal
+from headwise.models.processes import Team
 from headwise.models.subject import Subject
 from headwise.scoring.result import Importance
 from headwise.scoring.sample import frozen
@@ -46,7 +47,7 @@ def language_roles(
 
     What a head matters to a text is its share of all heads' |⟨z, ∂L/∂z⟩|, summed over tokens, for the loss of the next
     token. The control puts the next text of another language in the place of the text: of two languages, a head of
-    neither has a half in both.
+    neither has a half in both. Several processes share the texts.
 
     Args:
         model: a causal language model.
@@ -66,11 +67,14 @@ def language_roles(
     if len(texts) < 2 or len({len(some) for some in texts.values()}) > 1 or len(next(iter(texts.values()))) < 2:
         seen = ", ".join(f"{len(some)} texts in {name}" for name, some in texts.items())
         raise HeadwiseError(seen or "no texts", "two languages or more with as many texts, two or more")
-    heads = heads or Heads.of(model)
+    heads, team, found = heads or Heads.of(model), Team.of(model), {}
+    places = [(name, number) for name, some in texts.items() for number in range(len(some))]
     with evaluating(model), frozen(model):
-        shares = {
-            name: np.stack([_shares(model, heads, tokenizer, text) for text in some]) for name, some in texts.items()
-        }
+        for (name, number), counts in team.share(places):
+            fractions = _shares(model, heads, tokenizer, texts[name][number])
+            found |= {(name, number): fractions} if counts else {}
+    found = team.gathered(found)
+    shares = {name: np.stack([found[name, number] for number in range(len(some))]) for name, some in texts.items()}
     return joined([_role(name, shares) for name in shares])
 
 

@@ -9,6 +9,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from headwise.heads.gates import Heads
 from headwise.heads.modules import evaluating, positions
 from headwise.measuring.stats import FEW
 from headwise.models.causality import is_causal
+from headwise.models.device import Budget
+from headwise.models.processes import Team
 from headwise.models.subject import Subject
 
 LONGEST = 128  # tokens of a text
@@ -56,7 +59,8 @@ def roles(
     (``previous``), the first token (``first``, a sink), the same token, the token after the query's last occurrence
     (``induction``, on repeated random tokens), the word that governs the query's (``nsubj → head``), and so on. The
     control of a position is uniform attention; that of content, other pairs of tokens as far apart. P-values are
-    one-sided paired t tests over texts, after Holm over heads.
+    one-sided paired t tests over texts, after Holm over heads. Of several processes (torchrun, ``accelerate launch``)
+    each reads a part of the texts, and all have the whole result.
 
     Args:
         model: any model that reads text and whose attention shows its maps; or a `Subject`, which has its tokenizer.
@@ -70,7 +74,7 @@ def roles(
         untrained: measure a re-initialized model too, whose best head is then a floor for every role.
         shuffled: measure attention again on the same texts with their tokens in random order.
         seed: of the random sequences and the re-initialized model.
-        tokens: padded tokens in one forward.
+        tokens: padded tokens in one forward, halved where memory does not suffice.
         stack: "encoder", of an encoder-decoder model: the decoder reads what it writes.
 
     Example:
@@ -164,12 +168,10 @@ def _inputs(
 
 
 def _by_attention(model: nn.Module, heads: Heads, tokenizer: Any, sets: list, tokens: int) -> Roles:
-    parts = [
-        Roles.of(
-            list(known), [r.about for r in known.values()], _of_texts(model, heads, tokenizer, texts, known, tokens)
-        )
-        for texts, known in sets
-    ]
+    budget, parts = Budget(tokens, Team.of(model)), []
+    for texts, known in sets:
+        sums = budget.fit(partial(_of_texts, model, heads, tokenizer, texts, known, budget.team))
+        parts.append(Roles.of(list(known), [role.about for role in known.values()], sums))
     return joined(parts)
 
 
@@ -184,7 +186,10 @@ WAYS: dict[str, Any] = {
 
 @torch.no_grad()
 def example(model: Any, tokenizer: Any, text: str, stack: str | None = None) -> dict[str, Any]:
-    """The attention of every head on one sentence for the atlas page: ``tokens``, and ``attention`` by head."""
+    """The attention of every head on one sentence for the atlas page: ``tokens``, and ``attention`` by head.
+
+    One sentence is not split: of several processes each reads it.
+    """
     inner, tokenizer, heads = _parts(model, tokenizer, stack)
     ids = tokenizer(text, truncation=True, max_length=SHOWN, return_tensors="pt")["input_ids"]
     attention = {}
@@ -206,7 +211,7 @@ def heads_like(model: nn.Module, heads: Heads) -> Heads:
 def _parts(model: Any, tokenizer: Any, stack: str | None = None) -> tuple[nn.Module, Any, Heads]:
     subject = isinstance(model, Subject)
     if subject and stack is None and "+" not in model.attention.stack:
-        return model.backbone, tokenizer or model.tokenizer, model.attention
+        return model.backbone, tokenizer or model.tokenizer, _together(model.attention)
     tokenizer, model = (tokenizer or model.tokenizer, model.backbone) if subject else (tokenizer, model)
     if tokenizer is None:
         raise HeadwiseError("no tokenizer", "the model's own", "headwise.roles(model, tokenizer)")
@@ -214,7 +219,14 @@ def _parts(model: Any, tokenizer: Any, stack: str | None = None) -> tuple[nn.Mod
         if stack != "encoder":
             raise HeadwiseError(f"roles of the stack {stack!r}", "encoder, which reads a text by itself")
         model, stack = model.get_encoder(), None
-    return model, tokenizer, Heads.of(model, stack=stack)
+    return model, tokenizer, _together(Heads.of(model, stack=stack))
+
+
+def _together(heads: Heads) -> Heads:
+    if heads.share is not None:
+        seen = "roles of heads that lie on several processes (tensor parallelism), each of which sees some of the maps"
+        raise HeadwiseError(seen, "all heads of a layer on each process, as with FSDP (fully_shard) or a whole model")
+    return heads
 
 
 def _corpus() -> list[Any]:
@@ -233,9 +245,9 @@ def _reinitialized(model: nn.Module, seed: int) -> nn.Module:
 
 
 def _of_texts(
-    model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence, named: Mapping[str, Role], tokens: int
+    model: nn.Module, heads: Heads, tokenizer: Any, texts: Sequence, named: Mapping[str, Role], team: Team, tokens: int
 ) -> Moments:
-    """Sums over texts in constant memory."""
+    """Sums over the texts of all processes in constant memory."""
     known = list(named.values())
     device = next(model.parameters()).device
     shape = (len(known), *heads.shape)
@@ -261,13 +273,14 @@ def _of_texts(
     causal, pad = is_causal(model), getattr(tokenizer, "pad_token_id", None) or 0
     uncached = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     with evaluating(model), streamed(model, take, heads) as forward:
-        for batch in inputs.batched(texts, pad, causal, device, tokens):
+        for group, counts in team.share(inputs.grouped(texts, tokens)):
+            batch = inputs.padded(group, pad, causal, device)
             weights, controls = weightings(batch, known)
             state["batch"] = batch
-            state["there"] = weights.flatten(2).any(-1).cpu()
+            state["there"] = weights.flatten(2).any(-1).cpu() & counts
             state["weights"] = torch.cat([weights, controls], 1).flatten(2).transpose(1, 2).contiguous()
             sums.texts[:] += state["there"].sum(0).numpy()
             forward(input_ids=batch.ids_BT, attention_mask=batch.mask_BT.long(), **uncached)
     for name in ("score", "control", "score_squared", "lift_squared"):
         getattr(sums, name)[:, missing] = np.nan
-    return sums
+    return sums.joined(team)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -14,6 +14,9 @@ from headwise.io.display import Shown, plot_map
 from headwise.io.files import plain
 from headwise.measuring.intervals import check_level
 from headwise.measuring.stats import FEW, adjust
+
+if TYPE_CHECKING:
+    from headwise.models.processes import Team
 
 DESCRIBE = ("focus", "distance")  # measured of every head; no head is named after them
 LEAST = 0.1  # smallest lift that counts as a role
@@ -28,6 +31,15 @@ class Moments:
     control: np.ndarray
     score_squared: np.ndarray
     lift_squared: np.ndarray  # of score - control
+
+    def joined(self, team: Team) -> Moments:
+        """The sums over all processes."""
+        if team.size == 1:
+            return self
+        from torch import from_numpy
+
+        texts, *sums = team.summed([from_numpy(getattr(self, each.name)) for each in fields(self)])
+        return Moments(texts.long().numpy(), *(each.numpy() for each in sums))
 
 
 @dataclass(frozen=True)

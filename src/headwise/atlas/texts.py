@@ -169,7 +169,12 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def batched(texts: Sequence[Text], pad: int, causal: bool, device: Any, tokens: int = TOKENS) -> Iterator[Tokens]:
-    """Batches of at least two texts of similar lengths, padded on the right."""
+    """Batches of `grouped` texts, padded on the right."""
+    return (padded(group, pad, causal, device) for group in grouped(texts, tokens))
+
+
+def grouped(texts: Sequence[Text], tokens: int = TOKENS) -> Iterator[list[Text]]:
+    """At least two texts of similar lengths at a time."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].ids))
     start = 0
     while start < len(order):
@@ -178,11 +183,12 @@ def batched(texts: Sequence[Text], pad: int, causal: bool, device: Any, tokens: 
             size -= 1
         if len(order) - start - size == 1:  # the last text would be alone, and have no other for its control
             size += 1
-        yield _padded([texts[i] for i in order[start : start + size]], pad, causal, device)
+        yield [texts[i] for i in order[start : start + size]]
         start += size
 
 
-def _padded(texts: Sequence[Text], pad: int, causal: bool, device: Any) -> Tokens:
+def padded(texts: Sequence[Text], pad: int, causal: bool, device: Any) -> Tokens:
+    """Texts as one batch, padded on the right."""
     width = max(len(text.ids) for text in texts)
 
     def column(name: str, fill: int) -> torch.Tensor:

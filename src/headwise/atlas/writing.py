@@ -25,6 +25,7 @@ from headwise.heads.gates import Heads
 from headwise.heads.masking import beside
 from headwise.heads.modules import evaluating
 from headwise.heads.sites import Site
+from headwise.models.processes import Team
 
 NAMES = 24  # tokens of a text among which each must be identified
 MOVES = "the attended token itself (fraction of tokens whose unembedding it points to most, among those of the text)"
@@ -103,25 +104,25 @@ def writing(
 
 @torch.no_grad()
 def written(model: Any, name: str, about: str, listings: Sequence[Listing], heads: Heads) -> Roles:
-    """How often each head writes the target, and how often the control."""
+    """How often each head writes the target, and how often the control; several processes share the listings."""
     unembed = getattr(model, "get_output_embeddings", lambda: None)()
     if unembed is None:
         raise HeadwiseError(f"{type(model).__name__}, which predicts no tokens", "a language model")
     sums = Moments(np.zeros(1, int), *(np.where(heads.alive.numpy(), 0.0, np.nan)[None] for _ in range(4)))
-    device = next(model.parameters()).device
-    for listing in listings:
+    device, team = next(model.parameters()).device, Team.of(model)
+    for listing, counts in team.share(listings):
         ids = torch.from_numpy(listing.ids)[None].to(device)
         values: dict[int, torch.Tensor] = {}
         itself = lambda site, query, key: query == key  # noqa: E731
         with evaluating(model), beside(model, itself, values.__setitem__, heads), _Behind(model, unembed) as behind:
             model(input_ids=ids)
-        rows = unembed.weight[torch.from_numpy(listing.candidates).to(device)].float()
-        sums.texts[:] += 1
+        rows = _gathered(unembed.weight)[torch.from_numpy(listing.candidates).to(device)].float()
+        sums.texts[:] += counts
         for layer, z_BTHD in values.items():
             site = heads.sites[layer]
             out_NHE = _projected(site, z_BTHD[0, torch.from_numpy(listing.places).to(device)])
             for module in (*behind.layer(site), *behind.last):
-                out_NHE = module(out_NHE)
+                out_NHE = _applied(module, out_NHE)
             likely = (out_NHE.float() @ rows.T).cpu().numpy()  # (N, H, C)
             barred = np.flatnonzero(listing.barred >= 0)
             likely[barred, :, listing.barred[barred]] = -np.inf
@@ -132,16 +133,26 @@ def written(model: Any, name: str, about: str, listings: Sequence[Listing], head
                 ("score", "control", "score_squared", "lift_squared"),
                 (score, control, score**2, (score - control) ** 2),
             ):
-                getattr(sums, field)[0, layer, kept] += value
-    return Roles.of([name], [about], sums)
+                getattr(sums, field)[0, layer, kept] += value * counts
+    return Roles.of([name], [about], sums.joined(team))
 
 
 def _projected(site: Site, z_NHD: torch.Tensor) -> torch.Tensor:
     """What each head alone adds to the residual stream, (N, H, E)."""
     count = z_NHD.shape[1]
     apart = torch.eye(count, device=z_NHD.device, dtype=z_NHD.dtype)[None, :, :, None] * z_NHD[:, None]  # (N, H, H, D)
-    nothing = site.module(torch.zeros_like(apart[:1, :1]).flatten(2))
-    return site.module(apart.flatten(2)) - nothing
+    nothing = _applied(site.module, torch.zeros_like(apart[:1, :1]).flatten(2))
+    return _applied(site.module, apart.flatten(2)) - nothing
+
+
+def _applied(module: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    """What a module makes of a tensor outside its model's forward, when FSDP has its weights dealt out."""
+    weights = {name: _gathered(p) for name, p in module.named_parameters() if hasattr(p, "full_tensor")}
+    return torch.func.functional_call(module, weights, (given,))
+
+
+def _gathered(weight: torch.Tensor) -> torch.Tensor:
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 class _Behind:

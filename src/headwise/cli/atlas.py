@@ -70,6 +70,7 @@ def roles(
     from headwise.atlas.measure import WAYS, example
     from headwise.atlas.measure import roles as measure
     from headwise.models.device import default_device
+    from headwise.models.processes import join
 
     folder = writable(out) if out else None
     if page:
@@ -77,6 +78,7 @@ def roles(
     rows, ways = _rows(task, texts, data, examples), names_in(by)
     if wrong := [way for way in ways if way not in WAYS]:
         raise unknown("way to measure roles", wrong[0], WAYS)
+    first_process = join()  # those of torchrun or accelerate launch share the texts
     measured, shown = {}, {}
     for name, where in _named(model, against).items():
         network, tokenizer = _opened(where, ways)
@@ -84,6 +86,8 @@ def roles(
         options = {"by": ways, "untrained": untrained, "shuffled": shuffled, "seed": seed, "stack": stack}
         measured[name] = measure(network, tokenizer, rows, **options)
         shown[name] = [example(network, tokenizer, _text(rows[0]), stack)] if page else []
+    if not first_process:
+        return
     first = next(iter(measured))
     known = ({first: read(file)} if file else None for read, file in ((head_scores, needs), (_probes, encodes)))
     record = atlas(measured, *known, examples=shown)
