@@ -67,14 +67,14 @@ def language_roles(
     if len(texts) < 2 or len({len(some) for some in texts.values()}) > 1 or len(next(iter(texts.values()))) < 2:
         seen = ", ".join(f"{len(some)} texts in {name}" for name, some in texts.items())
         raise HeadwiseError(seen or "no texts", "two languages or more with as many texts, two or more")
-    heads, team, found = heads or Heads.of(model), Team.of(model), {}
+    heads, team, fractions = heads or Heads.of(model), Team.of(model), {}
     places = [(name, number) for name, some in texts.items() for number in range(len(some))]
     with evaluating(model), frozen(model):
         for (name, number), counts in team.share(places):
-            fractions = _shares(model, heads, tokenizer, texts[name][number])
-            found |= {(name, number): fractions} if counts else {}
-    found = team.gathered(found)
-    shares = {name: np.stack([found[name, number] for number in range(len(some))]) for name, some in texts.items()}
+            own = _shares(model, heads, tokenizer, texts[name][number])
+            fractions |= {(name, number): own} if counts else {}
+    fractions = team.gathered(fractions)
+    shares = {name: np.stack([fractions[name, number] for number in range(len(some))]) for name, some in texts.items()}
     return joined([_role(name, shares) for name in shares])
 
 
