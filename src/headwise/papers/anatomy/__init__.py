@@ -117,7 +117,7 @@ def _tuning(records: Records) -> Part:
         points = {task: tables.along_maps(record) for (other, task), record in records.along.items() if other == model}
         maps = {f"{task}, {fraction:.0%}": scores for task, each in points.items() for fraction, scores in each}
         width = max(map(len, points.values()))
-        drawn[f"along a training {model}"] = partial(figures.heat_maps, maps, ordered=True, columns=width)
+        drawn[f"along a training {model}"] = partial(figures.heat_maps, maps, ordered=True, shared="row", columns=width)
     tuned: dict[str, dict[str, Any]] = {}
     for (model, task), each in records.tunings().items():
         arrays = each[0].arrays
