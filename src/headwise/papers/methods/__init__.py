@@ -24,9 +24,9 @@ def _in_short(records: Records) -> Part:
             own = [Row(r[0], _kind(r[0]), r[4], r[5], r[6], f"{r[-1]} seeds") for r in rows]
             first = next((r for r in own if r.kind == "measured"), None)
             interval = f" [{first.low:.2f}, {first.high:.2f}]" if first and first.low is not None else ""
-            told = f"{first.what} {first.value:+.2f}{interval} points" if first else "no method of ours"
+            gain = f"{first.what} {first.value:+.2f}{interval} points" if first else "no method of ours"
             tested = ", tasks with labelled test rows" if split == "test" else ""
-            says = f"{model} on {split} rows{tested}: {told} against tuned plain training."
+            says = f"{model} on {split} rows{tested}: {gain} against tuned plain training."
             claims.append(Claim(says, "points of the mean over tasks", own))
     return in_short(claims)
 
