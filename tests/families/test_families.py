@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from families import sweep
 from families.build import build
 from families.check import attached, slope, verdict
 from families.sweep import FILE, PAGE, page, types, verdicts
@@ -89,3 +90,15 @@ def test_every_type_is_as_it_was():
         if kind != KNOWN.get(name, [""])[0]
     }
     assert not changed
+
+
+def test_a_type_that_takes_too_long_gets_the_quick_verdict(monkeypatch):
+    def judged(family, quick=False):
+        if not quick:
+            sweep._stop()
+        return "right", "quickly"
+
+    monkeypatch.setattr(sweep, "judge", judged)
+    assert list(verdicts(["slow"])) == [("slow", "right", "quickly")]
+    monkeypatch.setattr(sweep, "judge", lambda family, quick=False: sweep._stop())
+    assert [kind for _, kind, _ in verdicts(["never"])] == ["crash"]
