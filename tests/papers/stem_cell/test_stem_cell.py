@@ -28,6 +28,7 @@ from headwise.papers.stem_cell.records import ALL, Records, alike, best_heads
 from headwise.papers.stem_cell.tables import (
     change_table,
     correlation_table,
+    each_table,
     equal_table,
     kept_table,
     label_table,
@@ -390,3 +391,13 @@ def test_the_sums_are_those_of_the_published_table():
     with DATA.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 5292 and probed_of(rows) == PROBES
+
+
+def test_gates_of_each_task_stand_beside_the_seeds_that_have_them():
+    class Few:
+        def scores(self, model, gated, each=False):
+            seeds = {0: 0.5} if each else {0: 0.4, 1: 0.9}
+            return {(ALL, task): seeds for task in TASKS} | ({} if gated else {(task, task): seeds for task in TASKS})
+
+    made = each_table(Few(), "m")
+    assert all(row[1:5] == [40, 40, 40, 50] for row in made["rows"])

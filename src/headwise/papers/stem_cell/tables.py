@@ -85,15 +85,16 @@ def each_table(records: Records, model: str) -> Table | None:
         return None
     plain, shared, rows = records.scores(model, False), records.scores(model, True), []
     for task, name in zip(TASKS, NAMES):
-        alone, joint = plain.get((task, task), {}), plain.get((ALL, task), {})
-        one, mine = shared.get((ALL, task), {}), own.get((ALL, task), {})
+        mine = own.get((ALL, task), {})
+        others = plain.get((task, task), {}), plain.get((ALL, task), {}), shared.get((ALL, task), {})
+        alone, joint, one = ({seed: each[seed] for seed in each if seed in mine} for each in others)
         difference = over_seeds(mine, joint)
         test = _tested(difference)
         rows.append([name, *(_percent(mean_sd(s.values())[0]) for s in (alone, joint, one, mine)), *test, len(mine)])
     columns = ["task", "alone", "all five", "one set of gates", "gates of each task", "own gates - none", "low", "high"]
     note = (
-        "Test scores in percent, means over seeds; the difference is from all five without gates, by Student's paired "
-        "t."
+        "Test scores in percent, means over the seeds counted; the difference is from all five without gates, by "
+        "Student's paired t."
     )
     return table(f"Gates for each task, {model}", [*columns, "p", "seeds"], rows, note)
 
